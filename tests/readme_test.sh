@@ -87,16 +87,16 @@ check_main_path() {
   [ $rows -eq 7 ] || complain "$MAIN_PATH_PAGE: the main path has $rows rows (7)"
 }
 
-# Every field of a message of job.proto is a row of docs/job_file.md: | `section.key` |.
+# Every field of a message of the job file is a row of docs/job_file.md: | `section.key` |.
 check_job_keys() {
   local page=docs/job_file.md section key rows
   rows=$'\n'$(grep -oE '^\| `[^`]+` \|' "$page" || true)$'\n'
   while read -r section key; do
     [[ $rows == *$'\n'"| \`${section:+$section.}$key\` |"$'\n'* ]] || complain "$page: no row for \`${section:+$section.}$key\`"
-  done < <(awk '/^message (Model|Nsa|Data|Runtime|Train|Restart|Guard|Preflight|Resource|Sweep)Spec/ {
-      section = tolower($2); sub(/spec$/, "", section); if (section == "resource") section = "resources" }
+  done < <(awk '/^message (Model|Nsa|Data|Runtime|Train|Restart|Guard|Preflight|Resource|Limit|Sweep|Sample)Spec/ {
+      section = tolower($2); sub(/spec$/, "", section); if (section ~ /^(resource|limit)$/) section = section "s" }
     /^message [A-Za-z]*Spec|^}/ { if ($2 == "JobSpec") top = 1; else if (/^}/) { section = ""; top = 0 } }
-    section != "" && / = [0-9]+;/ { for (i = 1; i <= NF; ++i) if ($(i + 1) == "=") { print section, $i; break } }' proto/nsa/v1/job.proto)
+    section != "" && / = [0-9]+;/ { for (i = 1; i <= NF; ++i) if ($(i + 1) == "=") { print section, $i; break } }' proto/nsa/v1/job.proto proto/nsa/v1/model.proto)
 }
 
 # [text](target): a file from the page's folder, and with #anchor a heading of it. Web addresses are not followed. The bundle carries README.md, docs/
@@ -202,6 +202,7 @@ self_test() {
   cd "$tree"
   mkdir -p server bin docs proto/nsa/v1
   printf 'message TrainSpec {\n  // Steps.\n  optional int64 steps = 1;\n}\n' >proto/nsa/v1/job.proto
+  printf 'message ModelSpec {\n  // Width.\n  optional int32 dim = 1;\n}\n' >proto/nsa/v1/model.proto
   printf '#!/bin/sh\n[ "$1" = list ] && echo "  --all  all of them"\necho "  list  jobs"\n[ "$1" != validate ] || ! grep -q bad "$3"\n' >bin/nsactl
   chmod +x bin/nsactl
   good() {
@@ -211,7 +212,7 @@ self_test() {
       printf '// Main path %s/7: stage%s.\nvoid F%s() {}\n' "$i" "$i" "$i" >>server/x.cc
       printf '| %s | stage%s | `server/x.cc` `F%s()` | |\n' "$i" "$i" "$i" >>docs/architecture.md
     done
-    printf '| `train.steps` | steps |\n' >docs/job_file.md
+    printf '| `train.steps` | steps |\n| `model.dim` | width |\n' >docs/job_file.md
     printf '# Where to go\n[main path](docs/architecture.md) [there](#where-to-go) [paper](https://example.org/x)\n' >README.md
     printf '`server/x.cc` `server/` `nsactl list --all`\n' >>README.md
     complaints=0

@@ -15,6 +15,7 @@ namespace nsa::client {
   ROW(Logs)                  \
   ROW(Events)                \
   ROW(Metrics)               \
+  ROW(Samples)               \
   ROW(Plot)                  \
   ROW(Compare)               \
   ROW(Bisect)                \
@@ -25,6 +26,8 @@ namespace nsa::client {
   ROW(Resume)                \
   ROW(Fork)                  \
   ROW(Delete)                \
+  ROW(Label)                 \
+  ROW(Note)                  \
   ROW(DumpStack)             \
   ROW(Profile)               \
   ROW(Checkpoint)            \

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/show/human.h"
+#include "common/base/clean_text.h"
 
 namespace nsa::client {
 namespace {
@@ -145,6 +146,11 @@ std::string RecordLine(const v1::WatchRecordsResponse& response) {
                              record.eval().step(), HumanLoss(record.eval().loss()),
                              WithCommas(record.eval().tokens()), record.eval().seconds(),
                              SetsText(record.eval()));
+    case v1::WorkerRecord::kSample:
+      return absl::StrFormat("step %d: sample of \"%s\": %s", record.sample().step(),
+                             CleanLine(record.sample().prompt()),
+                             CleanLine(record.sample().error().empty() ? record.sample().text()
+                                                                       : record.sample().error()));
     case v1::WorkerRecord::kCheckpoint: {
       const v1::CheckpointRecord& c = record.checkpoint();
       if (!c.error().empty())

@@ -17,8 +17,8 @@ void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table)
 Table LayerTable();
 void AddLayerRows(const v1::StepRecord& step, Table* table);
 
-// A validation, checkpoint, event, start or end on one line: "step 300: validation loss 2.2101
-// (65,536 tokens, 1.2 s)"; empty for a step record.
+// A validation, sample, checkpoint, event, start or end on one line: "step 300: validation
+// loss 2.2101 (65,536 tokens, 1.2 s)"; empty for a step record.
 std::string RecordLine(const v1::WatchRecordsResponse& record);
 
 }  // namespace nsa::client

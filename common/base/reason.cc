@@ -117,6 +117,10 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kStacksNotSaved, "STACKS_NOT_SAVED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kProfiled, "PROFILED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kLogQuota, "LOG_QUOTA", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kLabelsChanged, "LABELS_CHANGED", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kNote, "NOTE", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kCheckpointPinned, "CHECKPOINT_PINNED", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kCheckpointUnpinned, "CHECKPOINT_UNPINNED", kEvent, kGoesOn, Fault::kAsked},
 
     {Reason::kInitialized, "INITIALIZED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kScheduleChanged, "SCHEDULE_CHANGED", kEvent, kGoesOn, Fault::kAsked},
@@ -130,6 +134,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kNonfiniteSkipped, "NONFINITE_SKIPPED", kEvent, kGoesOn, Fault::kJob},
     {Reason::kParametersDiffer, "PARAMETERS_DIFFER", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kFallback, "FALLBACK", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kSampleFailed, "SAMPLE_FAILED", kEvent, kGoesOn, Fault::kJob},
 }};
 
 constexpr bool InOrderOfTheEnum() {

@@ -101,6 +101,10 @@ enum class Reason : uint8_t {
   kStacksNotSaved,
   kProfiled,
   kLogQuota,
+  kLabelsChanged,
+  kNote,
+  kCheckpointPinned,
+  kCheckpointUnpinned,
   // A worker reported an event and continues.
   kInitialized,
   kScheduleChanged,
@@ -114,8 +118,9 @@ enum class Reason : uint8_t {
   kNonfiniteSkipped,
   kParametersDiffer,
   kFallback,
+  kSampleFailed,
 };
-inline constexpr int kReasonCount = static_cast<int>(Reason::kFallback) + 1;
+inline constexpr int kReasonCount = static_cast<int>(Reason::kSampleFailed) + 1;
 
 enum class ReasonUse : uint8_t {
   kEnded,           // a run did all its steps, used up its data, or stopped on request

@@ -8,6 +8,7 @@
 #include "common/estimate/layers.h"
 #include "common/estimate/muon_plan.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/sampling.h"
 #include "common/estimate/shares.h"
 #include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
@@ -361,6 +362,10 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec) {
   // The activations have those of one pass; the CPU adds them up after each pass.
   if (cuda && !spec.data().mix().empty() && PassesOf(spec).count > 1) {
     items.push_back({"token losses of other passes", 4 * tokens * (PassesOf(spec).count - 1)});
+  }
+  // While rank 0 continues prompts after a validation.
+  if (const int64_t decoder = SampleBytes(spec); decoder > 0) {
+    items.push_back({"decoder of samples", decoder});
   }
   // A checkpoint is written from a copy in host memory. On the CPU that is the rank's own memory.
   if (!cuda) items.push_back({"checkpoint snapshot", 4 * parameters + 8 * share});

@@ -113,7 +113,7 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
         Field{"num_hidden_layers", 512, &v1::ModelSpec::set_n_layers},
         Field{"num_attention_heads", 1 << 20, &v1::ModelSpec::set_n_heads},
         Field{"num_key_value_heads", 1 << 20, &v1::ModelSpec::set_n_kv_groups},
-        Field{"d_k", 128, &v1::ModelSpec::set_d_k}, Field{"d_v", 128, &v1::ModelSpec::set_d_v}}) {
+        Field{"d_k", 192, &v1::ModelSpec::set_d_k}, Field{"d_v", 128, &v1::ModelSpec::set_d_v}}) {
     NSA_RETURN_IF_ERROR(ReadInt(config, field.key, field.most, &value));
     (model->*field.set)(value);
   }

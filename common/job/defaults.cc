@@ -119,6 +119,17 @@ void GuardDefaults(v1::GuardSpec* guard) {
   NSA_DEFAULT_(guard, max_gate_collapse, 0.5);
 }
 
+// Only where texts are wanted: older workers refuse a section that they do not know.
+void SampleDefaults(v1::JobSpec* spec) {
+  const v1::SampleSpec& set = spec->sample();
+  if (set.prompts().empty()) {
+    if (!set.has_tokens() && !set.has_temperature()) spec->clear_sample();
+    return;
+  }
+  NSA_DEFAULT_(spec->mutable_sample(), tokens, 64);
+  NSA_DEFAULT_(spec->mutable_sample(), temperature, 0.8);
+}
+
 }  // namespace
 
 void ApplyDefaults(v1::JobSpec* spec) {
@@ -133,6 +144,7 @@ void ApplyDefaults(v1::JobSpec* spec) {
   NSA_DEFAULT_(spec->mutable_resources(), nodes, 1);
   RestartDefaults(spec->mutable_restart());
   GuardDefaults(spec->mutable_guard());
+  SampleDefaults(spec);
   spec->mutable_model()->set_vocab(VocabOf(*spec));
 }
 

@@ -42,6 +42,15 @@ bool IsForbiddenControl(char c) {
 
 }  // namespace
 
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = Utf8Length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 std::optional<LoadError> CheckText(std::string_view* text) {
   if (text->starts_with("\xEF\xBB\xBF")) text->remove_prefix(3);
   if (text->size() > kMaxYamlBytes) {

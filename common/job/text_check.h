@@ -13,4 +13,7 @@ namespace nsa {
 // UTF-8.
 std::optional<LoadError> CheckText(std::string_view* text);
 
+// Whether all of the text is valid UTF-8.
+bool IsUtf8(std::string_view text);
+
 }  // namespace nsa

@@ -16,7 +16,10 @@ int64_t WiderHead(const NsaShape& s) { return std::max(s.d_k, s.d_v); }
 // Two fp32 values for each query row: log-sum-exp and delta.
 int64_t StatsBytes(const NsaShape& s) { return int64_t{8} * s.batch * s.seq_len * s.n_heads; }
 // dk and dv of a tile of keys, in fp32.
-int64_t TileSumBytes(const NsaShape& s) { return int64_t{4} * kScratchKeys * 2 * WiderHead(s); }
+int64_t TileSumBytes(const NsaShape& s) {
+  const int64_t values = std::min<int64_t>(WiderHead(s), kMostValueWidth);
+  return int64_t{4} * kScratchKeys * (WiderHead(s) + values);
+}
 
 // Most keys whose dk and dv a thread block sums.
 int64_t RangeKeys(const NsaShape& s, Branch branch) {

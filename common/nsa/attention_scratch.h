@@ -16,6 +16,10 @@ namespace nsa {
 // compressed branch where heads are wider than 64.
 inline constexpr int32_t kScratchKeys = 64;
 
+// The kernels pad keys and values to the wider of the two, but values to 128 at most, since only
+// keys may be wider.
+inline constexpr int32_t kMostValueWidth = 128;
+
 // The tokens that may see a key tile are divided into `count` segments of at most `tokens` tokens.
 // Each segment has its own fp32 sums of dk and dv, which are added afterwards. With a single
 // segment no such sums are stored.

@@ -30,9 +30,15 @@ Problem CheckHeads(const NsaShape& s) {
   return std::nullopt;
 }
 
-Problem CheckWidth(const char* field, int32_t width) {
-  if (width == 16 || width == 32 || width == 64 || width == 128) return std::nullopt;
-  return Outside(field, width, "16, 32, 64 or 128", "take one of these");
+Problem CheckWidths(const NsaShape& s) {
+  const auto common = [](int32_t width) {
+    return width == 16 || width == 32 || width == 64 || width == 128;
+  };
+  if (!common(s.d_k) && s.d_k != 192) {
+    return Outside("d_k", s.d_k, "16, 32, 64, 128 or 192", "take one of these");
+  }
+  if (!common(s.d_v)) return Outside("d_v", s.d_v, "16, 32, 64 or 128", "take one of these");
+  return std::nullopt;
 }
 
 Problem CheckBlocks(const NsaShape& s) {
@@ -70,8 +76,7 @@ std::optional<ShapeProblem> NsaShape::FindProblem() const {
     return Outside("seq_len", seq_len, "1 to 1048576", "take a length in this range");
   }
   if (Problem problem = CheckHeads(*this)) return problem;
-  if (Problem problem = CheckWidth("d_k", d_k)) return problem;
-  if (Problem problem = CheckWidth("d_v", d_v)) return problem;
+  if (Problem problem = CheckWidths(*this)) return problem;
   if (Problem problem = CheckBlocks(*this)) return problem;
   // Compare with a quotient: batch · seq_len · n_heads may not fit into 64 bits.
   const int64_t rows = std::numeric_limits<int32_t>::max() / n_heads;

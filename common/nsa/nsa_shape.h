@@ -58,9 +58,9 @@ struct NsaShape {
   int64_t blocks_size() const { return int64_t{1} * batch * seq_len * n_kv_groups * n_sel; }
 
   // The first field that is outside its limits; nothing if the shape is valid. The limits are:
-  //   B ≥ 1; 1 ≤ S ≤ 1,048,576; H ≥ 1; G ≥ 1 and divides H; 1 ≤ h ≤ 16; dk, dv ∈ {16, 32, 64, 128};
-  //   1 ≤ d ≤ l ≤ 128; d divides l and l'; 1 ≤ l' ≤ 256; 3 ≤ n ≤ 64 (three blocks are always
-  //   selected); w ≥ 1; B·S·H ≤ 2^31 − 1.
+  //   B ≥ 1; 1 ≤ S ≤ 1,048,576; H ≥ 1; G ≥ 1 and divides H; 1 ≤ h ≤ 16; dk, dv ∈ {16, 32, 64, 128},
+  //   dk also 192; 1 ≤ d ≤ l ≤ 128; d divides l and l'; 1 ≤ l' ≤ 256; 3 ≤ n ≤ 64 (three blocks are
+  //   always selected); w ≥ 1; B·S·H ≤ 2^31 − 1.
   // S < l, S < l', S < w, n ≥ S_sel and an S that is not a multiple of l or l' are valid.
   std::optional<ShapeProblem> FindProblem() const;
 

@@ -83,6 +83,7 @@ std::string FixedDifferences(const v1::JobSpec& before, const v1::JobSpec& after
     spec.clear_guard();
     spec.clear_limits();
     spec.clear_preflight();
+    spec.clear_sample();
     spec.mutable_nsa()->clear_audit_every();
     spec.mutable_data()->clear_loader_timeout_seconds();
     spec.mutable_data()->clear_allow_synthetic_fallback();

@@ -98,9 +98,10 @@ Problems GpuCapability(const PreflightFacts& facts) {
   const v1::ModelSpec& model = facts.spec.model();
   for (const MachineView::Gpu& gpu : facts.machine()->gpus) {
     if (TakesNarrowHeadsOnly(gpu.compute_capability) && std::max(model.d_k(), model.d_v()) > 64) {
-      return {{model.d_k() > 64 ? "model.d_k" : "model.d_v",
-               absl::StrFormat("128 (at most 64 on %s: it has 99 KiB of shared memory per block)",
-                               gpu.name),
+      const bool keys = model.d_k() > 64;
+      return {{keys ? "model.d_k" : "model.d_v",
+               absl::StrFormat("%d (at most 64 on %s: it has 99 KiB of shared memory per block)",
+                               keys ? model.d_k() : model.d_v(), gpu.name),
                "set d_k: 64 and d_v: 64, or use a GPU with 163 KiB or more (A100, H100, B200)"}};
     }
     if (gpu.compute_capability >= kOldestCapability) continue;
@@ -300,7 +301,7 @@ constexpr PreflightRule kRules[] = {
      kMayPass},
     {"NCCL_UNAVAILABLE", "several GPUs, but no NCCL on the machine", kError, kError, false,
      kNothing, NcclUnavailable},
-    {"GPU_CAPABILITY", "a GPU older than compute capability 8.0, or too small for heads of 128",
+    {"GPU_CAPABILITY", "a GPU older than compute capability 8.0, or too small for wide heads",
      kError, kError, false, kNothing, GpuCapability},
     {"GPU_DRIVER", "an NVIDIA driver older than CUDA 13 needs", kError, kError, true, kNothing,
      GpuDriver},

@@ -9,6 +9,7 @@
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
 #include "common/job/did_you_mean.h"
+#include "common/preflight/labels.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -46,16 +47,18 @@ Problems NameInvalid(const PreflightFacts& facts) {
 
 Problems LabelsInvalid(const PreflightFacts& facts) {
   Problems problems;
-  if (facts.spec.labels_size() > 64) {
-    problems.push_back({"labels", absl::StrFormat("%d (at most 64)", facts.spec.labels_size()),
+  if (facts.spec.labels_size() > kMostLabels) {
+    problems.push_back({"labels",
+                        absl::StrFormat("%d (at most %d)", facts.spec.labels_size(), kMostLabels),
                         "use fewer labels"});
   }
   for (const auto& [key, value] : facts.spec.labels()) {
-    if (!key.empty() && key.size() <= 63 && value.size() <= 256) continue;
-    problems.push_back({absl::StrCat("labels.", Shown(key)),
-                        absl::StrFormat("%d and %d characters (key 1 to 63, value at most 256)",
-                                        key.size(), value.size()),
-                        "shorten it"});
+    if (IsLabel(key, value)) continue;
+    problems.push_back(
+        {absl::StrCat("labels.", Shown(key)),
+         absl::StrFormat("%d and %d characters (key 1 to %d, value at most %d)", key.size(),
+                         value.size(), kLongestLabelKey, kLongestLabelValue),
+         "shorten it"});
   }
   return problems;
 }

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/sampling.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -126,6 +127,9 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   AddEstimate(absl::StrCat("expected speed (", ExpectedSpeedSource(facts), ")"), speed,
               "tokens_per_second", report);
   AddEstimate("expected time", ExpectedSeconds(facts), "seconds", report);
+  if (const double samples = SampleSeconds(spec); samples > 0) {
+    AddEstimate("samples of a validation", samples, "seconds", report);
+  }
   for (v1::EstimateItem& item : LinkEstimates(facts)) *report->add_estimates() = std::move(item);
 }
 
@@ -149,8 +153,8 @@ absl::Status CheckSizes(const v1::JobSpec& spec) {
 std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
   for (const auto part : {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(),
-                          DataRules(), MixRules(), CorpusRules(), MachineRules(), GroupRules(),
-                          FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
+                          DataRules(), MixRules(), CorpusRules(), SampleRules(), MachineRules(),
+                          GroupRules(), FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;

@@ -10,7 +10,7 @@
 #include "common/estimate/layers.h"
 #include "common/estimate/passes.h"
 #include "common/job/data/tokenizer_files.h"
-#include "common/preflight/data_facts.h"
+#include "common/preflight/data/data_facts.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {

@@ -13,6 +13,9 @@ namespace nsa::cuda {
 using bf16 = __nv_bfloat16;
 
 constexpr int kWarp = 32;
+// Bytes of shared memory that a thread block may use on an A100. Kernels for heads wider than 64
+// need no more, but in sm_90a code.
+constexpr int kSharedOfA100 = 163 * 1024;
 
 __host__ __device__ constexpr int CeilDiv(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int64_t CeilDiv64(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -42,18 +45,22 @@ __device__ __forceinline__ void WaitCopies() {
 }
 
 // A tile in shared memory with rows of kWidth bf16. The 16-byte chunks are permuted within a row so
-// that the eight rows that one ldmatrix phase reads are in different banks. Rows of 128 columns are
-// stored as two panels of 64 columns: eight rows of the left panel (1,024 bytes), the same rows of
-// the right panel, then the next eight rows. A panel thus has the layout that wgmma reads.
+// that the eight rows that one ldmatrix phase reads are in different banks. Rows of 128 and 192
+// columns are stored as panels of 64 columns: eight rows of the left panel (1,024 bytes), the same
+// rows of the next panel, and so on, then the next eight rows. A panel thus has the layout that
+// wgmma reads.
+constexpr int kPanelColumns = 64;
+constexpr int kPanel = 8 * kPanelColumns;  // elements from a panel to the next
+
 template <int kWidth>
 struct Tile {
   static constexpr int kChunks = kWidth / 8;
-  static_assert(kWidth % 16 == 0 && (kChunks & (kChunks - 1)) == 0);
+  static_assert(kWidth == 16 || kWidth == 32 || (kWidth % 64 == 0 && kWidth <= 192));
 
   // Where the 16-byte chunk `chunk` of row `row` begins, in elements from the tile's first.
   __device__ __forceinline__ static int Offset(int row, int chunk) {
     if constexpr (kChunks > 8) {
-      return (row >> 3) * (8 * kWidth) + (chunk >> 3) * 512 + (row & 7) * 64 +
+      return (row >> 3) * (8 * kWidth) + (chunk >> 3) * kPanel + (row & 7) * 64 +
              ((chunk & 7) ^ (row & 7)) * 8;
     } else {
       return row * kWidth + Swizzle(row, chunk) * 8;

@@ -1,7 +1,7 @@
-// Products of a warp group (128 threads, 64 rows) on Hopper's matrix unit, for tiles of 64 or 128
-// columns.
+// Products of a warp group (128 threads, 64 rows) on Hopper's matrix unit, for tiles of 64, 128 or
+// 192 columns.
 //
-// A Tile<64> or Tile<128> (util.cuh) that begins at a multiple of 1,024 bytes consists of panels of
+// A tile of such a width (util.cuh) that begins at a multiple of 1,024 bytes consists of panels of
 // 64 columns in the layout of wgmma's 128-byte swizzle, so mma.sync and wgmma use the same tiles.
 // Accumulators and A fragments also have the layout of mma.sync: warp w of the group has rows 16w …
 // 16w + 15. Only sm_90a code has these instructions; in other code kByWarpGroup is false and the
@@ -23,7 +23,7 @@ constexpr bool kHasWgmma = false;
 #endif
 
 template <int kWidth>
-constexpr bool kByWarpGroup = kHasWgmma && (kWidth == 64 || kWidth == 128);
+constexpr bool kByWarpGroup = kHasWgmma&& kWidth % 64 == 0;
 
 constexpr int kGroupRows = 64;
 constexpr int kTileAlignment = 1024;
@@ -147,13 +147,15 @@ __device__ __forceinline__ void EnqueueAccumulate(float (&sum)[kWidth / 8][4],
                                                   const uint32_t (&c)[4], uint64_t tile, int step) {
   const uint64_t rows = tile + step * kRowStep<kWidth>;
   ProductRegisters<0>(sum, c, rows);
-  if constexpr (kWidth == 128) ProductRegisters<1>(sum, c, rows + kPanelStep);
+  if constexpr (kWidth > 64) ProductRegisters<1>(sum, c, rows + kPanelStep);
+  if constexpr (kWidth > 128) ProductRegisters<2>(sum, c, rows + 2 * kPanelStep);
 }
 
 // Enqueues c[64 × kWidth] = aᵀ · b for a Tile<64> `a` and a tile `b`, of 64 rows each.
 template <int kWidth>
 __device__ __forceinline__ void EnqueueByColumn(float (&c)[kWidth / 8][4], const bf16* a,
                                                 const bf16* b) {
+  static_assert(kWidth <= 128);
   const uint64_t a_tile = Descriptor<64>(a), b_tile = Descriptor<kWidth>(b);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {

@@ -13,9 +13,10 @@ namespace {
 
 absl::Status CheckNormalize(const Exec& exec, const RopeArgs& args, int64_t size) {
   const int32_t width = args.head_dim;
-  if (exec.backend == Backend::kCuda && (width < 8 || width > 128 || (width & (width - 1)) != 0)) {
+  const bool power_of_two = width >= 8 && width <= 128 && (width & (width - 1)) == 0;
+  if (exec.backend == Backend::kCuda && !power_of_two && width != 192) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "rope: head_dim=%d (normalized on a GPU: a power of two, 8 to 128); take 64", width));
+        "rope: head_dim=%d (normalized on a GPU: 8, 16, 32, 64, 128 or 192); take 64", width));
   }
   const int64_t heads = size / width;
   if (!args.inverse) return CheckOptional("rstd", args.rstd, heads, DType::kF32, "B·S·heads");

@@ -30,14 +30,15 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same of normalized heads, forward or backward. A head is in neighbouring lanes.
+// The same of normalized heads, forward or backward. A head is in neighbouring lanes, each with
+// kPieces chunks of it.
 struct NormPointers {
   float* rstd;             // forward; may be null
   const bf16* y_forward;   // backward
   const float* r_forward;  // backward
 };
 
-template <bool kBackward>
+template <bool kBackward, int kPieces>
 __global__ void __launch_bounds__(kThreads)
     NormRopeKernel(Begin begin, const bf16* x, bf16* y, const __grid_constant__ NormPointers norm,
                    const __grid_constant__ RopeFrequencies f, int seq_len, int position0, int heads,
@@ -48,32 +49,47 @@ __global__ void __launch_bounds__(kThreads)
   FillRopeAngles(f, token0, count, seq_len, position0, head_dim / 2, angles);
   __syncthreads();
   begin.WaitForPrevious();
-  const int per_head = head_dim / 8, per_token = heads * per_head;
-  const int64_t first = token0 * per_token;
+  const int lanes = head_dim / (8 * kPieces), per_token = heads * lanes;
   for (int i = threadIdx.x; i < count * per_token; i += kThreads) {
-    const float2* mine = angles + i / per_token * (head_dim / 2) + i % per_head * 4;
-    const int64_t at = first + i, row = at / per_head;
-    const Float8 value = Load8(x + 8 * at);
+    const int head = i / lanes, lane = i - head * lanes;
+    const float2* mine = angles + i / per_token * (head_dim / 2) + lane * 4;
+    const int64_t row = token0 * heads + head, at = row * head_dim + 8 * lane;
+    Float8 value[kPieces], forward[kPieces];
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      value[j] = Load8(x + at + 8 * j * lanes);
+      if (kBackward) forward[j] = Load8(norm.y_forward + at + 8 * j * lanes);
+    }
+    float factor = 1;
     if (kBackward) {
-      const Float8 forward = Load8(norm.y_forward + 8 * at);
-      Store8(y + 8 * at,
-             Rotated(HeadGradient(value, forward, norm.r_forward[row], per_head), mine, -1.0f));
+      HeadGradient(value, forward, norm.r_forward[row], lanes);
     } else {
-      const float r = HeadRstd(value, per_head);
-      if (norm.rstd != nullptr && i % per_head == 0) norm.rstd[row] = r;
-      Store8(y + 8 * at, Rotated(Scaled(value, r), mine, 1.0f));
+      factor = HeadRstd(value, lanes);
+      if (norm.rstd != nullptr && lane == 0) norm.rstd[row] = factor;
+    }
+#pragma unroll
+    for (int j = 0; j < kPieces; ++j) {
+      Store8(y + at + 8 * j * lanes,
+             Rotated(Scaled(value[j], factor), mine + 4 * j * lanes, kBackward ? -1.0f : 1.0f));
     }
   }
 }
 
-absl::Status NormRope(const Exec& exec, const RopeArgs& args) {
+template <int kPieces>
+absl::Status LaunchNormRope(const Exec& exec, const RopeArgs& args) {
   const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
   const NormPointers norm{DataOf<float>(args.rstd), DataOf<bf16>(args.y_forward),
                           DataOf<float>(args.rstd_forward)};
-  return Launch(exec, "rope", args.inverse ? NormRopeKernel<true> : NormRopeKernel<false>,
+  return Launch(exec, "rope",
+                args.inverse ? NormRopeKernel<true, kPieces> : NormRopeKernel<false, kPieces>,
                 {.grid = GridFor(tokens, kTokens), .block = kThreads}, DataOf<bf16>(args.x),
                 DataOf<bf16>(args.y), norm, FrequenciesOf(args.head_dim, args.base, args.scale),
                 args.seq_len, args.first, args.heads, args.head_dim, tokens);
+}
+
+absl::Status NormRope(const Exec& exec, const RopeArgs& args) {
+  return PiecesOfHead(args.head_dim) == 1 ? LaunchNormRope<1>(exec, args)
+                                          : LaunchNormRope<3>(exec, args);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ struct RopeArgs {
   Tensor y;              // [B, S, heads, dk], overwritten; may be x itself
   int32_t first = 0;     // position of the first token
 
-  bool normalize = false;  // on a GPU head_dim must then be a power of two, 8 to 128
+  bool normalize = false;  // on a GPU head_dim must then be 8, 16, 32, 64, 128 or 192
   Tensor rstd;             // optional fp32 [B, S, heads]: r, for backward; not with `inverse`
   // With `normalize` and `inverse` x is dy and y is dx; these are forward's results.
   ConstTensor y_forward;     // [B, S, heads, dk]

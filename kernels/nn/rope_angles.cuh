@@ -11,7 +11,7 @@
 
 namespace nsa::cuda {
 
-constexpr int kMaxRopePairs = 64;
+constexpr int kMaxRopePairs = 96;
 
 // Revolutions per position of each pair, as two floats whose sum is the fp64 value.
 struct RopeFrequencies {
@@ -54,8 +54,11 @@ __device__ __forceinline__ Float8 Rotated(const Float8& x, const float2* angles,
   return y;
 }
 
-// Normalized heads (RopeArgs::normalize). `lanes` neighbouring lanes, a power of two, have eight
-// elements each of a head; all of them must call these.
+// Normalized heads (RopeArgs::normalize). `lanes` neighbouring lanes, a power of two, share a head:
+// each has kPieces chunks of eight elements, which are `lanes` chunks apart. All of them must call
+// these functions. A head of 192 has three chunks for each of eight lanes, others one for each.
+constexpr int PiecesOfHead(int head_dim) { return head_dim > 128 ? 3 : 1; }
+
 __device__ __forceinline__ float SumOverHead(float x, int lanes) {
   const unsigned int first = threadIdx.x & 31u & ~static_cast<unsigned int>(lanes - 1);
   const unsigned int mask = (0xffffffffu >> (32 - lanes)) << first;
@@ -64,11 +67,16 @@ __device__ __forceinline__ float SumOverHead(float x, int lanes) {
 }
 
 // r of the head.
-__device__ __forceinline__ float HeadRstd(const Float8& x, int lanes) {
+template <int kPieces>
+__device__ __forceinline__ float HeadRstd(const Float8 (&x)[kPieces], int lanes) {
   float squares = 0;
 #pragma unroll
-  for (int e = 0; e < 8; ++e) squares = fmaf(x.v[e], x.v[e], squares);
-  return rsqrtf(SumOverHead(squares, lanes) / static_cast<float>(8 * lanes) + kRmsNormEps);
+  for (const Float8& piece : x) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) squares = fmaf(piece.v[e], piece.v[e], squares);
+  }
+  const float width = static_cast<float>(8 * kPieces * lanes);
+  return rsqrtf(SumOverHead(squares, lanes) / width + kRmsNormEps);
 }
 
 __device__ __forceinline__ Float8 Scaled(Float8 x, float factor) {
@@ -77,15 +85,22 @@ __device__ __forceinline__ Float8 Scaled(Float8 x, float factor) {
   return x;
 }
 
-// r · (dy − y · mean(dy · y)), which is then to be rotated back.
-__device__ __forceinline__ Float8 HeadGradient(Float8 dy, const Float8& y, float r, int lanes) {
+// dy ← r · (dy − y · mean(dy · y)), which is then to be rotated back.
+template <int kPieces>
+__device__ __forceinline__ void HeadGradient(Float8 (&dy)[kPieces], const Float8 (&y)[kPieces],
+                                             float r, int lanes) {
   float dot = 0;
 #pragma unroll
-  for (int e = 0; e < 8; ++e) dot = fmaf(dy.v[e], y.v[e], dot);
-  const float along = SumOverHead(dot, lanes) / static_cast<float>(8 * lanes);
+  for (int j = 0; j < kPieces; ++j) {
 #pragma unroll
-  for (int e = 0; e < 8; ++e) dy.v[e] = r * fmaf(-along, y.v[e], dy.v[e]);
-  return dy;
+    for (int e = 0; e < 8; ++e) dot = fmaf(dy[j].v[e], y[j].v[e], dot);
+  }
+  const float along = SumOverHead(dot, lanes) / static_cast<float>(8 * kPieces * lanes);
+#pragma unroll
+  for (int j = 0; j < kPieces; ++j) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) dy[j].v[e] = r * fmaf(-along, y[j].v[e], dy[j].v[e]);
+  }
 }
 
 // Writes the angles of `rows` positions from row0 on to shared memory, [rows][head_dim/2]; row r is

@@ -1,7 +1,5 @@
 #include "server/act/job_control.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -17,9 +15,8 @@
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
 #include "common/preflight/preflight.h"
-#include "google/protobuf/io/coded_stream.h"
-#include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 #include "server/act/checkpoints.h"
+#include "server/act/edit/request_id.h"
 #include "server/act/launch_check.h"
 #include "server/act/request_error.h"
 #include "server/decide/lifecycle.h"
@@ -33,28 +30,7 @@
 namespace nsa::server {
 namespace {
 
-constexpr size_t kLongestRequestId = 128;
 constexpr size_t kLargestSpec = 1 << 20;
-
-// A hash of the spec as it was sent. Maps are serialised in key order, so equal specs have equal
-// hashes.
-std::string Fingerprint(const v1::JobSpec& spec) {
-  std::string bytes;
-  {
-    google::protobuf::io::StringOutputStream stream(&bytes);
-    google::protobuf::io::CodedOutputStream coded(&stream);
-    coded.SetSerializationDeterministic(true);
-    spec.SerializeToCodedStream(&coded);
-  }
-  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
-  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
-}
-
-absl::Status CheckRequestId(const std::string& request_id) {
-  if (request_id.size() <= kLongestRequestId) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat("request_id: %d bytes (%d); send a UUID",
-                                                    request_id.size(), kLongestRequestId));
-}
 
 absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));

@@ -60,6 +60,26 @@ class UnaryCall {
   template <typename Response>
   grpc::ServerUnaryReactor* RunOn(Executor& executor, Response* response,
                                   Work<Response> work) const {
+    return Begin(
+        executor,
+        [response, work = std::move(work)](const UnaryCall& call,
+                                           const Caller& caller) -> absl::Status {
+          absl::StatusOr<Response> result = work(caller);
+          if (absl::IsCancelled(result.status()) && call.rules_->draining) {
+            result = absl::UnavailableError("the coordinator is shutting down; try again later");
+          }
+          if (!result.ok()) return result.status();
+          *response = *std::move(result);
+          call.Finish(absl::OkStatus());
+          return absl::OkStatus();
+        });
+  }
+
+  // For a call that goes on after `begin`, which runs on the executor: an error of it ends the
+  // call, and after OK somebody calls Finish() of the call that it was given, at any time.
+  grpc::ServerUnaryReactor* Begin(
+      Executor& executor,
+      std::function<absl::Status(const UnaryCall& call, const Caller& caller)> begin) const {
     absl::StatusOr<Caller> caller = rules_->auth.Check(*context_, method_);
     if (!caller.ok()) {
       Finish(caller.status());
@@ -67,17 +87,12 @@ class UnaryCall {
     }
     UnaryCall known = *this;
     known.who_ = caller->name;
-    const bool taken = executor.TryRun(
-        [call = known, response, work = std::move(work), caller = *std::move(caller)] {
+    const bool taken =
+        executor.TryRun([call = known, begin = std::move(begin), caller = *std::move(caller)] {
           // The deadline has passed or the client has disconnected.
           if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
-          absl::StatusOr<Response> result = work(caller);
-          if (absl::IsCancelled(result.status()) && call.rules_->draining) {
-            result = absl::UnavailableError("the coordinator is shutting down; try again later");
-          }
-          const absl::Status status = result.status();
-          if (status.ok()) *response = *std::move(result);
-          call.Finish(status);
+          const absl::Status begun = begin(call, caller);
+          if (!begun.ok()) call.Finish(begun);
         });
     if (!taken) {
       known.Finish(absl::ResourceExhaustedError(

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "server/act/checkpoints.h"
+#include "server/act/edit/edit_job.h"
 #include "server/act/profile/profile_job.h"
 #include "server/decide/lifecycle.h"
 #include "server/rpc/message_limit.h"
@@ -46,6 +47,7 @@ CoordinatorService::CoordinatorService(Parts parts) : parts_(std::move(parts)) {
   limit("SubmitJob", &CoordinatorService::SubmitJob);
   limit("ResumeJob", &CoordinatorService::ResumeJob);
   limit("ListJobs", &CoordinatorService::ListJobs);
+  limit("EditJob", &CoordinatorService::EditJob);
 }
 
 CoordinatorService::Unary* CoordinatorService::SubmitJob(Context* context,
@@ -113,6 +115,21 @@ CoordinatorService::Unary* CoordinatorService::DeleteJob(Context* context,
   return call.RunOn<v1::DeleteJobResponse>(parts_.files, response, [=, this](const Caller& caller) {
     return parts_.control.Delete(*request, context->peer(), AskerOf(caller));
   });
+}
+
+CoordinatorService::Unary* CoordinatorService::EditJob(Context* context,
+                                                       const v1::EditJobRequest* request,
+                                                       v1::EditJobResponse* response) {
+  return UnaryCall(context, parts_.rules, "EditJob", request->job())
+      .Run<v1::EditJobResponse>(
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::EditJobResponse> {
+            const auto job =
+                server::EditJob(parts_.store, *request, caller.name, AskerOf(caller).only());
+            if (!job.ok()) return Veiled(job.status(), parts_.store, AskerOf(caller).only());
+            v1::EditJobResponse edited;
+            *edited.mutable_job() = parts_.control.View(**job);
+            return edited;
+          });
 }
 
 // Starts a stream about one job, or about all when `job` is empty. Nothing is looked up for a
@@ -210,23 +227,16 @@ absl::StatusOr<std::vector<v1::RankPlacement>> CoordinatorService::RanksToDump(
 CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
                                                          const v1::DumpStackRequest* request,
                                                          v1::DumpStackResponse* response) {
-  const UnaryCall call(context, parts_.rules, "DumpStack");
-  JobPtr job;
-  const auto ranks = [&]() -> absl::StatusOr<std::vector<v1::RankPlacement>> {
-    NSA_ASSIGN_OR_RETURN(const Caller caller, parts_.rules.auth.Check(*context, "DumpStack"));
-    return RanksToDump(*request, AskerOf(caller).only(), &job);
-  }();
-  if (!ranks.ok()) {
-    call.Finish(ranks.status());
-    return call.reactor();
-  }
-  const absl::Status taken = parts_.dumps.TryRequest(
-      job->job(), *ranks, kDumpPatience, [call, response](std::vector<v1::StackDump> dumps) {
-        response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
-        call.Finish(absl::OkStatus());
-      });
-  if (!taken.ok()) call.Finish(taken);
-  return call.reactor();
+  const auto ask = [=, this](const UnaryCall& call, const Caller& caller) -> absl::Status {
+    JobPtr job;
+    NSA_ASSIGN_OR_RETURN(const auto ranks, RanksToDump(*request, AskerOf(caller).only(), &job));
+    return parts_.dumps.TryRequest(job->job(), ranks, kDumpPatience,
+                                   [call, response](std::vector<v1::StackDump> dumps) {
+                                     response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
+                                     call.Finish(absl::OkStatus());
+                                   });
+  };
+  return UnaryCall(context, parts_.rules, "DumpStack").Begin(parts_.rules.executor, ask);
 }
 
 Source<v1::ProfileJobResponse> CoordinatorService::TracesOf(const JobPtr& job,
@@ -247,33 +257,43 @@ Source<v1::ProfileJobResponse> CoordinatorService::TracesOf(const JobPtr& job,
 
 CoordinatorService::Writer<v1::ProfileJobResponse>* CoordinatorService::ProfileJob(
     Context* context, const v1::ProfileJobRequest* request) {
-  constexpr char kMethod[] = "ProfileJob";
-  std::string who;
-  JobPtr job;
-  const auto id = [&]() -> absl::StatusOr<std::string> {
-    NSA_ASSIGN_OR_RETURN(const Caller caller, parts_.rules.auth.Check(*context, kMethod));
-    who = caller.name;
-    NSA_ASSIGN_OR_RETURN(job,
-                         FindJobToProfile(parts_.store, request->job(), AskerOf(caller).only()));
-    return parts_.profiles.Begin(job->job(), {job->placements().begin(), job->placements().end()},
-                                 request->steps() == 0 ? kProfileSteps : request->steps());
-  }();
-  if (parts_.rules.audit) {
+  static constexpr char kMethod[] = "ProfileJob";
+  const auto note = [this, from = context->peer(), job = request->job()](
+                        const std::string& who, const absl::Status& result) {
+    if (!parts_.rules.audit) return;
     v1::AuditEntry entry;
     entry.set_who(who);
-    entry.set_from(context->peer());
+    entry.set_from(from);
     entry.set_what(kMethod);
-    entry.set_subject(request->job());
-    entry.set_result(absl::StatusCodeToString(id.status().code()));
+    entry.set_subject(job);
+    entry.set_result(absl::StatusCodeToString(result.code()));
     parts_.rules.audit(entry);
+  };
+  const absl::StatusOr<Caller> caller = parts_.rules.auth.Check(*context, kMethod);
+  if (!caller.ok()) {
+    note("", caller.status());
+    return Stream<v1::ProfileJobResponse>::Refuse(parts_.rules, kMethod, caller.status());
   }
-  if (!id.ok()) {
-    return Stream<v1::ProfileJobResponse>::Refuse(parts_.rules, kMethod, id.status());
-  }
+  const auto traces = std::make_shared<Source<v1::ProfileJobResponse>>();
+  const auto begin = [this, traces, request = *request,
+                      caller = *caller]() -> absl::StatusOr<std::string> {
+    NSA_ASSIGN_OR_RETURN(const JobPtr job,
+                         FindJobToProfile(parts_.store, request.job(), AskerOf(caller).only()));
+    NSA_ASSIGN_OR_RETURN(
+        const std::string id,
+        parts_.profiles.Begin(job->job(), {job->placements().begin(), job->placements().end()},
+                              request.steps() == 0 ? kProfileSteps : request.steps()));
+    *traces = TracesOf(job, id, caller.name);
+    return job->job().id();
+  };
   return Stream<v1::ProfileJobResponse>::Start(
       parts_.rules, kMethod, &parts_.hub,
-      [job_id = job->job().id()]() -> absl::StatusOr<std::string> { return job_id; },
-      TracesOf(job, *id, who));
+      [begin, note, who = caller->name]() -> absl::StatusOr<std::string> {
+        absl::StatusOr<std::string> job_id = begin();
+        note(who, job_id.status());
+        return job_id;
+      },
+      [traces] { return (*traces)(); });
 }
 
 CoordinatorService::Unary* CoordinatorService::ListSavedStacks(

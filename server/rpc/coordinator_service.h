@@ -72,6 +72,8 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                    v1::ResumeJobResponse* response) override;
   Unary* DeleteJob(Context* context, const v1::DeleteJobRequest* request,
                    v1::DeleteJobResponse* response) override;
+  Unary* EditJob(Context* context, const v1::EditJobRequest* request,
+                 v1::EditJobResponse* response) override;
   Unary* DumpStack(Context* context, const v1::DumpStackRequest* request,
                    v1::DumpStackResponse* response) override;
   Writer<v1::ProfileJobResponse>* ProfileJob(Context* context,

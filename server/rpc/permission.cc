@@ -29,6 +29,7 @@ constexpr Row kRows[] = {
     {"StopJob", v1::ROLE_SUBMITTER},
     {"ResumeJob", v1::ROLE_SUBMITTER},
     {"DeleteJob", v1::ROLE_SUBMITTER},
+    {"EditJob", v1::ROLE_SUBMITTER},
     {"DumpStack", v1::ROLE_SUBMITTER},
     {"ProfileJob", v1::ROLE_SUBMITTER},
     {"VerifyCheckpoint", v1::ROLE_SUBMITTER},

@@ -56,6 +56,7 @@ enum class CurveKind : int64_t {
   kCheckpoint = 4,
   kStart = 5,  // of a generation
   kGpus = 6,   // buckets of what is measured of its GPUs
+  kSamples = 7,
 };
 
 // InvalidArgument for a rank or a generation that the job never had.
@@ -232,6 +233,16 @@ class JobStore {
   // The records of rank 0 of one kind (kEval, kCheckpoint or kStart), in order of step. NotFound.
   absl::StatusOr<std::vector<v1::WorkerRecord>> Marks(const std::string& job_id, CurveKind kind);
 
+  // The texts that a job wrote after its validations (sample in the job file). The newest 1,000
+  // validations are kept; those of repeated steps appear once.
+  struct Samples {
+    std::vector<int64_t> steps;             // all that are kept, in order
+    int64_t step = 0;                       // whose texts these are; 0: there are none
+    std::vector<v1::WorkerRecord> records;  // in the order of the prompts
+  };
+  // Those of the newest validation at or before `step`; NotFound.
+  absl::StatusOr<Samples> SamplesAt(const std::string& job_id, int64_t step);
+
  private:
   struct Entry {
     int64_t number = 0;
@@ -299,6 +310,8 @@ class JobStore {
                           CurveTails* tails) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AddBucket(int64_t number, CurveKind kind, const v1::CurveBucket& bucket,
                          CurveTail* tail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddSample(int64_t number, const v1::WorkerRecord& record)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status FlushCurve(int64_t number, CurveKind kind, CurveTail* tail)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Thin(int64_t number, CurveKind kind, CurveTail* tail)

@@ -20,6 +20,9 @@ constexpr int kRecordsOfOldCurve = 20'000;
 // Steps that are kept as they are, of each rank and start; earlier ones stay in the curve.
 constexpr int64_t kWholeSteps = 20'000;
 
+// Validations whose samples are kept.
+constexpr int kSampledSteps = 1'000;
+
 constexpr char kInsert[] = "INSERT OR REPLACE INTO curve(job, kind, step, body) VALUES(?, ?, ?, ?)";
 
 bool IsBuckets(CurveKind kind) {
@@ -100,11 +103,13 @@ absl::Status JobStore::RewindCurve(int64_t number, int64_t step, CurveTails* tai
   for (auto& [kind, tail] : *tails) NSA_RETURN_IF_ERROR(FlushCurve(number, kind, &tail));
   NSA_ASSIGN_OR_RETURN(
       Statement later,
-      database_->Prepare("DELETE FROM curve WHERE job = ? AND kind IN (?, ?, ?, ?) AND step > ?"));
+      database_->Prepare(
+          "DELETE FROM curve WHERE job = ? AND kind IN (?, ?, ?, ?, ?) AND step > ?"));
   later.Bind(1, number).Bind(2, static_cast<int64_t>(CurveKind::kSteps));
   later.Bind(3, static_cast<int64_t>(CurveKind::kLayers));
   later.Bind(4, static_cast<int64_t>(CurveKind::kEval));
-  later.Bind(5, static_cast<int64_t>(CurveKind::kGpus)).Bind(6, step);
+  later.Bind(5, static_cast<int64_t>(CurveKind::kGpus));
+  later.Bind(6, static_cast<int64_t>(CurveKind::kSamples)).Bind(7, step);
   NSA_RETURN_IF_ERROR(later.Run());
   for (auto& [kind, tail] : *tails) NSA_RETURN_IF_ERROR(LoadTail(number, kind, &tail));
   return absl::OkStatus();
@@ -173,9 +178,33 @@ absl::Status JobStore::AddToCurve(int64_t number, int64_t generation,
       return WriteCurveRow(number, CurveKind::kEval, record.eval().step(), record);
     case v1::WorkerRecord::kCheckpoint:
       return WriteCurveRow(number, CurveKind::kCheckpoint, record.checkpoint().step(), record);
+    case v1::WorkerRecord::kSample:
+      return AddSample(number, record);
     default:
       return absl::OkStatus();
   }
+}
+
+// A row has all texts of a validation, which come one after the other.
+absl::Status JobStore::AddSample(int64_t number, const v1::WorkerRecord& record) {
+  const int64_t step = record.sample().step();
+  const auto kind = static_cast<int64_t>(CurveKind::kSamples);
+  v1::StoredSamples samples;
+  NSA_ASSIGN_OR_RETURN(
+      Statement row,
+      database_->Prepare("SELECT body FROM curve WHERE job = ? AND kind = ? AND step = ?"));
+  row.Bind(1, number).Bind(2, kind).Bind(3, step);
+  NSA_ASSIGN_OR_RETURN(const bool found, row.Step());
+  if (found) NSA_RETURN_IF_ERROR(Annotate(Unseal(row.Blob(0), &samples), "samples"));
+  *samples.add_records() = record;
+  NSA_RETURN_IF_ERROR(WriteCurveRow(number, CurveKind::kSamples, step, samples));
+  if (found) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(
+      Statement old,
+      database_->Prepare("DELETE FROM curve WHERE job = ?1 AND kind = ?2 AND step <= (SELECT step "
+                         "FROM curve WHERE job = ?1 AND kind = ?2 ORDER BY step DESC LIMIT 1 "
+                         "OFFSET ?3)"));
+  return old.Bind(1, number).Bind(2, kind).Bind(3, int64_t{kSampledSteps}).Run();
 }
 
 absl::Status JobStore::WriteCurve(const Entry& entry, const v1::ReportRecordsRequest& where,
@@ -251,6 +280,34 @@ absl::StatusOr<std::vector<v1::WorkerRecord>> JobStore::Marks(const std::string&
   NSA_RETURN_IF_ERROR(EnsureCurve(*entry));
   if (IsBuckets(kind)) return absl::InvalidArgumentError("curve: no marks of this kind");
   return ReadCurve<v1::WorkerRecord>(entry->number, kind, 0);
+}
+
+absl::StatusOr<JobStore::Samples> JobStore::SamplesAt(const std::string& job_id, int64_t step) {
+  MutexLock lock(&mutex_);
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
+  NSA_RETURN_IF_ERROR(EnsureCurve(*entry));
+  const auto kind = static_cast<int64_t>(CurveKind::kSamples);
+  Samples samples;
+  NSA_ASSIGN_OR_RETURN(
+      Statement rows,
+      database_->Prepare("SELECT step FROM curve WHERE job = ? AND kind = ? ORDER BY step"));
+  rows.Bind(1, entry->number).Bind(2, kind);
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) break;
+    samples.steps.push_back(rows.Int(0));
+    if (samples.steps.back() <= step) samples.step = samples.steps.back();
+  }
+  if (samples.step == 0) return samples;
+  NSA_ASSIGN_OR_RETURN(
+      Statement row,
+      database_->Prepare("SELECT body FROM curve WHERE job = ? AND kind = ? AND step = ?"));
+  row.Bind(1, entry->number).Bind(2, kind).Bind(3, samples.step);
+  NSA_ASSIGN_OR_RETURN(const bool found, row.Step());
+  v1::StoredSamples stored;
+  if (found) NSA_RETURN_IF_ERROR(Annotate(Unseal(row.Blob(0), &stored), "samples"));
+  samples.records.assign(stored.records().begin(), stored.records().end());
+  return samples;
 }
 
 absl::StatusOr<int64_t> JobStore::LastEvent() const {

@@ -244,7 +244,12 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
   return json;
 }
 
-Json NodeJson(const v1::Node& node) {
+Json NodeJson(const v1::Node& node, const std::map<std::string, std::string>& names) {
+  Json jobs = Json::array();
+  for (const std::string& id : node.job_ids()) {
+    const auto name = names.find(id);
+    jobs.push_back({{"id", id}, {"name", name == names.end() ? id : name->second}});
+  }
   Json gpus = Json::array();
   for (const v1::GpuInfo& gpu : node.info().gpus()) {
     gpus.push_back(
@@ -268,7 +273,7 @@ Json NodeJson(const v1::Node& node) {
           {"used_memory_bytes", node.info().memory_bytes() - node.info().free_memory_bytes()},
           {"gpus", std::move(gpus)},
           {"problem", ProblemOf(node.info())},
-          {"jobs", std::vector<std::string>(node.job_ids().begin(), node.job_ids().end())}};
+          {"jobs", std::move(jobs)}};
 }
 
 Json EventJson(const v1::JobEvent& event) {
@@ -380,6 +385,20 @@ Json EvalsJson(const std::vector<v1::WorkerRecord>& records) {
   }
   if (records.empty()) return Json::object();
   return {{"validation", {{"step", step}, {"time", time}, {"loss", loss}}}};
+}
+
+Json SamplesJson(const JobStore::Samples& samples) {
+  Json texts = Json::array();
+  for (const v1::WorkerRecord& record : samples.records) {
+    const v1::SampleRecord& sample = record.sample();
+    texts.push_back({{"prompt", sample.prompt()},
+                     {"text", sample.text()},
+                     {"tokens", sample.tokens()},
+                     {"seconds", Number(sample.seconds())},
+                     {"time", record.unix_nanos() / kNanosPerMilli},
+                     {"error", sample.error()}});
+  }
+  return {{"steps", samples.steps}, {"step", samples.step}, {"samples", std::move(texts)}};
 }
 
 }  // namespace nsa::server

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/decide/curve.h"
+#include "server/store/job_store.h"
 
 namespace nsa::server {
 
@@ -29,8 +31,9 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos);
 Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops,
              int64_t now_unix_nanos);
 
-// A machine. Of a GPU what NVML does not tell (use: 0 to 1, celsius, watts) is null.
-Json NodeJson(const v1::Node& node);
+// A machine, with the names of its jobs by id; a job without one has its id. Of a GPU what NVML
+// does not tell (use: 0 to 1, celsius, watts) is null.
+Json NodeJson(const v1::Node& node, const std::map<std::string, std::string>& names = {});
 Json EventJson(const v1::JobEvent& event);
 Json CheckpointJson(const v1::CheckpointInfo& checkpoint);
 
@@ -49,5 +52,9 @@ Json EvalsJson(const std::vector<v1::WorkerRecord>& records);
 
 // The same for the named sets of data.val: {set: {step[], time[], loss[]}}; {} without any.
 Json ValSetCurvesJson(const std::vector<v1::WorkerRecord>& records);
+
+// What a job wrote after validations: {steps[], step, samples[{prompt, text, tokens, seconds, time,
+// error}]}; the samples are those of `step`.
+Json SamplesJson(const JobStore::Samples& samples);
 
 }  // namespace nsa::server

@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
+#include "server/act/edit/edit_job.h"
 #include "server/decide/lifecycle.h"
 #include "server/web/clone.h"
 #include "server/web/views.h"
@@ -19,7 +19,6 @@ namespace {
 
 constexpr absl::Duration kDumpPatience = absl::Milliseconds(4'700);
 constexpr std::chrono::seconds kPatience{6};
-constexpr size_t kLongestNote = 1'000;
 
 absl::StatusOr<int64_t> StepIn(const Json& body, const char* name) {
   const auto step = body.find(name);
@@ -34,10 +33,10 @@ std::string TextIn(const Json& body, const char* name) {
   return text == body.end() || !text->is_string() ? "" : text->get<std::string>();
 }
 
-absl::Status AddEvent(const Web::Parts& parts, const std::string& job_id, std::string reason,
+absl::Status AddEvent(const Web::Parts& parts, const std::string& job_id, Reason reason,
                       std::string text) {
   v1::JobEvent event;
-  event.set_reason(std::move(reason));
+  event.set_reason(Word(reason));
   event.set_text(std::move(text));
   event.set_severity(v1::SEVERITY_INFO);
   event.set_rank(-1);
@@ -96,7 +95,7 @@ absl::StatusOr<Json> SaveStacks(const Web::Parts& parts, const std::string& job)
   NSA_ASSIGN_OR_RETURN(
       const StackStore::Saved saved,
       parts.stacks.Save(now.id(), now.generation(), "asked for on the page", ready.get()));
-  NSA_RETURN_IF_ERROR(AddEvent(parts, now.id(), Word(Reason::kStacksSaved),
+  NSA_RETURN_IF_ERROR(AddEvent(parts, now.id(), Reason::kStacksSaved,
                                absl::StrCat("asked for on the page; stacks saved as ", saved.id,
                                             " in ", saved.file.string())));
   return Json{{"id", saved.id}};
@@ -130,23 +129,47 @@ absl::StatusOr<Json> Pin(const Web::Parts& parts, const std::string& job, const 
   }
   NSA_RETURN_IF_ERROR(ready.get());
   NSA_RETURN_IF_ERROR(AddEvent(parts, stored->job().id(),
-                               pinned ? "CHECKPOINT_PINNED" : "CHECKPOINT_UNPINNED",
+                               pinned ? Reason::kCheckpointPinned : Reason::kCheckpointUnpinned,
                                absl::StrCat("checkpoint of step ", step,
                                             pinned ? " is kept whatever train.keep_checkpoints says"
                                                    : " is kept no longer")));
   return Json::object();
 }
 
+// {"text": …}
 absl::StatusOr<Json> Note(const Web::Parts& parts, const std::string& job, const Json& body,
                           const std::string& who) {
-  const std::string text(absl::StripAsciiWhitespace(TextIn(body, "text")));
-  if (text.empty() || text.size() > kLongestNote) {
-    return absl::InvalidArgumentError(absl::StrCat("text: ", text.size(), " bytes (1 to ",
-                                                   kLongestNote, "); write a note of that length"));
+  v1::EditJobRequest request;
+  request.set_job(job);
+  request.set_request_id(TextIn(body, "request_id"));
+  request.set_note(TextIn(body, "text"));
+  NSA_RETURN_IF_ERROR(EditJob(parts.store, request, who, "").status());
+  return Json::object();
+}
+
+// {"set": {KEY: VALUE, …}, "remove": [KEY, …]}
+absl::StatusOr<Json> Label(const Web::Parts& parts, const std::string& job, const Json& body,
+                           const std::string& who) {
+  v1::EditJobRequest request;
+  request.set_job(job);
+  request.set_request_id(TextIn(body, "request_id"));
+  const Json set = body.value("set", Json::object());
+  const Json remove = body.value("remove", Json::array());
+  if (!set.is_object() || !remove.is_array()) {
+    return absl::InvalidArgumentError("set, remove: not an object and an array; give both so");
   }
-  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
-  NSA_RETURN_IF_ERROR(
-      AddEvent(parts, stored->job().id(), "NOTE", absl::StrCat(text, " (", who, ")")));
+  for (const auto& [key, value] : set.items()) {
+    if (!value.is_string()) {
+      return absl::InvalidArgumentError(absl::StrCat("set: ", key, " is no text; quote it"));
+    }
+    (*request.mutable_set_labels())[key] = value.get<std::string>();
+  }
+  for (const Json& key : remove) {
+    if (!key.is_string()) return absl::InvalidArgumentError("remove: not keys; give texts");
+    request.add_remove_labels(key.get<std::string>());
+  }
+  NSA_RETURN_IF_ERROR(EditJob(parts.store, request, who, "").status());
+  parts.changed();
   return Json::object();
 }
 
@@ -160,6 +183,7 @@ absl::StatusOr<Json> Steer(const Web::Parts& parts, const std::string& job, cons
   if (verb == "stacks") return SaveStacks(parts, job);
   if (verb == "pin") return Pin(parts, job, json);
   if (verb == "note") return Note(parts, job, json, who);
+  if (verb == "label") return Label(parts, job, json, who);
   if (verb == "clone") return Clone(parts, job, json, who);
   return absl::NotFoundError(absl::StrCat("nothing to do named ", verb));
 }

@@ -14,7 +14,8 @@ namespace nsa::server {
 //   resume  {"request_id": UUID}
 //   stacks  {}                           saves the stacks of all ranks; waits up to 5 s
 //   pin     {"step": N, "pinned": bool}  keeps a checkpoint, or no longer
-//   note    {"text": TEXT}               writes a note of up to 1,000 bytes among the events
+//   note    {"text": TEXT, "request_id": UUID}  writes a note among the events (edit_job.h)
+//   label   {"set": {KEY: VALUE}, "remove": [KEY], "request_id": UUID}  changes the labels
 //   clone   {"text": YAML, "request_id": UUID}  submits a new job (clone.h)
 // `who` is the operator, whose name a note and a new job have.
 // NotFound for another verb or job, InvalidArgument for a wrong body.

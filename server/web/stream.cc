@@ -81,7 +81,7 @@ class Feed {
     for (const v1::JobEvent& event : *events) {
       cursor_ = event.sequence();
       ended_.insert(event.job_id());
-      Add("event", EventJson(event), text);
+      Add("event", EventNow(parts_, event), text);
     }
   }
 
@@ -141,7 +141,7 @@ class Feed {
     const auto stored = parts_.store.Find(job_);
     if (!stored.ok()) return;
     Json job = JobNow(parts_, **stored);
-    // They change only when the job is resumed with another job file.
+    // They change only with the labels, and when the job is resumed with another job file.
     std::string config = job["config_text"].get<std::string>();
     if (config == config_sent_) {
       for (const char* known : {"config", "config_text"}) job.erase(known);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <future>
 #include <limits>
+#include <map>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -140,15 +141,24 @@ Json NodesNow(const Web::Parts& parts) {
   const std::vector<NodeView> machines = parts.fleet.Nodes();
   std::vector<JobPtr> active = parts.store.Active();
   std::erase_if(active, [](const JobPtr& job) { return job->placements().empty(); });
+  std::map<std::string, std::string> names;
+  for (const JobPtr& job : active) names[job->job().id()] = job->job().name();
   v1::ListNodesRequest request;
   do {
     const absl::StatusOr<v1::ListNodesResponse> page =
         NodesView(machines, active, parts.nodes.All(), request);
     if (!page.ok()) break;
-    for (const v1::Node& node : page->nodes()) nodes.push_back(NodeJson(node));
+    for (const v1::Node& node : page->nodes()) nodes.push_back(NodeJson(node, names));
     request.set_page_token(page->next_page_token());
   } while (!request.page_token().empty());
   return nodes;
+}
+
+Json EventNow(const Web::Parts& parts, const v1::JobEvent& event) {
+  Json json = EventJson(event);
+  const auto job = parts.store.Find(event.job_id());
+  json["name"] = job.ok() ? (*job)->job().name() : event.job_id();
+  return json;
 }
 
 absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& request,
@@ -171,7 +181,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
       const auto events,
       parts.store.Events("", std::max<int64_t>(cursor - kEventsOfFleet, 0), kEventsOfFleet));
   Json latest = Json::array();
-  for (const v1::JobEvent& event : events) latest.push_back(EventJson(event));
+  for (const v1::JobEvent& event : events) latest.push_back(EventNow(parts, event));
   const v1::GetVersionResponse version = parts.version();
   return Json{{"cursor", cursor},
               {"now", Now(parts) / 1'000'000},
@@ -235,6 +245,13 @@ absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
                               const HttpRequest& request) {
   NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kGpus, request));
   return GpusJson(buckets);
+}
+
+absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job,
+                                 const HttpRequest& request) {
+  NSA_ASSIGN_OR_RETURN(const int64_t step, NumberIn(request, "step", INT64_MAX, INT64_MAX));
+  NSA_ASSIGN_OR_RETURN(const JobStore::Samples samples, parts.store.SamplesAt(job, step));
+  return SamplesJson(samples);
 }
 
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job) {

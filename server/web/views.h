@@ -56,6 +56,10 @@ absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
 absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
                               const HttpRequest& request);
 
+// What the job wrote after its newest validation, or after the one at or before ?step=.
+absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job,
+                                 const HttpRequest& request);
+
 // The last 500 events of a job.
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job);
 
@@ -76,5 +80,7 @@ Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored);
 // Jobs by state, whatever the list shows.
 Json CountsNow(const Web::Parts& parts);
 Json NodesNow(const Web::Parts& parts);
+// An event with the name of its job, which the list need not show; of a deleted job its id.
+Json EventNow(const Web::Parts& parts, const v1::JobEvent& event);
 
 }  // namespace nsa::server

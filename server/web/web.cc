@@ -74,7 +74,7 @@ std::string AuditWord(const std::string& verb) {
   if (verb == "resume") return "ResumeJob";
   if (verb == "stacks") return "SaveStacks";
   if (verb == "profile") return "ProfileJob";
-  if (verb == "note") return "AddNote";
+  if (verb == "note" || verb == "label") return "EditJob";
   if (verb == "clone") return "SubmitJob";
   return verb == "pin" ? "PinCheckpoint" : "unknown";
 }
@@ -180,6 +180,7 @@ HttpReply Web::Api(const HttpRequest& request) {
     if (part == "curves") return ReplyOf(CurvesView(parts_, job, request));
     if (part == "layers") return ReplyOf(LayersView(parts_, job, request));
     if (part == "gpus") return ReplyOf(GpusView(parts_, job, request));
+    if (part == "samples") return ReplyOf(SamplesView(parts_, job, request));
     if (part == "events") return ReplyOf(EventsView(parts_, job));
     if (part == "log") return ReplyOf(LogView(parts_, job, request));
     if (part == "checkpoints") return ReplyOf(CheckpointsView(parts_, job));

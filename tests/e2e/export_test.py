@@ -45,6 +45,7 @@ MODELS = {
     "cmp": {"nsa": {"branches": ["cmp"]}},
     "one group, wide keys": {"model": {"d_k": 32, "n_heads": 6, "n_kv_groups": 1}, "data": {"document_mask": True},
                              "nsa": {"l": 16, "d": 8, "l_sel": 16, "n_sel": 3, "w": 5, "phi": "mlp", "gate": "sigmoid"}},
+    "widths of the paper": {"model": {"d_k": 192, "d_v": 128}, "nsa": {"phi": "mlp", "gate": "sigmoid"}},
     "QK-norm and squared ReLU": {"model": {"qk_norm": True, "activation": "relu2"}, "nsa": {"gate": "sigmoid", "phi": "mlp"}},
     "QK-norm, layers in turn": {"model": {"qk_norm": True}, "nsa": {"layers": ["win", "cmp+sel"]}},
     "a group a head": {"model": {"n_heads": 2}, "nsa": {"l": 4, "l_sel": 4, "n_sel": 5, "w": 64}},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/act/checkpoints.h"
+#include "server/act/edit/edit_job.h"
 #include "server/rpc/heartbeat_limits.h"
 #include "server/rpc/message_limit.h"
 #include "server/rpc/tokens.h"
@@ -74,6 +75,14 @@ std::vector<Call> PeoplesCalls() {
                                      [=](const auto& request, const Caller& caller) {
                                        return control().Delete(request, "fuzz", AskerOf(caller));
                                      }),
+      MakeCall<v1::EditJobRequest>(
+          "EditJob", true,
+          [=](const auto& request, const Caller& caller) -> absl::StatusOr<v1::Job> {
+            NSA_ASSIGN_OR_RETURN(const server::JobPtr job,
+                                 server::EditJob(*world->life().store, request, caller.name,
+                                                 AskerOf(caller).only()));
+            return control().View(*job);
+          }),
       MakeCall<v1::ListCheckpointsRequest>(
           "ListCheckpoints", false,
           [=](const auto& request,

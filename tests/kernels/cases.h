@@ -54,6 +54,8 @@ inline std::vector<Case> SmallCases() {
       {"l_sel is no multiple of l", {1, 50, 2, 1, 16, 16, 8, 4, 12, 3, 10}},
       {"a block covers several l_sel", {1, 48, 2, 1, 16, 16, 16, 2, 4, 4, 10}},
       {"blocks and window of one token", {1, 17, 2, 1, 16, 16, 1, 1, 1, 3, 1}},
+      {"widths of the paper", {2, 31, 4, 2, 192, 128, 4, 2, 4, 3, 9}},
+      {"keys of 192, narrow values", {1, 26, 3, 1, 192, 16, 4, 2, 4, 3, 9}},
   };
 }
 

@@ -75,8 +75,9 @@ class Linter {
 
   // Checks the comment of a key of a job file or a configuration file.
   void Key(const FieldDescriptor& field) {
+    const std::string& file = field.file()->name();
     const bool of_user =
-        field.file()->name() == "nsa/v1/job.proto" || field.file()->name() == "nsa/v1/config.proto";
+        file == "nsa/v1/job.proto" || file == "nsa/v1/model.proto" || file == "nsa/v1/config.proto";
     const auto type = field.cpp_type();
     if (!of_user || field.is_map() || type == FieldDescriptor::CPPTYPE_MESSAGE ||
         type == FieldDescriptor::CPPTYPE_STRING) {

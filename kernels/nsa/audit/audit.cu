@@ -11,7 +11,7 @@ namespace nsa::cuda {
 namespace {
 
 constexpr int kWarps = 4;     // of a thread block
-constexpr int kWidest = 128;  // dk at most
+constexpr int kWidest = 192;  // dk at most
 
 struct AuditProblem {
   NsaShape shape;

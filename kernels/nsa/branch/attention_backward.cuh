@@ -44,7 +44,7 @@ static __global__ void StatsKernel(Begin begin, const bf16* o, const bf16* d_o, 
 
 template <int kD>
 __host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int union_bytes) {
-  return 4 * (rows_padded + stages * kKeyTile) * kD + kStageBarrierBytes + union_bytes;
+  return 2 * (rows_padded + stages * kKeyTile) * kBothWidths<kD> + kStageBarrierBytes + union_bytes;
 }
 
 // Stores dq of one of a thread's two rows.
@@ -67,22 +67,28 @@ __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionPro
   }
 }
 
-// With heads of 64 and less kStages is 3.
+// Threads at most: with keys of 192 a thread has 160 accumulators.
+template <int kD>
+constexpr int kDqThreads = kD == 128 ? 384 : 256;
+
+// kStages is 3 with heads of 64 and less; kStagesOfCode means what the code has room for.
+constexpr int kStagesOfCode = 0;
 template <Branch kBranch, int kD, int kStages>
-__global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
+__global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
     AttentionDqKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
                       int queries_per_tile, int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
   bf16* do_tile = q_tile + at.rows_padded * kD;
-  using Stages = KeyStages<kBranch, kD, kStages>;
-  bf16* const stage_tiles = do_tile + at.rows_padded * kD;
+  using Stages =
+      KeyStages<kBranch, kD, kStages == kStagesOfCode ? StagesOf(kLargeTiles<kD>) : kStages>;
+  bf16* const stage_tiles = do_tile + at.rows_padded * kDv<kD>;
   auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
   Stages stages(stage_tiles, p, at, barriers);
   begin.WaitForPrevious();
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
-  LoadQueryTile<kD>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+  LoadQueryTile<kDv<kD>>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles =
       PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
   if constexpr (Stages::kBarriers) __syncthreads();
@@ -113,7 +119,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
         }
       }
     };
-    TwoByRow<kD, kKeyTile>(
+    TwoByRow<kD, kDv<kD>, kKeyTile>(
         weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i), at.warp, at.lane,
         [&] { stages.Refill(p, tiles, i); }, weigh);
     Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(i), at.lane, [&](int step) {
@@ -134,19 +140,20 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
 // `list`: number of tokens of the longest list segment.
 template <int kD>
 __host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups, int list) {
-  const int rows = RowTile(large_tiles), loaded = RowStages(groups) * rows;
-  return 4 * (groups * kKeyTile + loaded) * kD + loaded * static_cast<int>(sizeof(float2)) +
+  const int rows = RowTile<kD>(large_tiles), loaded = RowStages(groups) * rows;
+  return 2 * (groups * kKeyTile + loaded) * kBothWidths<kD> +
+         loaded * static_cast<int>(sizeof(float2)) +
          kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + 4 * list;
 }
 
-// Floats per key in the partial sums: kD for dk, then kD for dv.
+// Floats per key in the partial sums: kD for dk, then kDv<kD> for dv.
 template <int kD>
-constexpr int kPartialRow = 2 * kD;
+constexpr int kPartialRow = kBothWidths<kD>;
 
 // Writes one thread's part of 16 keys · width columns: to bf16 rows of dk or dv, or to the partial
 // sums from column `offset` on.
-template <int kD>
-__device__ __forceinline__ void StoreKeys(const Rows16<kD>& sum, float factor,
+template <int kD, int kWidth>
+__device__ __forceinline__ void StoreKeys(const Rows16<kWidth>& sum, float factor,
                                           const AttentionProblem& p, const DkvWork& work, bf16* out,
                                           int width, int offset, int b, int g, int warp, int lane) {
 #pragma unroll
@@ -155,7 +162,7 @@ __device__ __forceinline__ void StoreKeys(const Rows16<kD>& sum, float factor,
     if (work.begin + row >= work.end) continue;
     bf16* to = out + ((int64_t{1} * b * p.keys + work.begin + row) * p.groups + g) * width;
 #pragma unroll
-    for (int n = 0; n < kD / 8; ++n) {
+    for (int n = 0; n < kWidth / 8; ++n) {
       const int column = n * 8 + 2 * (lane & 3);
       if (n * 8 >= width) break;
       const float2 value = {sum[n][2 * i] * factor, sum[n][2 * i + 1] * factor};
@@ -230,7 +237,7 @@ struct RowTiles {
                                       int g)
       : q(memory),
         d_o(q + kStages * kRows * kD),
-        plans(reinterpret_cast<RowPlan<kRows>*>(d_o + kStages * kRows * kD)),
+        plans(reinterpret_cast<RowPlan<kRows>*>(d_o + kStages * kRows * kDv<kD>)),
         stats(reinterpret_cast<float2*>(plans + kRowPlans)),
         planner(p),
         loader(p, grad, b, g),
@@ -253,7 +260,8 @@ struct RowTiles {
           return row < rows ? (work.first + from + query) * p.heads + row - query * p.h : -1;
         }
       };
-      loader.Load(p, q + stage * kRows * kD, d_o + stage * kRows * kD, stats + stage * kRows, at);
+      loader.Load(p, q + stage * kRows * kD, d_o + stage * kRows * kDv<kD>, stats + stage * kRows,
+                  at);
     }
     CommitCopies();
   }
@@ -288,13 +296,14 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
   bf16* k_tile = reinterpret_cast<bf16*>(shared);
   bf16* v_tile = k_tile + kKeys * kD;
   LoadKeyTile<kD, kKeys>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
-  LoadKeyTile<kD, kKeys>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
+  LoadKeyTile<kDv<kD>, kKeys>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
   SetAllSeen<kBranch>(p, &work);
-  const RowTiles<kBranch, kD, kGroups> tiles(v_tile + kKeys * kD, p, grad, work, b, g);
+  const RowTiles<kBranch, kD, kGroups> tiles(v_tile + kKeys * kDv<kD>, p, grad, work, b, g);
   tiles.Begin(p, work, b);
 
   const float scale_log2 = p.scale * kLog2E;
-  Rows16<kD> dk = {}, dv = {};
+  Rows16<kD> dk = {};
+  Rows16<kDv<kD>> dv = {};
   for (int i = 0; i < tiles.count; ++i) {
     tiles.Await();
     // One group refills while its products run. For two groups that is slower (measured).
@@ -304,7 +313,7 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
     };
     const int stage = i % tiles.kStages;
     const bf16* q = tiles.q + stage * kRows * kD;
-    const bf16* d_o = tiles.d_o + stage * kRows * kD;
+    const bf16* d_o = tiles.d_o + stage * kRows * kDv<kD>;
     const float2* stats = tiles.stats + stage * kRows;
     Rows16<kRows> weights, d_weights;
     const bool all_seen = tiles.planner.AllSeen(work, i * tiles.planner.tokens);
@@ -312,14 +321,16 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
       WeighRows<kRows>(weights, stats, tiles.plans[i % kRowPlans], work, all_seen, scale_log2, warp,
                        lane);
     };
-    TwoByRow<kD, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, refill, weigh);
+    TwoByRow<kD, kDv<kD>, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, refill,
+                                 weigh);
     const auto differentiate = [&](int step) {
       DifferentiateRows<kRows>(d_weights, weights, stats, step, lane);
     };
-    TwoAccumulate<kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, differentiate, [] {});
+    TwoAccumulate<kDv<kD>, kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, differentiate,
+                                      [] {});
   }
-  StoreKeys<kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
-  StoreKeys<kD>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
+  StoreKeys<kD, kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
+  StoreKeys<kD, kDv<kD>>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
 }
 
 }  // namespace nsa::cuda

@@ -6,9 +6,9 @@
 
 namespace nsa::cuda {
 
-// Warp groups of a thread block. With heads of 128 two groups take as many registers as two thread
-// blocks of one group, but each tile of rows is loaded once for 128 keys. In the window branch that
-// would not pay: 128 keys are seen by 64 tokens more than 64 keys are.
+// Warp groups of a thread block. With heads of 128 and wider two groups take as many registers as
+// two thread blocks of one group, but each tile of rows is loaded once for 128 keys. In the window
+// branch that would not pay: 128 keys are seen by 64 tokens more than 64 keys are.
 constexpr int DkvGroups(Branch branch, int width, bool large_tiles) {
   return branch == kCmp && width > 64 && large_tiles ? 2 : 1;
 }

@@ -23,8 +23,8 @@ struct AttentionOutputs {
 template <int kD>
 __host__ __device__ constexpr int ForwardSharedBytes(bool large_tiles, int rows_padded,
                                                      int union_bytes) {
-  return 2 * (rows_padded + 2 * StagesOf(large_tiles) * kKeyTile) * kD + kStageBarrierBytes +
-         union_bytes;
+  return 2 * rows_padded * kD + 2 * StagesOf(large_tiles) * kKeyTile * kBothWidths<kD> +
+         kStageBarrierBytes + union_bytes;
 }
 
 // The weights of a row are computed relative to a running maximum (in log2 units) that may lag
@@ -33,12 +33,13 @@ __host__ __device__ constexpr int ForwardSharedBytes(bool large_tiles, int rows_
 // relative precision as below 1.
 constexpr float kMaximumSlack = 8;
 
-// The running maximum, sum of weights and weighted sum of values, for the two rows of a thread.
-template <int kD>
+// The running maximum, sum of weights and weighted sum of values of kWidth columns, for the two
+// rows of a thread.
+template <int kWidth>
 struct OnlineSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0, 0};
-  Rows16<kD> o = {};
+  Rows16<kWidth> o = {};
 
   // Turns logits into weights and adds them to the state, for the rows that take the tile.
   __device__ __forceinline__ void Add(Rows16<kKeyTile>& logits, const bool (&takes)[2],
@@ -63,13 +64,13 @@ struct OnlineSoftmax {
     }
     if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
 #pragma unroll
-      for (int n = 0; n < kD / 8; ++n) {
+      for (int n = 0; n < kWidth / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) o[n][e] *= shrink[e >> 1];
       }
     }
     float added[2] = {0, 0};
-    Accumulate<kD, kKeyTile>(o, logits, v, lane, [&](int step) {
+    Accumulate<kWidth, kKeyTile>(o, logits, v, lane, [&](int step) {
 #pragma unroll
       for (int n = 2 * step; n < 2 * step + 2; ++n) {
 #pragma unroll
@@ -84,15 +85,15 @@ struct OnlineSoftmax {
   }
 };
 
-template <int kD>
-__device__ __forceinline__ void StoreRow(const OnlineSoftmax<kD>& state, const Row& row, int i,
+template <int kWidth>
+__device__ __forceinline__ void StoreRow(const OnlineSoftmax<kWidth>& state, const Row& row, int i,
                                          const AttentionOutputs& out, int dv, int lane) {
   const float sum = QuadSum(state.sum[i]);
   if (!row.valid) return;
   const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
   bf16* o = out.o + row.at * dv + 2 * (lane & 3);
 #pragma unroll
-  for (int n = 0; n < kD / 8; ++n) {
+  for (int n = 0; n < kWidth / 8; ++n) {
     if (n * 8 >= dv) break;
     *reinterpret_cast<uint32_t*>(o + n * 8) =
         Pack(state.o[n][2 * i] * inverse, state.o[n][2 * i + 1] * inverse);
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
 
   const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
   const float scale_log2 = p.scale * kLog2E;
-  OnlineSoftmax<kD> state;
+  OnlineSoftmax<kDv<kD>> state;
   KeyCount count(p, at, rows, out.keys_read != nullptr);
   for (int i = 0; i < tiles.tiles; ++i) {
     stages.Await(p, tiles, i);
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
     stages.Release(i);
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) StoreRow<kD>(state, rows[i], i, out, p.dv, at.lane);
+  for (int i = 0; i < 2; ++i) StoreRow(state, rows[i], i, out, p.dv, at.lane);
   if (out.keys_read != nullptr) {
     const unsigned int keys_seen = __reduce_add_sync(0xffffffffu, count.keys);
     // The order of an integer sum does not matter.

@@ -33,7 +33,7 @@ AttentionProblem ProblemOf(const Args& args, int keys) {
 }
 
 // Calls run(std::integral_constant<int, kD>) with kD = max(dk, dv). NsaShape::Validate() limits kD
-// to 16, 32, 64, 128.
+// to 16, 32, 64, 128, 192.
 template <class Run>
 absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
   switch (std::max(shape.d_k, shape.d_v)) {
@@ -43,8 +43,10 @@ absl::Status ForHeadWidth(const NsaShape& shape, Run run) {
       return run(std::integral_constant<int, 32>());
     case 64:
       return run(std::integral_constant<int, 64>());
-    default:
+    case 128:
       return run(std::integral_constant<int, 128>());
+    default:
+      return run(std::integral_constant<int, 192>());
   }
 }
 
@@ -62,7 +64,7 @@ inline unsigned int Blocks(int count) { return static_cast<unsigned int>(count);
 struct QueryGrid {
   int queries;  // tokens per tile
   int tiles;    // per sequence
-  int threads;  // 32 per 16 rows; whole warp groups where heads are 64 or 128 wide
+  int threads;  // 32 per 16 rows; whole warp groups where heads are 64 wide or more
   int blocks;
   int union_bytes;
   int rows_padded() const { return threads / kWarp * 16; }
@@ -73,13 +75,12 @@ struct QueryGrid {
             .next_may_start = false};
   }
 };
+// `rows`: most rows of a tile.
 template <Branch kBranch>
-QueryGrid GridOf(const AttentionProblem& p) {
+QueryGrid GridOf(const AttentionProblem& p, int rows) {
   // Where there are many more blocks than a token chooses, neighbouring tokens share few of them,
   // and a tile of fewer tokens has a smaller union. (With even more blocks: selected_by_key.cuh.)
   const bool thin = kBranch == kSel && p.sel_blocks >= 8 * p.n_sel;
-  // Wide heads leave room for one thread block per multiprocessor only, so it takes more rows.
-  const int rows = std::max(p.dk, p.dv) > 64 ? 192 : 128;
   QueryGrid grid{};
   grid.queries = (thin ? 64 : rows) / p.h;
   // The mask of takers has 32 bits, one per token.
@@ -91,6 +92,9 @@ QueryGrid GridOf(const AttentionProblem& p) {
   grid.union_bytes = kBranch == kSel ? UnionBytes(p.sel_blocks, p.n_sel, grid.queries) : 0;
   return grid;
 }
+
+// Wide heads leave room for one thread block per multiprocessor only, so it takes more rows.
+constexpr int ForwardRows(int width) { return width > 64 ? 192 : 128; }
 
 template <class Args>
 AttentionOutputs OutputsOf(const Args& args) {
@@ -108,7 +112,7 @@ absl::Status ZeroKeysRead(const Exec& exec, const Args& args, const char* what) 
 template <Branch kBranch, class Args>
 absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionProblem& p,
                            const char* what) {
-  const QueryGrid grid = GridOf<kBranch>(p);
+  const QueryGrid grid = GridOf<kBranch>(p, ForwardRows(std::max(p.dk, p.dv)));
   const AttentionOutputs out = OutputsOf(args);
   NSA_RETURN_IF_ERROR(ZeroKeysRead(exec, args, what));
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
@@ -144,22 +148,44 @@ absl::StatusOr<const float2*> StatsOf(const Exec& exec, const Args& args, const 
   return memory;
 }
 
+// dq with keys of 192. Two warp groups at most have their registers; where there is less shared
+// memory, one has room beside a large union of blocks.
+template <Branch kBranch>
+absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
+                          const AttentionGradients& grad, const char* what) {
+  constexpr int kD = 192, kRows = kDqThreads<kD> / kWarp * 16;
+  static_assert(DqSharedBytes<kD>(2, kRows, 0) <= kSharedOfA100);
+
+  NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+  const auto shared = [&](const QueryGrid& grid) {
+    return DqSharedBytes<kD>(StagesOf(large_tiles), grid.rows_padded(), grid.union_bytes);
+  };
+  QueryGrid grid = GridOf<kBranch>(p, kRows);
+  if (!large_tiles && shared(grid) > kSharedOfA100) grid = GridOf<kBranch>(p, kRows / 2);
+  return Launch(exec, what, AttentionDqKernel<kBranch, kD, kStagesOfCode>, grid.Shape(shared(grid)),
+                p, grad, grid.queries, grid.tiles);
+}
+
 template <Branch kBranch, class Args>
 absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
                       const AttentionGradients& grad, const char* what) {
-  const QueryGrid grid = GridOf<kBranch>(p);
+  const QueryGrid grid = GridOf<kBranch>(p, ForwardRows(std::max(p.dk, p.dv)));
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
-    auto* kernel = AttentionDqKernel<kBranch, kD, 3>;
-    int stages = 3;
-    if constexpr (kD > 64) {
-      // With a single warp group, two thread blocks of two stages each fit on a multiprocessor.
-      NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
-      stages = StagesOf(large_tiles && grid.threads > 128);
-      if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
+    if constexpr (kD > 128) {
+      return LaunchWideDq<kBranch>(exec, p, grad, what);
+    } else {
+      auto* kernel = AttentionDqKernel<kBranch, kD, 3>;
+      int stages = 3;
+      if constexpr (kD > 64) {
+        // With a single warp group, two thread blocks of two stages each fit on a multiprocessor.
+        NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+        stages = StagesOf(large_tiles && grid.threads > 128);
+        if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
+      }
+      const int shared = DqSharedBytes<kD>(stages, grid.rows_padded(), grid.union_bytes);
+      return Launch(exec, what, kernel, grid.Shape(shared), p, grad, grid.queries, grid.tiles);
     }
-    const int shared = DqSharedBytes<kD>(stages, grid.rows_padded(), grid.union_bytes);
-    return Launch(exec, what, kernel, grid.Shape(shared), p, grad, grid.queries, grid.tiles);
   });
 }
 

@@ -1,5 +1,5 @@
 // The matrix products of the attention kernels: by warp groups in sm_90a code with heads that are
-// 64 or 128 wide, else by warps. Either way a warp holds 16 rows of a result in the layout of
+// 64 wide or more, else by warps. Either way a warp holds 16 rows of a result in the layout of
 // mma.sync, and all warps of a thread block must call together.
 #pragma once
 
@@ -119,12 +119,14 @@ __device__ __forceinline__ void ByColumn(Rows16<kWidth>& c, const bf16* a, const
 #endif
 }
 
-// x = the warp's rows of a · bᵀ and y = the warp's rows of c · dᵀ. use_x() is called once x is
+// x = the warp's rows of a · bᵀ, over kWidth columns, and y = the warp's rows of c · dᵀ, over
+// kWidthY columns. use_x() is called once x is
 // complete; with warp groups this is while y is still being computed. meanwhile() as above.
-template <int kWidth, int kRows, class Meanwhile, class UseX>
+template <int kWidth, int kWidthY, int kRows, class Meanwhile, class UseX>
 __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const bf16* b,
                                          Rows16<kRows>& y, const bf16* c, const bf16* d, int warp,
                                          int lane, Meanwhile meanwhile, UseX use_x) {
+  static_assert(kByWarpGroup<kWidth> == kByWarpGroup<kWidthY>);
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
     Pin(x);
@@ -132,7 +134,7 @@ __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const 
     BeginProducts();
     EnqueueByRow<kWidth>(x, GroupTile<kWidth>(a, warp), b);
     CommitProducts();
-    EnqueueByRow<kWidth>(y, GroupTile<kWidth>(c, warp), d);
+    EnqueueByRow<kWidthY>(y, GroupTile<kWidthY>(c, warp), d);
     CommitProducts();
     meanwhile();
     WaitProducts<1>();
@@ -144,7 +146,7 @@ __device__ __forceinline__ void TwoByRow(Rows16<kRows>& x, const bf16* a, const 
   } else {
     meanwhile();
     WarpByRow<kWidth, kRows>(x, a, b, warp, lane);
-    WarpByRow<kWidth, kRows>(y, c, d, warp, lane);
+    WarpByRow<kWidthY, kRows>(y, c, d, warp, lane);
     use_x();
   }
 }
@@ -198,16 +200,18 @@ __device__ __forceinline__ void Accumulate(Rows16<kWidth>& sum, const Rows16<kRo
   }
 }
 
-// x += a · b and y += c · d, where make(step) computes 16 columns of a and of c.
-// Calls made() once all columns are there; with warp groups before x and y are complete.
-template <int kWidth, int kRows, class Make, class Made>
+// x += a · b, of kWidth columns, and y += c · d, of kWidthY columns, where make(step) computes 16
+// columns of a and of c. Calls made() once all columns are there; with warp groups before x and y
+// are complete.
+template <int kWidth, int kWidthY, int kRows, class Make, class Made>
 __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kRows>& a,
-                                              const bf16* b, Rows16<kWidth>& y,
+                                              const bf16* b, Rows16<kWidthY>& y,
                                               const Rows16<kRows>& c, const bf16* d, int lane,
                                               Make make, Made made) {
+  static_assert(kByWarpGroup<kWidth> == kByWarpGroup<kWidthY>);
   if constexpr (kGroupProduct<kWidth, kRows>) {
 #ifdef NSA_WGMMA
-    const uint64_t b_tile = Descriptor<kWidth>(b), d_tile = Descriptor<kWidth>(d);
+    const uint64_t b_tile = Descriptor<kWidth>(b), d_tile = Descriptor<kWidthY>(d);
     uint32_t a_fragments[kRows / 16][4], c_fragments[kRows / 16][4];
     Pin(x);
     Pin(y);
@@ -218,7 +222,7 @@ __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kR
       AccumulatorAsA(c_fragments[step], c[2 * step], c[2 * step + 1]);
       BeginProducts();
       EnqueueAccumulate<kWidth>(x, a_fragments[step], b_tile, step);
-      EnqueueAccumulate<kWidth>(y, c_fragments[step], d_tile, step);
+      EnqueueAccumulate<kWidthY>(y, c_fragments[step], d_tile, step);
     }
     CommitProducts();
     made();
@@ -230,7 +234,7 @@ __device__ __forceinline__ void TwoAccumulate(Rows16<kWidth>& x, const Rows16<kR
     MakeAll<kRows>(make);
     made();
     WarpAccumulate<kWidth, kRows>(x, a, b, lane);
-    WarpAccumulate<kWidth, kRows>(y, c, d, lane);
+    WarpAccumulate<kWidthY, kRows>(y, c, d, lane);
   }
 }
 

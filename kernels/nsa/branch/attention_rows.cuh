@@ -30,18 +30,22 @@ struct DkvWork {
   int begin, end;  // keys [begin, end)
   int all_from;    // tokens all_from … all_to see all these keys
   int all_to;
-  float* partial;  // fp32 [keys, 2·kD] for partial sums, or null: write to dk and dv directly
+  float*
+      partial;  // fp32 [keys, kPartialRow] for partial sums, or null: write to dk and dv directly
 
   __device__ __forceinline__ int Token(int index) const {
     return list == nullptr ? first + index : list[index];
   }
 };
 
-// Rows of a query tile in the key-major kernel of dk and dv. With 64 rows and heads of 128 a thread
-// has 192 accumulators.
-__host__ __device__ constexpr int RowTile(bool large_tiles) { return large_tiles ? 64 : 32; }
+// Rows of a query tile in the key-major kernel of dk and dv. A thread has 192 accumulators with 64
+// rows and heads of 128, and as many with 32 rows and keys of 192.
 template <int kD>
-constexpr int kRowTile = RowTile(kLargeTiles<kD>);
+__host__ __device__ constexpr int RowTile(bool large_tiles) {
+  return large_tiles && kD <= 128 ? 64 : 32;
+}
+template <int kD>
+constexpr int kRowTile = RowTile<kD>(kLargeTiles<kD>);
 
 // Stages of query rows in the key-major kernel of dk and dv with `groups` warp groups.
 __host__ __device__ constexpr int RowStages(int groups) { return groups > 1 ? 3 : 2; }
@@ -92,11 +96,13 @@ struct RowPlanner {
   }
 };
 
-// Copies rows, kThreads threads. A thread copies the same rows and columns of every tile. Without
-// kGradients it loads q alone.
+// Copies rows, kThreads threads. A thread copies the same rows and columns of every tile, as in
+// KeyStages. Without kGradients it loads q alone.
 template <int kD, int kRows, bool kGradients = true, int kThreads = kDkvThreads>
 struct RowLoader {
-  static constexpr int kChunks = kD / 8;
+  static constexpr int kChunks = kD > 128 ? 8 : kD / 8;
+  static constexpr int kQueryCopies = kD / 8 / kChunks;  // of a thread, in a row
+  static constexpr int kOutputCopies = kDv<kD> / 8 / kChunks;
   static constexpr int kRowsApart = kThreads / kChunks;
   static constexpr int kCopies = kRows / kRowsApart;
   static_assert(kRowsApart % 8 == 0);  // after 8 rows the order of a tile's chunks repeats
@@ -104,14 +110,13 @@ struct RowLoader {
   int chunk, first_row;
   const bf16 *q, *d_o;  // the thread's column of token 0, first head of the group
   const float2* stats;  // of this token and head
-  bool q_column, o_column;
+  bool q_column, o_column[kOutputCopies];
 
   __device__ __forceinline__ RowLoader(const AttentionProblem& p, const AttentionGradients& grad,
                                        int b, int g)
-      : chunk(threadIdx.x % kChunks),
-        first_row(threadIdx.x / kChunks),
-        q_column(chunk * 8 < p.dk),
-        o_column(chunk * 8 < p.dv) {
+      : chunk(threadIdx.x % kChunks), first_row(threadIdx.x / kChunks), q_column(chunk * 8 < p.dk) {
+#pragma unroll
+    for (int c = 0; c < kOutputCopies; ++c) o_column[c] = (chunk + c * kChunks) * 8 < p.dv;
     const int64_t first = int64_t{1} * b * p.seq_len * p.heads + g * p.h;
     q = p.q + first * p.dk + chunk * 8;
     if constexpr (kGradients) {
@@ -125,13 +130,24 @@ struct RowLoader {
   template <class At>
   __device__ __forceinline__ void Load(const AttentionProblem& p, bf16* q_tile, bf16* do_tile,
                                        float2* row_stats, At at) const {
-    const int first = Tile<kD>::Offset(first_row, chunk);
+    const int first = Tile<kD>::Offset(first_row, chunk),
+              first_o = Tile<kDv<kD>>::Offset(first_row, chunk);
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int from = at(first_row + i * kRowsApart), to = first + i * kRowsApart * kD;
-      CopyAsync16(q_tile + to, RowPointer(q, from, p.dk), from >= 0 && q_column);
+      const bf16* const q_row = RowPointer(q, from, p.dk);
+#pragma unroll
+      for (int c = 0; c < kQueryCopies; ++c) {
+        CopyAsync16(q_tile + to + c * kPanel, q_row + c * kPanelColumns, from >= 0 && q_column);
+      }
       if constexpr (kGradients) {
-        CopyAsync16(do_tile + to, RowPointer(d_o, from, p.dv), from >= 0 && o_column);
+        const int o_to = first_o + i * kRowsApart * kDv<kD>;
+        const bf16* const o_row = RowPointer(d_o, from, p.dv);
+#pragma unroll
+        for (int c = 0; c < kOutputCopies; ++c) {
+          CopyAsync16(do_tile + o_to + c * kPanel, o_row + c * kPanelColumns,
+                      from >= 0 && o_column[c]);
+        }
       }
     }
     if constexpr (kGradients) {

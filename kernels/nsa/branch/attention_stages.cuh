@@ -46,11 +46,15 @@ __device__ __forceinline__ void AwaitUse(uint64_t* barrier, int use) {
 }
 
 // The stages of keys and values of a query-major kernel. A thread copies the same rows and columns
-// of every tile. For each tile i: Await(i), first products, Refill(i), other products, Release(i).
+// of every tile: one chunk of a row, or where kD is 192 the same chunk of each panel of 64 columns,
+// so that whole rows are copied by a power of two of threads. For each tile i: Await(i), first
+// products, Refill(i), other products, Release(i).
 template <Branch kBranch, int kD, int kStages>
 struct KeyStages {
-  static constexpr int kElements = 2 * kStages * kKeyTile * kD;
-  static constexpr int kChunks = Tile<kD>::kChunks;
+  static constexpr int kElements = kStages * kKeyTile * kBothWidths<kD>;
+  static constexpr int kChunks = kD > 128 ? 8 : Tile<kD>::kChunks;  // of a row, in as many threads
+  static constexpr int kKeyCopies = Tile<kD>::kChunks / kChunks;    // of a thread, in a row
+  static constexpr int kValueCopies = Tile<kDv<kD>>::kChunks / kChunks;
   static constexpr bool kBarriers = kByWarpGroup<kD> && kStages == 3;
 
   bf16* k;                      // kStages tiles
@@ -59,7 +63,7 @@ struct KeyStages {
   StageBarriers* barriers;
   int first_row;   // row of key 0 in [B, keys, G]
   int row, chunk;  // the first of the thread's rows
-  bool k_column, v_column;
+  bool k_column, v_column[kValueCopies];
 
   __device__ __forceinline__ KeyStages(bf16* tiles, const AttentionProblem& p, const QueryTile& at,
                                        StageBarriers* stage_barriers)
@@ -69,10 +73,11 @@ struct KeyStages {
         first_row(at.b * p.keys * p.groups + at.g),
         row(threadIdx.x / kChunks),
         chunk(threadIdx.x % kChunks),
-        k_column(chunk * 8 < p.dk),
-        v_column(chunk * 8 < p.dv) {
+        k_column(chunk * 8 < p.dk) {
     k_from = p.k + chunk * 8;
     v_from = p.v + chunk * 8;
+#pragma unroll
+    for (int c = 0; c < kValueCopies; ++c) v_column[c] = (chunk + c * kChunks) * 8 < p.dv;
     if constexpr (kBarriers) {
       for (int stage = threadIdx.x; stage < kStages; stage += blockDim.x) {
         InitBarrier(&barriers->full[stage], blockDim.x);
@@ -87,12 +92,22 @@ struct KeyStages {
       const KeyTile tile = TileAt<kBranch>(p, tiles, i);
       const int rows_apart = blockDim.x / kChunks;  // a multiple of 8, after which tiles repeat
       bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
-      int to = Tile<kD>::Offset(row, chunk);
-      for (int r = row; r < kKeyTile; r += rows_apart, to += rows_apart * kD) {
+      int to = Tile<kD>::Offset(row, chunk), v_to = Tile<kDv<kD>>::Offset(row, chunk);
+      for (int r = row; r < kKeyTile; r += rows_apart) {
         const int key = tile.begin + r, from = first_row + key * p.groups;
         const bool valid = key < tile.end;
-        CopyAsync16(k_tile + to, RowPointer(k_from, from, p.dk), valid && k_column);
-        CopyAsync16(v_tile + to, RowPointer(v_from, from, p.dv), valid && v_column);
+        const bf16* const k_row = RowPointer(k_from, from, p.dk);
+#pragma unroll
+        for (int c = 0; c < kKeyCopies; ++c) {
+          CopyAsync16(k_tile + to + c * kPanel, k_row + c * kPanelColumns, valid && k_column);
+        }
+        const bf16* const v_row = RowPointer(v_from, from, p.dv);
+        bf16* const v_at = v_tile + (kDv<kD> == kD ? to : v_to);
+#pragma unroll
+        for (int c = 0; c < kValueCopies; ++c) {
+          CopyAsync16(v_at + c * kPanel, v_row + c * kPanelColumns, valid && v_column[c]);
+        }
+        to += rows_apart * kD, v_to += rows_apart * kDv<kD>;
       }
       if constexpr (kBarriers) ArriveAfterCopies(&barriers->full[i % kStages]);
     }
@@ -134,7 +149,9 @@ struct KeyStages {
     if constexpr (kStages == 2) __syncthreads();
   }
   __device__ __forceinline__ bf16* Keys(int i) const { return k + i % kStages * kKeyTile * kD; }
-  __device__ __forceinline__ bf16* Values(int i) const { return v + i % kStages * kKeyTile * kD; }
+  __device__ __forceinline__ bf16* Values(int i) const {
+    return v + i % kStages * kKeyTile * kDv<kD>;
+  }
 };
 
 }  // namespace nsa::cuda

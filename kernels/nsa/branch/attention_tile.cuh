@@ -16,6 +16,14 @@ namespace nsa::cuda {
 
 constexpr int kKeyTile = kScratchKeys;
 
+// Kernels are compiled for kD, the columns of a tile of queries or keys: max(dk, dv), or 192 where
+// dk is 192. The columns of a tile of values or outputs: the same, but at most 128, as only keys
+// are wider.
+template <int kD>
+constexpr int kDv = kD > kMostValueWidth ? kMostValueWidth : kD;
+template <int kD>
+constexpr int kBothWidths = kD + kDv<kD>;
+
 // Pointers and sizes of one call, passed to kernels by value. Includes what a BranchRule reads.
 struct AttentionProblem {
   int batch, seq_len, heads, groups, h;
@@ -23,9 +31,8 @@ struct AttentionProblem {
   int keys;          // rows of k and v per group: S, or S_cmp
   int l, d, window;  // compressed, window
   int l_sel, n_sel, sel_blocks;
-  int dk, dv;   // kernels are compiled for kD = max(dk, dv); the narrower one is padded with zeros
-                // in shared memory
-  float scale;  // of the logits
+  int dk, dv;            // padded with zeros to kD and kDv<kD> columns in shared memory
+  float scale;           // of the logits
   const bf16* q;         // [B, S, H, dk]
   const bf16* k;         // [B, keys, G, dk]
   const bf16* v;         // [B, keys, G, dv]
@@ -295,10 +302,10 @@ __device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, in
   return at;
 }
 
-// Whether there is room for large tiles. With heads of 128 there is only where warp groups
-// multiply: they read tiles from shared memory, so their products need fewer registers than those
-// of mma.sync, and such a GPU has more shared memory than an A100. Host code asks LargeTiles()
-// (attention_launch.cuh), because it does not know which code will run.
+// Whether there is room for large tiles. With heads of 128 and wider there is only where warp
+// groups multiply: they read tiles from shared memory, so their products need fewer registers than
+// those of mma.sync, and such a GPU has more shared memory than an A100. Host code asks
+// LargeTiles() (attention_launch.cuh), because it does not know which code will run.
 template <int kD>
 constexpr bool kLargeTiles = kD <= 64 || kHasWgmma;
 

@@ -220,6 +220,7 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
   return ForHeadWidth(shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = SelectedDkvKernel<kD>;
+    static_assert(DkvSharedBytes<kD>(false, 1, 2048) <= kSharedOfA100);  // the longest segment
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
     const int shared = DkvSharedBytes<kD>(large_tiles, 1, plan.segment);
     NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,

@@ -22,25 +22,29 @@ constexpr int kByKeyRows = kGroupRows;  // per tile
 // The layout of a thread block's shared memory.
 template <int kD, bool kGradient>
 struct ByKeyShared {
-  static constexpr int kTile = kByKeyRows * kD;
-  static constexpr int kBytes = 4 * (kKeyTile + (kGradient ? 2 : 1) * kByKeyRows) * kD +
+  static constexpr int kTile = kByKeyRows * kD, kOutputTile = kByKeyRows * kDv<kD>;
+  // Tiles of query rows. With keys of 192 one, which leaves room for another thread block.
+  static constexpr int kStages = kD > 128 ? 1 : 2;
+  static constexpr int kRowsBytes = 2 * kStages * (kTile + (kGradient ? kOutputTile : 0));
+  static constexpr int kBytes = 2 * kKeyTile * kBothWidths<kD> + kRowsBytes +
                                 kRowPlans * static_cast<int>(sizeof(RowPlan<kByKeyRows>)) +
                                 4 * kRowPlans * kByKeyRows + 16 * kByKeyRows + 8 * kItemTokens;
 
   bf16 *k, *v;                 // one tile each
-  bf16* q;                     // two tiles of query rows
+  bf16* q;                     // kStages tiles of query rows
   bf16* d_o;                   // the same; gradient only
   RowPlan<kByKeyRows>* plans;  // kRowPlans
   int* partial;                // [kRowPlans, kByKeyRows]: place among the partial rows
-  float2* stats;               // [2, kByKeyRows], of the two tiles; gradient only
+  float2* stats;               // [2, kByKeyRows], of two tiles; gradient only
   int *tokens, *choices;       // [kItemTokens], of the item's entries
 
   __device__ __forceinline__ explicit ByKeyShared(uint8_t* memory)
       : k(reinterpret_cast<bf16*>(memory)),
         v(k + kKeyTile * kD),
-        q(v + kKeyTile * kD),
-        d_o(q + 2 * kTile),
-        plans(reinterpret_cast<RowPlan<kByKeyRows>*>(kGradient ? d_o + 2 * kTile : d_o)),
+        q(v + kKeyTile * kDv<kD>),
+        d_o(q + kStages * kTile),
+        plans(
+            reinterpret_cast<RowPlan<kByKeyRows>*>(kGradient ? d_o + kStages * kOutputTile : d_o)),
         partial(reinterpret_cast<int*>(plans + kRowPlans)),
         stats(reinterpret_cast<float2*>(partial + kRowPlans * kByKeyRows)),
         tokens(reinterpret_cast<int*>(stats + 2 * kByKeyRows)),
@@ -82,7 +86,7 @@ __device__ __forceinline__ void LoadItem(const ByKeyShared<kD, kGradient>& share
                                          const AttentionProblem& p, const SelectedLists& lists,
                                          const ByKeyItem& item) {
   LoadKeyTile<kD>(shared.k, p.k, p.dk, p, item.b, item.g, item.keys.begin, item.keys.end);
-  LoadKeyTile<kD>(shared.v, p.v, p.dv, p, item.b, item.g, item.keys.begin, item.keys.end);
+  LoadKeyTile<kDv<kD>>(shared.v, p.v, p.dv, p, item.b, item.g, item.keys.begin, item.keys.end);
   const int bg = item.b * p.groups + item.g;
   const int* entries = lists.entries + int64_t{1} * bg * lists.capacity;
   for (int i = threadIdx.x; i < item.count; i += kByKeyThreads) {
@@ -113,7 +117,8 @@ __device__ __forceinline__ float2 Exponentials(Rows16<kKeyTile>& logits, int e, 
   return {top, QuadSum(sum)};
 }
 
-// The query rows of an item on their way through shared memory, two tiles at a time.
+// The query rows of an item on their way through shared memory: two tiles at a time, or one, which
+// is copied while products with the keys alone run.
 template <int kD, bool kGradient>
 struct ByKeyRowTiles {
   RowPlanner<kSel, kByKeyRows> planner;
@@ -149,9 +154,9 @@ struct ByKeyRowTiles {
   __device__ __forceinline__ void Load(const ByKeyShared<kD, kGradient>& shared,
                                        const AttentionProblem& p, int i) const {
     if (i < tiles) {
-      const int stage = i & 1;
-      loader.Load(p, shared.q + stage * shared.kTile, shared.d_o + stage * shared.kTile,
-                  shared.stats + stage * kByKeyRows,
+      const int stage = i % shared.kStages;
+      loader.Load(p, shared.q + stage * shared.kTile, shared.d_o + stage * shared.kOutputTile,
+                  shared.stats + (i & 1) * kByKeyRows,
                   [&](int row) { return shared.plans[i % kRowPlans].at[row]; });
     }
     CommitCopies();
@@ -171,13 +176,21 @@ struct ByKeyRowTiles {
     FenceTiles();
     __syncthreads();
   }
-  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage tile
-  // i + 1 takes.
+  // Call once after Await(), for tile i: all threads are done with tile i − 1. With two stages tile
+  // i + 1 takes its place.
   __device__ __forceinline__ void Refill(const ByKeyShared<kD, kGradient>& shared,
                                          const AttentionProblem& p, const ByKey& work,
                                          const ByKeyItem& item, const DkvWork& list, int i) const {
-    Load(shared, p, i + 1);
+    if constexpr (ByKeyShared<kD, kGradient>::kStages == 2) Load(shared, p, i + 1);
     Plan(shared, p, work, item, list, i + 2);
+  }
+  // Call once after Refill(), after the last use of tile i but for its plan and its statistics.
+  __device__ __forceinline__ void Release(const ByKeyShared<kD, kGradient>& shared,
+                                          const AttentionProblem& p, int i) const {
+    if constexpr (ByKeyShared<kD, kGradient>::kStages == 1) {
+      __syncthreads();
+      Load(shared, p, i + 1);
+    }
   }
 };
 
@@ -211,30 +224,33 @@ __device__ __forceinline__ unsigned int CountKeys(const AttentionProblem& p, con
 }
 
 // o ← the rows' weights times V. Stores the maximum and the sum of the weights. Calls meanwhile(),
-// which sets `rows`, while the matrix unit multiplies.
-template <int kD, class Meanwhile>
-__device__ __forceinline__ void PartialOutputs(Rows16<kD>& o, const ByKeyShared<kD, false>& shared,
-                                               const bf16* q, const KeyTile& keys,
-                                               const Row (&rows)[2], float scale_log2, float2* sums,
-                                               int warp, int lane, Meanwhile meanwhile) {
+// which sets `rows`, while the matrix unit multiplies, and release() once q is no longer needed.
+template <int kD, class Meanwhile, class Release>
+__device__ __forceinline__ void PartialOutputs(Rows16<kDv<kD>>& o,
+                                               const ByKeyShared<kD, false>& shared, const bf16* q,
+                                               const KeyTile& keys, const Row (&rows)[2],
+                                               float scale_log2, float2* sums, int warp, int lane,
+                                               Meanwhile meanwhile, Release release) {
   Rows16<kKeyTile> weights;
   ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane, meanwhile);
+  release();
   HideUnseen(weights, keys, rows, lane);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const float2 sum = Exponentials(weights, e, scale_log2);
     if (rows[e].valid && (lane & 3) == 0) sums[rows[e].at] = sum;
   }
-  Accumulate<kD, kKeyTile>(o, weights, shared.v, lane);
+  Accumulate<kDv<kD>, kKeyTile>(o, weights, shared.v, lane);
 }
 
-// dq ← the gradients of the rows' logits times K, without the scale. meanwhile() as above.
-template <int kD, class Meanwhile>
+// dq ← the gradients of the rows' logits times K, without the scale. meanwhile() and release() as
+// above.
+template <int kD, class Meanwhile, class Release>
 __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, true>& shared,
                                           const bf16* q, const bf16* d_o, const float2* row_stats,
                                           const KeyTile& keys, const Row (&rows)[2],
-                                          float scale_log2, int warp, int lane,
-                                          Meanwhile meanwhile) {
+                                          float scale_log2, int warp, int lane, Meanwhile meanwhile,
+                                          Release release) {
   Rows16<kKeyTile> weights, d_weights;
   const float2 stats[2] = {row_stats[warp * 16 + lane / 4], row_stats[warp * 16 + lane / 4 + 8]};
   const auto weigh = [&] {
@@ -247,8 +263,9 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
       }
     }
   };
-  TwoByRow<kD, kKeyTile>(weights, q, shared.k, d_weights, d_o, shared.v, warp, lane, meanwhile,
-                         weigh);
+  TwoByRow<kD, kDv<kD>, kKeyTile>(weights, q, shared.k, d_weights, d_o, shared.v, warp, lane,
+                                  meanwhile, weigh);
+  release();
   Accumulate<kD, kKeyTile>(dq, weights, shared.k, lane, [&](int step) {
 #pragma unroll
     for (int n = 2 * step; n < 2 * step + 2; ++n) {
@@ -258,15 +275,15 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
   });
 }
 
-// Writes a thread's two rows to the partial rows.
-template <int kD>
-__device__ __forceinline__ void StorePartialRows(const Rows16<kD>& result, const Row (&rows)[2],
+// Writes a thread's two rows to the partial rows, of kWidth columns.
+template <int kWidth>
+__device__ __forceinline__ void StorePartialRows(const Rows16<kWidth>& result, const Row (&rows)[2],
                                                  bf16* partial_rows, int lane) {
-  using Chunk = PartialChunk<kD>;
+  using Chunk = PartialChunk<kWidth>;
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     if (!rows[e].valid) continue;
-    bf16* to = partial_rows + rows[e].at * kD + (lane & 3) * Chunk::kWidth;
+    bf16* to = partial_rows + rows[e].at * kWidth + (lane & 3) * Chunk::kColumns;
 #pragma unroll
     for (int j = 0; j < Chunk::kOfRow / 4; ++j) {
       typename Chunk::Packed packed;
@@ -276,14 +293,16 @@ __device__ __forceinline__ void StorePartialRows(const Rows16<kD>& result, const
         const float(&tile)[4] = result[j * Chunk::kTiles + i];
         pairs[i] = Pack(tile[2 * e], tile[2 * e + 1]);
       }
-      __stcs(reinterpret_cast<typename Chunk::Packed*>(to + 4 * j * Chunk::kWidth), packed);
+      __stcs(reinterpret_cast<typename Chunk::Packed*>(to + 4 * j * Chunk::kColumns), packed);
     }
   }
 }
 
 // Thread blocks per multiprocessor, as many as fit into shared memory and registers.
 template <int kD, bool kGradient>
-constexpr int kByKeyBlocks = kD > 64 ? (kHasWgmma && !kGradient ? 3 : 2) : (kGradient ? 3 : 4);
+constexpr int kByKeyBlocks = kD > 128  ? (kHasWgmma ? (kGradient ? 2 : 3) : (kGradient ? 1 : 2))
+                             : kD > 64 ? (kHasWgmma && !kGradient ? 3 : 2)
+                                       : (kGradient ? 3 : 4);
 
 // Computes the partial results of one item and part. Grid: parts · B·G · capacity.
 template <int kD, bool kGradient>
@@ -309,24 +328,26 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   unsigned int keys_seen = 0;
   for (int i = 0; i < tiles.tiles; ++i) {
     tiles.Await();
-    const int stage = i & 1;
+    const int stage = i % shared.kStages;
     const bf16* q = shared.q + stage * shared.kTile;
     Row rows[2] = {};
+    const auto release = [&] { tiles.Release(shared, p, i); };
     const auto meanwhile = [&] {
       tiles.Refill(shared, p, work, item, list, i);
       FindRows(rows, shared, i, warp, lane);
     };
-    Rows16<kD> result = {};
+    constexpr int kWidth = kPartialWidth<kD, kGradient>;
+    Rows16<kWidth> result = {};
     if constexpr (kGradient) {
-      PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kTile,
-                    shared.stats + stage * kByKeyRows, item.keys, rows, scale_log2, warp, lane,
-                    meanwhile);
+      PartialDq<kD>(result, shared, q, shared.d_o + stage * shared.kOutputTile,
+                    shared.stats + (i & 1) * kByKeyRows, item.keys, rows, scale_log2, warp, lane,
+                    meanwhile, release);
     } else {
       PartialOutputs<kD>(result, shared, q, item.keys, rows, scale_log2, work.sums, warp, lane,
-                         meanwhile);
+                         meanwhile, release);
       if (keys_read != nullptr) keys_seen += CountKeys(p, item.keys, rows, warp, lane);
     }
-    StorePartialRows<kD>(result, rows, work.rows, lane);
+    StorePartialRows<kWidth>(result, rows, work.rows, lane);
   }
   if (!kGradient && keys_read != nullptr) {
     keys_seen = __reduce_add_sync(0xffffffffu, keys_seen);
@@ -348,6 +369,7 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
     constexpr int kD = decltype(head_width)::value;
     auto* kernel = SelectedByKeyKernel<kD, kGradient>;
     constexpr int kShared = ByKeyShared<kD, kGradient>::kBytes;
+    static_assert(kShared <= kSharedOfA100);
     const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),
                                 .block = kByKeyThreads,
                                 .shared = kShared,
@@ -355,7 +377,8 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
     for (int range = 0; range < work.ranges; ++range) {
       NSA_RETURN_IF_ERROR(
           Launch(exec, what, kernel, launch, p, grad, lists, work, range, out.keys_read));
-      NSA_RETURN_IF_ERROR((LaunchCombine<kD, kGradient>(exec, p, out, grad, work, range, what)));
+      NSA_RETURN_IF_ERROR((LaunchCombine<kPartialWidth<kD, kGradient>, kGradient>(
+          exec, p, out, grad, work, range, what)));
     }
     return absl::OkStatus();
   });

@@ -7,21 +7,25 @@
 
 namespace nsa::cuda {
 
+// Columns of a partial result: those of dq, or of the output.
+template <int kD, bool kGradient>
+constexpr int kPartialWidth = kGradient ? kD : kDv<kD>;
+
 // The columns of partial rows stand in the order of a thread's accumulators, so that a thread
 // writes 16 bytes at a time (8 where rows are 16 wide) and the four threads of a row 64. Chunk 4j +
 // c of a row has columns 8·(kTiles·j + i) + 2c and the one after it, for i = 0 … kTiles − 1.
-template <int kD>
+template <int kWidth>
 struct PartialChunk {
-  static constexpr int kTiles = kD > 16 ? 4 : 2;
-  static constexpr int kWidth = 2 * kTiles;   // columns
-  static constexpr int kOfRow = kD / kWidth;  // chunks
+  static constexpr int kTiles = kWidth > 16 ? 4 : 2;
+  static constexpr int kColumns = 2 * kTiles;
+  static constexpr int kOfRow = kWidth / kColumns;  // chunks
   using Packed = std::conditional_t<kTiles == 4, uint4, uint2>;
 };
 
 // The partial results that one thread of CombineByKeyKernel adds: a chunk of a row.
-template <int kD>
+template <int kWidth>
 struct PartialColumns {
-  using Chunk = PartialChunk<kD>;
+  using Chunk = PartialChunk<kWidth>;
 
   int chunk;
   int64_t row;       // of [B, S, H]
@@ -33,7 +37,7 @@ struct PartialColumns {
   // total += factor times the i-th partial result.
   __device__ __forceinline__ void Add(int i, float factor, float2 (&total)[Chunk::kTiles]) const {
     const auto* from =
-        reinterpret_cast<const typename Chunk::Packed*>(rows + int64_t{1} * i * h * kD);
+        reinterpret_cast<const typename Chunk::Packed*>(rows + int64_t{1} * i * h * kWidth);
     const typename Chunk::Packed packed = __ldcs(from);
     const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&packed);
 #pragma unroll
@@ -59,10 +63,10 @@ struct PartialColumns {
 
 // Sets `part` to the work of this thread: a thread block has one token, and blockIdx.y which of its
 // (head, chunk) pairs. False if there is none.
-template <int kD>
+template <int kWidth>
 __device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByKey& work, int range,
-                                            PartialColumns<kD>* part) {
-  constexpr int kLanes = PartialChunk<kD>::kOfRow;
+                                            PartialColumns<kWidth>* part) {
+  constexpr int kLanes = PartialChunk<kWidth>::kOfRow;
   const int pair = blockIdx.y * blockDim.x + threadIdx.x, head = pair / kLanes;
   if (head >= p.heads) return false;
   part->chunk = pair % kLanes;
@@ -79,17 +83,18 @@ __device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByK
           ? 0
           : last * work.parts + min(work.parts, (t - choices[last] * p.l_sel) / kKeyTile + 1);
   const int64_t first = FirstPartialRow(p, work, b, g, token) + head - g * p.h;
-  part->rows = work.rows + first * kD + part->chunk * PartialChunk<kD>::kWidth;
+  part->rows = work.rows + first * kWidth + part->chunk * PartialChunk<kWidth>::kColumns;
   part->sums = work.sums + first;
   part->h = p.h;
   return true;
 }
 
 // dq of the chunk: the sum of the terms.
-template <int kD>
-__device__ __forceinline__ void CombineDq(const PartialColumns<kD>& part, const AttentionProblem& p,
+template <int kWidth>
+__device__ __forceinline__ void CombineDq(const PartialColumns<kWidth>& part,
+                                          const AttentionProblem& p,
                                           const AttentionGradients& grad) {
-  float2 total[PartialChunk<kD>::kTiles] = {};
+  float2 total[PartialChunk<kWidth>::kTiles] = {};
 #pragma unroll 8
   for (int i = 0; i < part.slots; ++i) part.Add(i, 1, total);
   part.Each(grad.dq, p.dk, total, [&](__nv_bfloat162* to, float2 value) {
@@ -99,8 +104,8 @@ __device__ __forceinline__ void CombineDq(const PartialColumns<kD>& part, const 
 }
 
 // The output's chunk: the terms relative to one maximum, divided by the sum of the weights.
-template <int kD>
-__device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
+template <int kWidth>
+__device__ __forceinline__ void CombineOutputs(const PartialColumns<kWidth>& part,
                                                const AttentionProblem& p,
                                                const AttentionOutputs& out) {
   float top = -INFINITY;
@@ -108,7 +113,7 @@ __device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
   for (int i = 0; i < part.slots; ++i) top = fmaxf(top, part.sums[i * part.h].x);
   const float reference = top == -INFINITY ? 0.0f : top;
   float sum = 0;
-  float2 total[PartialChunk<kD>::kTiles] = {};
+  float2 total[PartialChunk<kWidth>::kTiles] = {};
 #pragma unroll 8
   for (int i = 0; i < part.slots; ++i) {
     const float2 weight = part.sums[i * part.h];
@@ -125,11 +130,11 @@ __device__ __forceinline__ void CombineOutputs(const PartialColumns<kD>& part,
 
 // Adds the partial results of a range's rows, one chunk per thread. Grid: B · tokens of the range,
 // then as many thread blocks as the (head, chunk) pairs of a token need.
-template <int kD, bool kGradient>
+template <int kWidth, bool kGradient>
 __global__ void CombineByKeyKernel(Begin begin, AttentionProblem p, AttentionOutputs out,
                                    AttentionGradients grad, ByKey work, int range) {
   begin.WaitForPrevious();
-  PartialColumns<kD> part;
+  PartialColumns<kWidth> part;
   if (!FindColumns(p, work, range, &part)) return;
   if constexpr (kGradient) {
     CombineDq(part, p, grad);
@@ -138,15 +143,15 @@ __global__ void CombineByKeyKernel(Begin begin, AttentionProblem p, AttentionOut
   }
 }
 
-template <int kD, bool kGradient>
+template <int kWidth, bool kGradient>
 absl::Status LaunchCombine(const Exec& exec, const AttentionProblem& p, const AttentionOutputs& out,
                            const AttentionGradients& grad, const ByKey& work, int range,
                            const char* what) {
   const int tokens = std::min(work.tokens(), p.seq_len - range * work.tokens());
-  const int pairs = p.heads * PartialChunk<kD>::kOfRow;
+  const int pairs = p.heads * PartialChunk<kWidth>::kOfRow;
   const int threads = RoundUp(std::min(pairs, 256), kWarp);
   const dim3 grid(p.batch * tokens, CeilDiv(pairs, threads));
-  return Launch(exec, what, CombineByKeyKernel<kD, kGradient>,
+  return Launch(exec, what, CombineByKeyKernel<kWidth, kGradient>,
                 {.grid = grid, .block = Blocks(threads), .next_may_start = false}, p, out, grad,
                 work, range);
 }

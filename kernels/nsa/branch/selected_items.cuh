@@ -20,8 +20,8 @@ struct ByKey {
                   // the first and how many, ItemSums
   int4* several;  // [ranges, B·G, splits], blocks with several items: block, slot of the first
                   // item, number of items, ItemSums
-  bf16* rows;    // [B, tokens of a range, G, n · parts, h, max(dk, dv)]: partial results; order of
-                 // the columns: PartialChunk
+  bf16* rows;  // [B, tokens of a range, G, n · parts, h, kPartialWidth]: partial results; order of
+               // the columns: PartialChunk
   float2* sums;  // [B, tokens of a range, G, n · parts, h]: maximum (log2 units) and sum; forward
                  // only
   float* key_sums;  // fp32 [B·G, S_sel, parts, 64, 2·max(dk, dv)]: dk and dv of the ranges so far

@@ -76,8 +76,8 @@ __device__ __forceinline__ void FinishItem(const Rows16<kD>& dk, const Rows16<kD
     WriteSums<kD>(dv, sums, kD / 8);
     return;
   }
-  StoreKeys<kD>(dk, p.scale, p, list, grad.dk, p.dk, 0, item.b, item.g, warp, lane);
-  StoreKeys<kD>(dv, 1.0f, p, list, grad.dv, p.dv, kD, item.b, item.g, warp, lane);
+  StoreKeys<kD, kD>(dk, p.scale, p, list, grad.dk, p.dk, 0, item.b, item.g, warp, lane);
+  StoreKeys<kD, kD>(dv, 1.0f, p, list, grad.dv, p.dv, kD, item.b, item.g, warp, lane);
 }
 
 // Writes the gradients of a warp's 16 keys' logits by the rows 16·step … 16·step + 15 to a
@@ -137,10 +137,10 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
         WeighRows<kByKeyRows>(weights, stats, shared.plans[i % kRowPlans], list, all_seen,
                               scale_log2, warp, lane);
       };
-      TwoByRow<kD, kByKeyRows>(
+      TwoByRow<kD, kD, kByKeyRows>(
           weights, shared.k, q, d_weights, shared.v, d_o, warp, lane,
           [&] { tiles.Refill(shared, p, work, item, list, i); }, weigh);
-      TwoAccumulate<kD, kByKeyRows>(
+      TwoAccumulate<kD, kD, kByKeyRows>(
           dv, weights, d_o, dk, d_weights, q, lane,
           [&](int step) {
             DifferentiateRows<kByKeyRows>(d_weights, weights, stats, step, lane);
@@ -219,9 +219,10 @@ __global__ void __launch_bounds__(kByKeyThreads)
 }
 
 // Whether backward by key block goes in one pass: in sm_90a code with heads that are 64 or 128
-// wide.
+// wide. With keys of 192 a thread would have 352 accumulators.
 inline absl::StatusOr<bool> OnePass(const NsaShape& shape) {
-  if (std::max(shape.d_k, shape.d_v) < 64) return false;
+  const int width = std::max(shape.d_k, shape.d_v);
+  if (width < 64 || width > 128) return false;
   NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
   return architecture >= 90;
 }
@@ -233,7 +234,7 @@ inline absl::Status RunOnePass(const Exec& exec, const NsaShape& shape, const At
   const int pairs = p.batch * p.groups;
   NSA_RETURN_IF_ERROR(PlanItems(exec, p, lists, work, what));
   return ForHeadWidth(shape, [&](auto head_width) -> absl::Status {
-    constexpr int kD = std::max(64, decltype(head_width)::value);
+    constexpr int kD = std::clamp(decltype(head_width)::value, 64, 128);  // as OnePass() says
     auto* kernel = SelectedOnePassKernel<kD>;
     constexpr int kShared = OnePassShared<kD>::kBytes;
     const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),

@@ -2,7 +2,8 @@
 // chunks of 64 of the l·width inputs, which it copies to shared memory ahead of the products. The
 // last row of the tile is no row of x but pe, so that W1·pe, which belongs to every row's sum, is
 // computed beside them. Where there are few rows, two groups of warps share the chunks and add up
-// their sums at the end. The second layer follows in the same thread block.
+// their sums at the end. The second layer follows in the same thread block. Where both layers'
+// weights do not fit into shared memory, W2 takes the place of W1 once that has been multiplied.
 #include "kernels/nsa/compress/compress_mlp.cuh"
 
 namespace nsa::cuda {
@@ -38,17 +39,26 @@ struct ForwardWarps {
 template <int kWidth, int kRows>
 using ForwardSum = float[ForwardWarps<kWidth, kRows>::kTiles][4];
 
+// Whether W2 has a place of its own in shared memory.
+template <int kWidth>
+constexpr bool kOwnW2 = kWidth <= 128;
+
 template <int kWidth, int kRows>
 struct alignas(128) ForwardShared {
   using Warps = ForwardWarps<kWidth, kRows>;
 
   bf16 x[kStages][Warps::kGroups][kRows * kChunk];
   bf16 w1[kStages][Warps::kGroups][kWidth * kChunk];
-  bf16 w2[kWidth * kWidth];
+  bf16 own_w2[kOwnW2<kWidth> ? kWidth * kWidth : 8];
   bf16 act[kRows * kWidth];
   float4 sums[Warps::kSums > 0 ? Warps::kSums : 1];  // [group − 1, n-tile, thread]
   RowSource rows[kRows];
   float bias[kWidth];  // b1 + W1·pe
+
+  __device__ __forceinline__ bf16* W2() {
+    static_assert(sizeof(w1) >= 2 * kWidth * kWidth || kOwnW2<kWidth>);
+    return kOwnW2<kWidth> ? own_w2 : w1[0][0];
+  }
 };
 
 template <int kRows>
@@ -170,7 +180,7 @@ __device__ __forceinline__ void StoreHidden(const CompressProblem& p, const PhiF
 template <int kWidth, int kRows, int kTiles>
 __device__ __forceinline__ void OutputLayer(const CompressProblem& p, const PhiForward& t, int row0,
                                             int row, int column, int lane,
-                                            const ForwardShared<kWidth, kRows>& shared) {
+                                            ForwardShared<kWidth, kRows>& shared) {
   bf16* const y0 = t.y + p.InY();
   float y[kTiles][4] = {};
 #pragma unroll
@@ -180,7 +190,7 @@ __device__ __forceinline__ void OutputLayer(const CompressProblem& p, const PhiF
 #pragma unroll
     for (int pair = 0; pair < kTiles / 2; ++pair) {
       uint32_t b[4];
-      LoadBByRow<kWidth>(b, shared.w2, column + 16 * pair, step, lane);
+      LoadBByRow<kWidth>(b, shared.W2(), column + 16 * pair, step, lane);
       Mma(y[2 * pair], a, b[0], b[1]);
       Mma(y[2 * pair + 1], a, b[2], b[3]);
     }
@@ -218,7 +228,7 @@ __global__ void __launch_bounds__(
   if (p.at != nullptr) FindRows<kRows>(p, t, row0, shared.rows);
   __syncthreads();
   const int rounds = CeilDiv(p.in(), kChunk * Warps::kGroups);
-  CopyRows<kWidth>(shared.w2, t.w2, kWidth, kWidth);
+  if constexpr (kOwnW2<kWidth>) CopyRows<kWidth>(shared.W2(), t.w2, kWidth, kWidth);
 #pragma unroll
   for (int round = 0; round < kStages - 1; ++round) {
     if (round < rounds) CopyChunks(p, t, round, shared);
@@ -233,18 +243,25 @@ __global__ void __launch_bounds__(
     MultiplyChunk(shared.x[round % kStages][group], shared.w1[round % kStages][group], row, column,
                   lane, sum);
   }
+  if constexpr (!kOwnW2<kWidth>) {
+    __syncthreads();
+    CopyRows<kWidth>(shared.W2(), t.w2, kWidth, kWidth);
+    CommitCopies();
+  }
   AddGroups(group, thread, shared, sum);
   if (group == 0 && row == kRows - 16 && lane / 4 == 7) {
     StoreBias(t.b1, column, lane, sum, shared.bias);
   }
   __syncthreads();
   if (group == 0) StoreHidden(p, t, row0, row, column, lane, sum, shared);
+  if constexpr (!kOwnW2<kWidth>) WaitCopies<0>();
   __syncthreads();
   if (group == 0) OutputLayer<kWidth, kRows, kTiles>(p, t, row0, row, column, lane, shared);
 }
 
 template <int kWidth, int kRows>
 absl::Status LaunchMlp(const Exec& exec, const PhiForwardArgs& args, size_t tensors) {
+  static_assert(sizeof(ForwardShared<kWidth, kRows>) <= kSharedOfA100);
   return Launch(
       exec, "compress", MlpKernel<kWidth, kRows>,
       {.grid = dim3(GridFor(args.p.rows(), kRows - 1), static_cast<unsigned int>(tensors)),

@@ -100,9 +100,11 @@ absl::Status ForWidth(int width, Run run) {
       return run(std::integral_constant<int, 64>{});
     case 128:
       return run(std::integral_constant<int, 128>{});
+    case 192:
+      return run(std::integral_constant<int, 192>{});
     default:
       return absl::InvalidArgumentError(
-          absl::StrCat("width: ", width, " (16, 32, 64 or 128); change d_k or d_v"));
+          absl::StrCat("width: ", width, " (16, 32, 64, 128 or 192); change d_k or d_v"));
   }
 }
 

@@ -177,6 +177,7 @@ absl::Status LaunchBackward(const Exec& exec, const PhiBackwardArgs& args, size_
   const int64_t input_rows = int64_t{p.batch} * CeilDiv(p.seq_len, p.d) * p.groups;
   const int64_t items = (p.l + 1) * args.ranges + int64_t{GridFor(input_rows, kWidth)} * p.d;
   constexpr int kShared = std::max(sizeof(SumShared<kWidth>), sizeof(InputShared<kWidth>));
+  static_assert(kShared <= kSharedOfA100);
   NSA_RETURN_IF_ERROR(Launch(exec, kWhat, GradientsKernel<kWidth>,
                              {.grid = dim3(static_cast<unsigned int>(items), both),
                               .block = kGradientThreads<kWidth>,

@@ -154,12 +154,14 @@ struct InputRow {
   int64_t dx;  // where the token goes; negative: nowhere
 };
 
-constexpr int kInputStages = 2;
+// Steps in shared memory: as many as there is room for.
+template <int kWidth>
+constexpr int kInputStages = kWidth > 128 ? 1 : 2;
 
 template <int kWidth>
 struct alignas(128) InputShared {
-  bf16 d_hidden[kInputStages][kWidth * kWidth];  // [row][unit]
-  bf16 w1[kInputStages][kWidth * kWidth];        // [unit][column]
+  bf16 d_hidden[kInputStages<kWidth>][kWidth * kWidth];  // [row][unit]
+  bf16 w1[kInputStages<kWidth>][kWidth * kWidth];        // [unit][column]
   InputRow rows[kWidth];
 };
 
@@ -186,7 +188,7 @@ template <int kWidth>
 __device__ __forceinline__ void CopyStep(const CompressProblem& p, const PhiBackward& t, int j,
                                          int residue, InputShared<kWidth>& shared) {
   constexpr int kPieces = kWidth / 8;
-  const int stage = j % kInputStages;
+  const int stage = j % kInputStages<kWidth>;
   for (int piece = threadIdx.x; piece < kWidth * kPieces; piece += blockDim.x) {
     const int in_tile = piece / kPieces, chunk = piece % kPieces;
     const InputRow row = shared.rows[in_tile];
@@ -202,24 +204,25 @@ template <int kWidth>
 __device__ __forceinline__ void InputGradient(const CompressProblem& p, const PhiBackward& t,
                                               int tile, int residue, InputShared<kWidth>& shared) {
   const int row = threadIdx.x / kWarp * 16, lane = threadIdx.x % kWarp, steps = p.l / p.d;
+  constexpr int kStages = kInputStages<kWidth>, kAhead = kStages - 1;
   FindTokens<kWidth>(p, tile * kWidth, residue, shared.rows);
   __syncthreads();
-  CopyStep(p, t, 0, residue, shared);
+  if constexpr (kAhead > 0) CopyStep(p, t, 0, residue, shared);
   CommitCopies();
   float dx[kWidth / 8][4] = {};
   for (int j = 0; j < steps; ++j) {
-    if (j + 1 < steps) CopyStep(p, t, j + 1, residue, shared);
+    if (j + kAhead < steps) CopyStep(p, t, j + kAhead, residue, shared);
     CommitCopies();
-    WaitCopies<1>();
+    WaitCopies<kAhead>();
     __syncthreads();
 #pragma unroll
     for (int step = 0; step < kWidth / 16; ++step) {
       uint32_t a[4];
-      LoadA<kWidth>(a, shared.d_hidden[j % kInputStages], row, step, lane);
+      LoadA<kWidth>(a, shared.d_hidden[j % kStages], row, step, lane);
 #pragma unroll
       for (int pair = 0; pair < kWidth / 16; ++pair) {
         uint32_t b[4];
-        LoadBByColumn<kWidth>(b, shared.w1[j % kInputStages], 16 * step, pair, lane);
+        LoadBByColumn<kWidth>(b, shared.w1[j % kStages], 16 * step, pair, lane);
         Mma(dx[2 * pair], a, b[0], b[1]);
         Mma(dx[2 * pair + 1], a, b[2], b[3]);
       }

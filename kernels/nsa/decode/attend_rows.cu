@@ -11,14 +11,18 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kSub = kThreads / kPartKeys;          // threads of a key
-constexpr int kMostChunks = kMostWidth / 8 / kSub;  // of 8 columns, in a thread
+constexpr int kSub = kThreads / kPartKeys;  // threads of a key
+// Chunks of 8 columns in a thread.
+template <int kWidth>
+constexpr int kChunksOf = kWidth / 8 / kSub;
+constexpr int kValueChunks = kChunksOf<kMostValueWidth>;
 
-template <int kHeads>
+// kWidth: keys are at most so wide, 128 or 192.
+template <int kHeads, int kWidth>
 struct PartShared {
-  float q[kHeads][kMostWidth];
-  float p[kHeads][kPartKeys];     // scores, then exponentials
-  bf16 v[kPartKeys][kMostWidth];  // 0 where there is no key
+  float q[kHeads][kWidth];
+  float p[kHeads][kPartKeys];          // scores, then exponentials
+  bf16 v[kPartKeys][kMostValueWidth];  // 0 where there is no key
 };
 
 __device__ __forceinline__ int BranchOf(const DecodeProblem& p, int part) {
@@ -52,9 +56,9 @@ __device__ __forceinline__ int CachedRow(const DecodeProblem& p, int branch, int
 }
 
 // The queries of the group in fp32, multiplied by the scale of the scores.
-template <int kHeads>
+template <int kHeads, int kWidth>
 __device__ __forceinline__ void LoadQueries(const DecodeProblem& p, int row, int g,
-                                            PartShared<kHeads>& shared) {
+                                            PartShared<kHeads, kWidth>& shared) {
   const bf16* q = p.q + (int64_t{row} * p.heads + g * p.h) * p.dk;
   for (int i = threadIdx.x; i < kHeads * p.dk; i += kThreads) {
     const int head = i / p.dk;
@@ -64,12 +68,13 @@ __device__ __forceinline__ void LoadQueries(const DecodeProblem& p, int row, int
 
 // The chunks of 8 columns of a row of the cache that this thread has: every kSub-th. 0 without a
 // row.
+template <int kMost>
 struct Chunks {
-  uint4 raw[kMostChunks];
+  uint4 raw[kMost];
 
   __device__ __forceinline__ void Load(const bf16* row, int width, int sub) {
 #pragma unroll
-    for (int j = 0; j < kMostChunks; ++j) {
+    for (int j = 0; j < kMost; ++j) {
       const int c = (sub + j * kSub) * 8;
       raw[j] = row != nullptr && c < width ? *reinterpret_cast<const uint4*>(row + c) : uint4{};
     }
@@ -77,11 +82,12 @@ struct Chunks {
 };
 
 // scores[a] = q_a · k, on all threads of a key.
-template <int kHeads>
-__device__ __forceinline__ void Scores(const DecodeProblem& p, const Chunks& k, int sub,
-                                       const PartShared<kHeads>& shared, float (&scores)[kHeads]) {
+template <int kHeads, int kWidth>
+__device__ __forceinline__ void Scores(const DecodeProblem& p, const Chunks<kChunksOf<kWidth>>& k,
+                                       int sub, const PartShared<kHeads, kWidth>& shared,
+                                       float (&scores)[kHeads]) {
 #pragma unroll
-  for (int j = 0; j < kMostChunks; ++j) {
+  for (int j = 0; j < kChunksOf<kWidth>; ++j) {
     const int c = (sub + j * kSub) * 8;
     if (c >= p.dk) break;
     const Float8 key = AsFloats(k.raw[j]);
@@ -101,9 +107,9 @@ __device__ __forceinline__ void Scores(const DecodeProblem& p, const Chunks& k, 
 }
 
 // Scores → exponentials, a warp for each head; writes the statistics of the part.
-template <int kHeads>
+template <int kHeads, int kWidth>
 __device__ __forceinline__ void Exponentials(const DecodeProblem& p, int part, int row, int g,
-                                             PartShared<kHeads>& shared) {
+                                             PartShared<kHeads, kWidth>& shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int a = warp; a < p.h; a += kWarps) {
     float max = -INFINITY, sum = 0;
@@ -122,9 +128,9 @@ __device__ __forceinline__ void Exponentials(const DecodeProblem& p, int part, i
 
 // part_o ← Σ p · v, in the order of the keys: a warp for each head, two columns in a lane. The warp
 // has written the exponentials of its heads itself.
-template <int kHeads>
+template <int kHeads, int kWidth>
 __device__ __forceinline__ void Values(const DecodeProblem& p, int part, int row, int g,
-                                       const PartShared<kHeads>& shared) {
+                                       const PartShared<kHeads, kWidth>& shared) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   for (int a = warp; a < p.h; a += kWarps) {
     float* const to = p.part_o + p.StatsAt(part, row, g * p.h + a) * p.dv;
@@ -144,10 +150,10 @@ __device__ __forceinline__ void Values(const DecodeProblem& p, int part, int row
 }
 
 // kChooses: the parts are of sel, and each thread block chooses the blocks of its row and group.
-template <int kHeads, bool kChooses>
+template <int kHeads, bool kChooses, int kWidth = 128>
 __global__ void __launch_bounds__(kThreads)
     PartKernel(Begin begin, const __grid_constant__ DecodeProblem p, int part0) {
-  __shared__ PartShared<kHeads> shared;
+  __shared__ PartShared<kHeads, kWidth> shared;
   begin.WaitForPrevious();
   const int part = part0 + blockIdx.x, g = blockIdx.y, row = blockIdx.z;
   const int branch = BranchOf(p, part), key = threadIdx.x / kSub, sub = threadIdx.x % kSub;
@@ -170,12 +176,13 @@ __global__ void __launch_bounds__(kThreads)
     atomicAdd(p.keys_read + branch, static_cast<unsigned long long>(keys));
   }
   const int64_t in_cache = int64_t{at} * p.groups + g;
-  Chunks k, v;
+  Chunks<kChunksOf<kWidth>> k;
+  Chunks<kValueChunks> v;
   k.Load(at >= 0 ? p.k[branch] + in_cache * p.dk : nullptr, p.dk, sub);
   v.Load(at >= 0 && values ? p.v[branch] + in_cache * p.dv : nullptr, p.dv, sub);
   LoadQueries(p, row, g, shared);
 #pragma unroll
-  for (int j = 0; j < kMostChunks; ++j) {
+  for (int j = 0; j < kValueChunks; ++j) {
     const int c = (sub + j * kSub) * 8;
     if (c < p.dv) *reinterpret_cast<uint4*>(&shared.v[key][c]) = v.raw[j];
   }
@@ -206,6 +213,7 @@ absl::Status LaunchParts(const Exec& exec, const DecodeProblem& p, int part0, in
   const auto launch = [&](auto kernel) {
     return Launch(exec, "attend_cached", kernel, shape, p, part0);
   };
+  if (p.dk > 128) return launch(PartKernel<kMostHeads, kChooses, kMostKeyWidth>);
   if (p.h <= 2) return launch(PartKernel<2, kChooses>);
   if (p.h <= 4) return launch(PartKernel<4, kChooses>);
   if (p.h <= 8) return launch(PartKernel<8, kChooses>);

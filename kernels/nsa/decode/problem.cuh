@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
@@ -12,9 +13,9 @@
 namespace nsa::cuda {
 
 constexpr int kPartKeys = CachedParts::kKeys;
-constexpr int kMostHeads = 16;     // query heads in a group
-constexpr int kMostWidth = 128;    // dk and dv
-constexpr int kMostSelected = 64;  // blocks of a row and group
+constexpr int kMostHeads = 16;      // query heads in a group
+constexpr int kMostKeyWidth = 192;  // of the kernels for wide keys; the others' is 128
+constexpr int kMostSelected = 64;   // blocks of a row and group
 
 // The sizes have the names that BranchRule (common/nsa/visibility.h) reads.
 struct DecodeProblem {

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
 }
 
 constexpr int kHeadWarps = 16;
-constexpr int kMostHeadWidth = 128;
+constexpr int kMostHeadWidth = 192;
 
 // The first column of the head of a thread block, and its width.
 struct Head {

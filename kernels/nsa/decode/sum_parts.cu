@@ -11,8 +11,6 @@ namespace {
 
 constexpr int kThreads = 256;  // of a branch, and of the gate
 constexpr int kBatch = 4;      // parts in flight in a thread
-constexpr int kMostHidden = kMostWidth / 2;
-static_assert(GateHidden(kMostWidth) == kMostHidden);
 
 // A column of Σ 2^(score − max) · v, and Σ 2^(score − max).
 struct Partial {
@@ -46,11 +44,13 @@ struct Partial {
   }
 };
 
+// kMostDk: keys are at most so wide, 128 or 192.
+template <int kMostDk>
 struct SumShared {
   Partial partial[kBranches][kThreads];
-  float o[kBranches][kMostWidth];  // of each branch
-  float x[kMostWidth];             // what the gate reads
-  float hidden[kMostHidden];
+  float o[kBranches][kMostValueWidth];  // of each branch
+  float x[kMostDk];                     // what the gate reads
+  float hidden[GateHidden(kMostDk)];
   float logits[kBranches];
 };
 
@@ -68,28 +68,49 @@ __device__ __forceinline__ Partial SumOfSlice(const DecodeProblem& p, int branch
   return total;
 }
 
-// The gate's MLP on 256 threads, thread i. What it reads is loaded before its first barrier.
-struct GateMlp {
-  static constexpr int kLanes = 4;  // of a hidden unit
-  static constexpr int kChunks = kMostWidth / 4 / kLanes;
+// The parameters of a hidden unit that a lane has.
+template <int kMostDk>
+struct HiddenUnit {
+  static constexpr int kLanes = 4;  // of a unit
+  static constexpr int kAtOnce = kThreads / kLanes;
+  static constexpr int kRounds = CeilDiv(kMostDk / 2, kAtOnce);
+  static constexpr int kChunks = kMostDk / 4 / kLanes;
 
   uint2 w1[kChunks];
-  float b1, w2[kMostHidden / kWarp], b2;
+  float b1;
 
-  __device__ __forceinline__ void Load(const DecodeProblem& p, const DecodeGate& gate, int row,
-                                       int head, int i, SumShared& shared) {
-    const int hidden = p.dk / 2, unit = i / kLanes, branch = i / kWarp;
+  __device__ __forceinline__ void Load(const DecodeProblem& p, const DecodeGate& gate, int unit,
+                                       int lane) {
+    const int hidden = p.dk / 2;
 #pragma unroll
     for (int j = 0; j < kChunks; ++j) {
-      const int c = (i % kLanes + j * kLanes) * 4;
+      const int c = (lane + j * kLanes) * 4;
       w1[j] = unit < hidden && c < p.dk
                   ? *reinterpret_cast<const uint2*>(gate.fc1_w + unit * p.dk + c)
                   : uint2{};
     }
     b1 = unit < hidden ? __bfloat162float(gate.fc1_b[unit]) : 0.0f;
+  }
+};
+
+// The gate's MLP on 256 threads, thread i. What it reads is loaded before its first barrier, but
+// for hidden units after the 64th.
+template <int kMostDk>
+struct GateMlp {
+  using Unit = HiddenUnit<kMostDk>;
+  static constexpr int kLanes = Unit::kLanes;
+  static constexpr int kOfLane = kMostDk / 2 / kWarp;  // hidden units in a lane of Logits()
+
+  Unit first;
+  float w2[kOfLane], b2;
+
+  __device__ __forceinline__ void Load(const DecodeProblem& p, const DecodeGate& gate, int row,
+                                       int head, int i, SumShared<kMostDk>& shared) {
+    const int hidden = p.dk / 2, branch = i / kWarp;
+    first.Load(p, gate, i / kLanes, i % kLanes);
     b2 = branch < gate.branches ? __bfloat162float(gate.fc2_b[branch]) : 0.0f;
 #pragma unroll
-    for (int j = 0; j < kMostHidden / kWarp; ++j) {
+    for (int j = 0; j < kOfLane; ++j) {
       const int c = i % kWarp + j * kWarp;
       w2[j] = branch < gate.branches && c < hidden
                   ? __bfloat162float(gate.fc2_w[branch * hidden + c])
@@ -107,29 +128,36 @@ struct GateMlp {
     shared.x[i] = sum / static_cast<float>(p.h);
   }
 
-  __device__ __forceinline__ void Hidden(const DecodeProblem& p, int i, SumShared& shared) const {
-    if (i >= p.dk / 2 * kLanes) return;  // whole warps
-    float z = 0;
+  __device__ __forceinline__ void Hidden(const DecodeProblem& p, const DecodeGate& gate, int i,
+                                         SumShared<kMostDk>& shared) const {
+    Unit own = first;
 #pragma unroll
-    for (int j = 0; j < kChunks; ++j) {
-      const int c = (i % kLanes + j * kLanes) * 4;
-      if (c >= p.dk) break;
-      const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&w1[j]);
-      const float2 left = __bfloat1622float2(pairs[0]), right = __bfloat1622float2(pairs[1]);
-      z = fmaf(left.x, shared.x[c], z), z = fmaf(left.y, shared.x[c + 1], z);
-      z = fmaf(right.x, shared.x[c + 2], z), z = fmaf(right.y, shared.x[c + 3], z);
+    for (int round = 0; round < Unit::kRounds; ++round) {
+      const int unit = i / kLanes + round * Unit::kAtOnce;
+      if (unit >= p.dk / 2) return;  // whole warps
+      if (round > 0) own.Load(p, gate, unit, i % kLanes);
+      float z = 0;
+#pragma unroll
+      for (int j = 0; j < Unit::kChunks; ++j) {
+        const int c = (i % kLanes + j * kLanes) * 4;
+        if (c >= p.dk) break;
+        const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&own.w1[j]);
+        const float2 left = __bfloat1622float2(pairs[0]), right = __bfloat1622float2(pairs[1]);
+        z = fmaf(left.x, shared.x[c], z), z = fmaf(left.y, shared.x[c + 1], z);
+        z = fmaf(right.x, shared.x[c + 2], z), z = fmaf(right.y, shared.x[c + 3], z);
+      }
+      z = QuadSum(z) + own.b1;
+      if (i % kLanes == 0) shared.hidden[unit] = z / (1.0f + __expf(-z));
     }
-    z = QuadSum(z) + b1;
-    if (i % kLanes == 0) shared.hidden[i / kLanes] = z / (1.0f + __expf(-z));
   }
 
   // A warp for each branch.
   __device__ __forceinline__ void Logits(const DecodeProblem& p, const DecodeGate& gate, int i,
-                                         SumShared& shared) const {
+                                         SumShared<kMostDk>& shared) const {
     if (i / kWarp >= gate.branches) return;
     float z = 0;
 #pragma unroll
-    for (int j = 0; j < kMostHidden / kWarp; ++j) {
+    for (int j = 0; j < kOfLane; ++j) {
       const int c = i % kWarp + j * kWarp;
       if (c < p.dk / 2) z = fmaf(w2[j], shared.hidden[c], z);
     }
@@ -139,8 +167,9 @@ struct GateMlp {
 };
 
 // Σ gate · o over the branches, of one column.
+template <int kMostDk>
 __device__ __forceinline__ float Combined(const DecodeGate& gate, int column,
-                                          const SumShared& shared) {
+                                          const SumShared<kMostDk>& shared) {
   if (gate.branches == 1) return shared.o[0][column];
   float top = -INFINITY, sum = 0, o = 0;
   for (int c = 0; c < gate.branches; ++c) top = fmaxf(top, shared.logits[c]);
@@ -153,17 +182,18 @@ __device__ __forceinline__ float Combined(const DecodeGate& gate, int column,
   return gate.sigmoid ? o : o / sum;
 }
 
+template <int kMostDk>
 __global__ void __launch_bounds__(kThreads*(kBranches + 1))
     SumKernel(Begin begin, const __grid_constant__ DecodeProblem p,
               const __grid_constant__ DecodeGate gate) {
-  __shared__ SumShared shared;
+  __shared__ SumShared<kMostDk> shared;
   begin.WaitForPrevious();
   const int head = blockIdx.x, row = blockIdx.y;
   const int place = threadIdx.x / kThreads,
             i = threadIdx.x % kThreads;  // behind the branches: gate
   const bool is_gate = place == gate.branches;
   const int slices = kThreads / p.dv, slice = i / p.dv, column = i % p.dv;
-  GateMlp mlp;
+  GateMlp<kMostDk> mlp;
   Partial total;
   if (is_gate) {
     mlp.Load(p, gate, row, head, i, shared);
@@ -173,7 +203,7 @@ __global__ void __launch_bounds__(kThreads*(kBranches + 1))
   }
   __syncthreads();
   if (is_gate) {
-    mlp.Hidden(p, i, shared);
+    mlp.Hidden(p, gate, i, shared);
   } else if (slice == 0) {
     total.AddAll(1, slices, 1,
                  [&](int other) { return shared.partial[place][other * p.dv + column]; });
@@ -192,7 +222,7 @@ __global__ void __launch_bounds__(kThreads*(kBranches + 1))
 absl::Status SumParts(const Exec& exec, const DecodeProblem& p, const DecodeGate& gate) {
   const int places = gate.branches == 1 ? 1 : gate.branches + 1;
   return Launch(
-      exec, "sum_parts", SumKernel,
+      exec, "sum_parts", p.dk > 128 ? SumKernel<kMostKeyWidth> : SumKernel<128>,
       {.grid = dim3(static_cast<unsigned int>(p.heads), static_cast<unsigned int>(p.rows)),
        .block = static_cast<unsigned int>(places * kThreads)},
       p, gate);

@@ -11,8 +11,9 @@
 namespace nsa {
 namespace {
 
-constexpr int kMaxHidden = 64;  // GateHidden(128)
-constexpr int kMaxWidth = 128;
+constexpr int kMaxWidth = 192;
+constexpr int kMaxHidden = 96;
+static_assert(GateHidden(kMaxWidth) == kMaxHidden);
 constexpr float kFirstMax = -1e30f;
 
 const float* Floats(const ConstTensor& tensor) { return static_cast<const float*>(tensor.data); }

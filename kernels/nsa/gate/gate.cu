@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
   Stats stats;
   for (int64_t base = range.begin; base < range.end; base += warps) {
     const int64_t row0 = base * kGateRows;
-    const int rows = RowsFrom(p, range, base);
+    const int rows = RowsFrom(p, range, base, warps);
     if (warp * kGateRows < rows) {
       GateMeans<kDk> x;
       LoadMeans<kDk>(p, row0 + warp * kGateRows, lane, x);

@@ -1,5 +1,6 @@
 // Backward of the gate on CUDA. A thread block processes 128 (token, group) rows at a time, each
-// warp 16 of them:
+// warp 16 of them; with keys of 192, which leave room for 64 rows, half of the warps have none in
+// the MLP:
 //
 //   δ_c      = Σ d_o·o_c per head,        d_gate_c = Σ δ_c over the heads     limited by memory
 //   dz       through softmax or sigmoid,  d_before = (W2ᵀ dz)·silu'
@@ -27,15 +28,19 @@ struct GateBackwardPointers {
 
 template <int kDk, int kN>
 struct GateShared {
+  static constexpr int kGroups = kDk > 128 ? kGateWarps / 2 : kGateWarps;  // of rows, at a time
+  static constexpr int kRows = kGroups * kGateRows;
   static constexpr int kHidden = kDk / 2;
-  static constexpr int kUnits = kHidden < 16 ? 16 : kHidden;  // columns of a tile
+  static constexpr int kUnits = kHidden < 16 ? 16 : kHidden;
+  static constexpr int kUnitColumns = kUnits > 64 ? 128 : kUnits;  // of a tile
 
-  alignas(128) bf16 x[2][kGateBlockRows * kDk];            // upper and lower halves
-  alignas(128) bf16 d_before[2][kGateBlockRows * kUnits];  // the same
+  alignas(128) bf16 x[2][kRows * kDk];                  // upper and lower halves
+  alignas(128) bf16 d_before[2][kRows * kUnitColumns];  // the same
   GateParameters<kDk, kN> m;
-  float gates[kGateBlockRows][4];
-  float log_gates[kGateBlockRows][4];  // base 2
-  float d_gates[kGateBlockRows][4];
+  bf16 w1_out[kDk * GateParameters<kDk, kN>::kOutStride];
+  float gates[kRows][4];
+  float log_gates[kRows][4];  // base 2
+  float d_gates[kRows][4];
 };
 
 // Gradients of the small parameters (fc1_b, fc2_w, fc2_b), summed over the rows of a lane.
@@ -51,9 +56,8 @@ struct SmallSums {
 // get zero gradients of the gates.
 template <int kN>
 __device__ __forceinline__ void BranchGradients(const GateProblem& p, const GateBackwardPointers& g,
-                                                int64_t row0, int rows,
-                                                const float (&log_gates)[kGateBlockRows][4],
-                                                float (&d_gates)[kGateBlockRows][4]) {
+                                                int64_t row0, int rows, const float (*log_gates)[4],
+                                                float (*d_gates)[4]) {
   constexpr int kLanes = 16, kBatch = 3, kApart = kGateWarps * kWarp / kLanes;
   const int lane = threadIdx.x % kLanes, per_head = p.dv / 8, per_row = p.h * per_head;
   const int head_shift = 31 - __clz(per_head);  // a power of two
@@ -153,8 +157,7 @@ __device__ __forceinline__ void HiddenGradients(const GateParameters<kDk, kN>& m
 
 // dq_mean = W1ᵀ·d_before of the warp's rows.
 template <int kDk, int kN>
-__device__ __forceinline__ void MeanGradients(const GateProblem& p,
-                                              const GateParameters<kDk, kN>& m,
+__device__ __forceinline__ void MeanGradients(const GateProblem& p, const bf16* w1_out,
                                               const GateUnits<kDk>& d_before, int64_t row0,
                                               int lane, bf16* dq_mean) {
   constexpr int kTiles = kDk / 16, kSteps = CeilDiv(kTiles, 2);
@@ -172,7 +175,7 @@ __device__ __forceinline__ void MeanGradients(const GateProblem& p,
 #pragma unroll
   for (int column = 0; column < kDk; column += 8) {
     float c[4] = {0, 0, 0, 0};
-    const bf16* units = &m.w1_out[(column + lane / 4) * kStride + 2 * (lane & 3)];
+    const bf16* units = &w1_out[(column + lane / 4) * kStride + 2 * (lane & 3)];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const auto b0 = *reinterpret_cast<const uint32_t*>(units + 16 * step);
@@ -195,7 +198,7 @@ __device__ __forceinline__ void MeanGradients(const GateProblem& p,
 template <int kDk, int kN>
 __device__ __forceinline__ void StoreTiles(GateShared<kDk, kN>& shared, const GateMeans<kDk>& x,
                                            const GateUnits<kDk>& d_before, int warp, int lane) {
-  constexpr int kOwn = kDk / 4, kUnits = GateShared<kDk, kN>::kUnits;
+  constexpr int kOwn = kDk / 4, kColumns = GateShared<kDk, kN>::kUnitColumns;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = warp * kGateRows + lane / 4 + 8 * i;
@@ -213,7 +216,7 @@ __device__ __forceinline__ void StoreTiles(GateShared<kDk, kN>& shared, const Ga
     for (int n = 0; n < kDk / 16; ++n) {
       const Halves halves = Split(d_before[n][2 * i], d_before[n][2 * i + 1]);
       const auto put = [&](bf16* tile, uint32_t a) {
-        *reinterpret_cast<uint32_t*>(Tile<kUnits>::At(tile, row, n) + 2 * (lane & 3)) = a;
+        *reinterpret_cast<uint32_t*>(Tile<kColumns>::At(tile, row, n) + 2 * (lane & 3)) = a;
       };
       put(shared.d_before[0], halves.high);
       put(shared.d_before[1], halves.low);
@@ -221,11 +224,11 @@ __device__ __forceinline__ void StoreTiles(GateShared<kDk, kN>& shared, const Ga
   }
 }
 
-// dW1ᵀ += xᵀ·d_before over the thread block's 128 rows, in tasks of 16 columns × 16 units.
+// dW1ᵀ += xᵀ·d_before over the thread block's rows, in tasks of 16 columns × 16 units.
 template <int kDk, int kN>
 struct WeightSums {
-  static constexpr int kUnits = GateShared<kDk, kN>::kUnits;
-  static constexpr int kPairs = kUnits / 16;
+  static constexpr int kColumns = GateShared<kDk, kN>::kUnitColumns;
+  static constexpr int kPairs = GateShared<kDk, kN>::kUnits / 16;
   static constexpr int kTasks = kDk / 16 * kPairs;
   static constexpr int kOwn = CeilDiv(kTasks, kGateWarps);
 
@@ -247,7 +250,7 @@ struct WeightSums {
           LoadMatrix4Transposed(a[half],
                                 Tile<kDk>::At(shared.x[half], row + (lane & 7) + ((lane >> 4) << 3),
                                               2 * column + ((lane >> 3) & 1)));
-          LoadBByColumn<kUnits>(b[half], shared.d_before[half], row, pair, lane);
+          LoadBByColumn<kColumns>(b[half], shared.d_before[half], row, pair, lane);
         }
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
@@ -323,19 +326,20 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<GateShared<kDk, kN>*>(memory);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  if constexpr (GateShared<kDk, kN>::kUnits != kDk / 2) {  // columns beyond the units stay 0
-    for (int i = threadIdx.x; i < kGateBlockRows * GateShared<kDk, kN>::kUnits; i += blockDim.x) {
+  using Shared = GateShared<kDk, kN>;
+  if constexpr (Shared::kUnits != kDk / 2) {  // columns beyond the units stay 0
+    for (int i = threadIdx.x; i < Shared::kRows * Shared::kUnitColumns; i += blockDim.x) {
       shared.d_before[0][i] = shared.d_before[1][i] = __float2bfloat16(0.0f);
     }
   }
   begin.WaitForPrevious();
-  shared.m.template Load<true>(p);
+  shared.m.template Load<true>(p, shared.w1_out);
   const GroupRange range = GroupsOf(p);
   WeightSums<kDk, kN> weights;
   SmallSums<kDk, kN> sums;
-  for (int64_t base = range.begin; base < range.end; base += kGateWarps) {
-    const int rows = RowsFrom(p, range, base);
-    for (int i = threadIdx.x; i < kGateBlockRows * kN; i += blockDim.x) {
+  for (int64_t base = range.begin; base < range.end; base += Shared::kGroups) {
+    const int rows = RowsFrom(p, range, base, Shared::kGroups);
+    for (int i = threadIdx.x; i < Shared::kRows * kN; i += blockDim.x) {
       const float gate = i / kN < rows ? g.gates[base * kGateRows * kN + i] : 0.0f;
       shared.gates[i / kN][i % kN] = gate;
       shared.log_gates[i / kN][i % kN] = log2f(gate);
@@ -356,7 +360,7 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
         LogitGradients<kN>(p.sigmoid, shared.gates[row], shared.d_gates[row], dz[i]);
       }
       HiddenGradients<kDk, kN>(shared.m, dz, lane, units, sums);
-      MeanGradients<kDk, kN>(p, shared.m, units, row0, lane, g.dq_mean);
+      MeanGradients<kDk, kN>(p, shared.w1_out, units, row0, lane, g.dq_mean);
       StoreTiles<kDk, kN>(shared, x, units, warp, lane);
     }
     __syncthreads();
@@ -415,6 +419,7 @@ absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args) {
     constexpr int kDk = decltype(dk)::value, kN = decltype(n)::value;
     auto* kernel = GateBackwardKernel<kDk, kN>;
     constexpr int kShared = sizeof(GateShared<kDk, kN>);
+    static_assert(kShared <= kSharedOfA100);
     return Launch(exec, "gate_backward", kernel,
                   {.grid = kGateBlocks, .block = kGateWarps * kWarp, .shared = kShared}, p, g);
   }));

@@ -29,11 +29,10 @@ __device__ __forceinline__ GroupRange GroupsOf(const GateProblem& p) {
   return {groups * blockIdx.x / gridDim.x, groups * (blockIdx.x + 1) / gridDim.x};
 }
 
-// Number of rows that a thread block processes together from group `base` on, up to one group per
-// warp.
-__device__ __forceinline__ int RowsFrom(const GateProblem& p, const GroupRange& range,
-                                        int64_t base) {
-  const int64_t groups = min(int64_t{blockDim.x / kWarp}, range.end - base);
+// Number of rows that a thread block processes together from group `base` on, up to `most` groups.
+__device__ __forceinline__ int RowsFrom(const GateProblem& p, const GroupRange& range, int64_t base,
+                                        int most) {
+  const int64_t groups = min(int64_t{most}, range.end - base);
   return static_cast<int>(min(groups * kGateRows, p.rows - base * kGateRows));
 }
 
@@ -76,8 +75,10 @@ absl::Status ForGate(int dk, int branches, Run run) {
       return with_n(std::integral_constant<int, 32>());
     case 64:
       return with_n(std::integral_constant<int, 64>());
-    default:
+    case 128:
       return with_n(std::integral_constant<int, 128>());
+    default:
+      return with_n(std::integral_constant<int, 192>());
   }
 }
 

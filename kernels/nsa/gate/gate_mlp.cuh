@@ -12,9 +12,9 @@
 
 namespace nsa::cuda {
 
-constexpr int kGateWarps = 8;  // at most
-constexpr int kGateRows = 16;  // per warp
-constexpr int kGateBlockRows = kGateWarps * kGateRows;
+constexpr int kGateWarps = 8;                           // at most
+constexpr int kGateRows = 16;                           // per warp
+constexpr int kGateBlockRows = kGateWarps * kGateRows;  // at most
 
 struct GateProblem {
   int64_t rows;  // B·S·G
@@ -43,14 +43,13 @@ struct GateParameters {
   static constexpr int kInStride = kDk + 4, kOutStride = kHidden + 2;
 
   alignas(16) bf16 w1[kHidden * kInStride];  // [unit][column]
-  bf16 w1_out[kDk * kOutStride];             // [column][unit]
   float b1[kHidden];
   float w2[kN * kHidden];
   float b2[kN];
 
-  // Without kBackward w1_out stays unset.
+  // With kBackward also sets w1_out, [column][unit] with kOutStride units in a row.
   template <bool kBackward>
-  __device__ __forceinline__ void Load(const GateProblem& p) {
+  __device__ __forceinline__ void Load(const GateProblem& p, bf16* w1_out = nullptr) {
     for (int i = threadIdx.x; i < kHidden * kDk / 8; i += blockDim.x) {
       const int unit = i / (kDk / 8), column = i % (kDk / 8) * 8;
       const uint4 raw = reinterpret_cast<const uint4*>(p.fc1_w)[i];

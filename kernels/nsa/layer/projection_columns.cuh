@@ -19,12 +19,17 @@ constexpr int kMostParts = 1 + 2 * kBranches;
 struct Columns {
   int begin[kMostParts + 1];
   int count;
-  int head_shift;  // log2 of the number of chunks in a head of q or of the keys
+  int head_chunks;                            // of a head of q or of the keys
+  unsigned int head_factor;                   // ⌈2³² / head_chunks⌉
   int seq_len, first, heads_a_group, groups;  // first: position
   unsigned int group_factor;                  // ⌈2³² / heads_a_group⌉
   int branch[kMostParts];                     // of the keys and values
   const int* at;                              // SplitProjectionsArgs::at, may be null
   int64_t rows;
+
+  // The head of chunk `column` of q or of the keys, and the chunk's place in it.
+  __device__ int HeadOf(int column) const { return __umulhi(column, head_factor); }
+  __device__ int InHead(int column) const { return column - HeadOf(column) * head_chunks; }
 };
 
 inline Columns ColumnsOf(const NsaLayerConfig& config) {
@@ -32,9 +37,12 @@ inline Columns ColumnsOf(const NsaLayerConfig& config) {
   Columns c{};
   c.rows = int64_t{1} * s.batch * s.seq_len;
   c.seq_len = s.seq_len, c.groups = s.n_kv_groups, c.heads_a_group = s.heads_per_group();
-  c.group_factor =
-      static_cast<unsigned int>(((int64_t{1} << 32) + c.heads_a_group - 1) / c.heads_a_group);
-  while (8 << c.head_shift < s.d_k) ++c.head_shift;
+  const auto factor = [](int of) {
+    return static_cast<unsigned int>(((int64_t{1} << 32) + of - 1) / of);
+  };
+  c.group_factor = factor(c.heads_a_group);
+  c.head_chunks = s.d_k / 8;
+  c.head_factor = factor(c.head_chunks);
   c.begin[c.count = 1] = s.n_heads * s.d_k / 8;
   for (int branch = 0; branch < config.n_branches(); ++branch) {
     for (const int width : {s.d_k, s.d_v}) {
@@ -59,7 +67,7 @@ struct Place {
   __device__ bool turned() const { return part == 0 || part % 2 == 1; }
   // The angles of the chunk's four pairs.
   __device__ const float2* AnglesIn(const float2* angles, const Columns& c) const {
-    return angles + (((token << c.head_shift) + (column & ((1 << c.head_shift) - 1))) << 2);
+    return angles + 4 * (token * c.head_chunks + c.InHead(column));
   }
 };
 

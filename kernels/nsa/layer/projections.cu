@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
   const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
-  const int width = 4 << c.head_shift;
+  const int width = 4 * c.head_chunks;
   if (c.at == nullptr) FillRopeAngles(f, row0, tokens, c.seq_len, c.first, width, angles);
   begin.WaitForPrevious();
   if (c.at != nullptr) FillRopeAngles(f, row0, tokens, c.seq_len, c.at[0], width, angles);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 3)
   __shared__ float2 angles[kTokens * kMaxRopePairs];
   const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
   const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
-  FillRopeAngles(f, row0, tokens, c.seq_len, c.first, 4 << c.head_shift, angles);
+  FillRopeAngles(f, row0, tokens, c.seq_len, c.first, 4 * c.head_chunks, angles);
   __syncthreads();
   begin.WaitForPrevious();
   const int chunks = tokens * c.begin[c.count];
@@ -91,11 +91,11 @@ __global__ void __launch_bounds__(kThreads, 3)
       const Place at = place[u] = walk.Next(c, row0);
       raw[u] = LoadConst16(parts.from[at.part] + 8 * at.in_part);
       if (at.part == 0 && parts.dq_mean != nullptr) {
-        const unsigned int head = at.column >> c.head_shift;
+        const int head = c.HeadOf(at.column);
         const int group = c.heads_a_group == 1 ? head : __umulhi(head, c.group_factor);
         const int64_t mean_row = (row0 + at.token) * c.groups + group;
-        const int chunk = at.column & ((1 << c.head_shift) - 1);
-        raw_mean[u] = LoadConst16(parts.dq_mean + 8 * ((mean_row << c.head_shift) + chunk));
+        const int chunk = at.column - head * c.head_chunks;
+        raw_mean[u] = LoadConst16(parts.dq_mean + 8 * (mean_row * c.head_chunks + chunk));
       }
     }
 #pragma unroll

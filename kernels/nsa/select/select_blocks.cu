@@ -93,7 +93,7 @@ __device__ __forceinline__ void ScoreBlocks(const SelectShared<kD>& shared,
     SumHeads<kD>(shared, p, fragments, tokens, begin + warp * kWarpKeys, warp, lane);
     __syncthreads();
     blocks = AddScores(p, begin, end, shared.sums, shared.shares, tile.tokens, capacity, blocks,
-                       shared.scores + round % 2 * kTokens * capacity);
+                       shared.scores);
     WaitCopies<0>();
     __syncthreads();
     const int final_blocks = end * p.d / p.l_sel;
@@ -168,6 +168,8 @@ absl::Status SelectBlocks(const Exec& exec, const SelectBlocksArgs& args) {
   return ForHeadWidth(width, [&](auto d) -> absl::Status {
     constexpr int kD = decltype(d)::value;
     auto* kernel = SelectBlocksKernel<kD>;
+    // 16 heads where d = l' and l = 8 l', which need the most.
+    static_assert(SelectShared<kD>::Bytes(16, kRoundKeys + 8 + 2, 8) <= kSharedOfA100);
     const int bytes =
         SelectShared<kD>::Bytes(p.h, capacity, KeysOfBlock(shape.l, shape.d, shape.l_sel));
     return Launch(exec, "select_blocks", kernel,

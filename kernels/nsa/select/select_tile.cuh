@@ -40,13 +40,13 @@ struct SelectShared {
   bf16* k;          // [warp][32, kD]
   float* lse;       // [h, 16], in log2 units
   float* sums;      // [16, kSumStride]: probabilities of a round's keys, summed over the heads
-  float* scores;    // [2][16, capacity]: blocks of this round and of the previous one
+  float* scores;    // [16, capacity]: of the blocks that a round touches; see ScoredBlocks
   float* shares;    // [KeysOfBlock()]: fraction of a key's tokens that are in a block it overlaps
   float2* partial;  // [warp][h, 16], for the denominators; shares memory with `sums`
 
   __host__ __device__ static constexpr int Bytes(int h, int capacity, int keys_of_block) {
     return 2 * kD * (h * kTokens + kRoundKeys) +
-           4 * (h * kTokens + SumFloats(h) + 2 * kTokens * capacity + keys_of_block);
+           4 * (h * kTokens + SumFloats(h) + kTokens * capacity + keys_of_block);
   }
   __host__ __device__ static constexpr int SumFloats(int h) {
     const int sums = kTokens * kSumStride, partial = 2 * kWarps * h * kTokens;
@@ -59,7 +59,7 @@ struct SelectShared {
     sums = lse + h * kTokens;
     partial = reinterpret_cast<float2*>(sums);
     scores = sums + SumFloats(h);
-    shares = scores + 2 * kTokens * capacity;
+    shares = scores + kTokens * capacity;
   }
 };
 
@@ -107,7 +107,9 @@ __device__ __forceinline__ void LoadQueries(const SelectShared<kD>& shared,
 template <int kD>
 __device__ __forceinline__ void LoadWarpKeys(bf16* to, const AttentionProblem& p,
                                              const SelectTile& tile, int begin, int lane) {
-  constexpr int kChunks = Tile<kD>::kChunks;
+  // As many lanes as divide a warp copy a row: one chunk each, or with keys of 192 one per panel.
+  constexpr int kChunks = kD > 128 ? 8 : Tile<kD>::kChunks;
+  constexpr int kCopies = Tile<kD>::kChunks / kChunks;
   constexpr int kRowsAtOnce = kWarp / kChunks;
   const int first_row = lane / kChunks, chunk = lane % kChunks;
   // Row numbers fit in an int: B·S_cmp·G < 2³¹.
@@ -116,8 +118,11 @@ __device__ __forceinline__ void LoadWarpKeys(bf16* to, const AttentionProblem& p
 #pragma unroll
   for (int row = first_row; row - first_row < kWarpKeys; row += kRowsAtOnce) {
     const bool valid = begin + row < tile.last && chunk * 8 < p.dk;
-    CopyAsync16(Tile<kD>::At(to, row, chunk),
-                RowPointer(column, valid ? first_key + row * p.groups : 0, p.dk), valid);
+    const bf16* const from = RowPointer(column, valid ? first_key + row * p.groups : 0, p.dk);
+#pragma unroll
+    for (int c = 0; c < kCopies; ++c) {
+      CopyAsync16(Tile<kD>::At(to, row, chunk) + c * kPanel, from + c * kPanelColumns, valid);
+    }
   }
 }
 
@@ -277,13 +282,20 @@ __device__ __forceinline__ void SumHeads(const SelectShared<kD>& shared, const A
   }
 }
 
-// The scores of a round, for selection blocks [base, end).
+// The scores of a round, for selection blocks [base, end). A block's place in a row of `scores` is
+// its number modulo capacity, so that a block that the next round touches too stays where it is.
 struct ScoredBlocks {
   int base = 0, end = 0;
+  int start = 0;            // base mod capacity
   float* scores = nullptr;  // [16, capacity]
 
+  // For blocks from `base` on.
+  __device__ __forceinline__ float* Place(int token, int capacity, int block) const {
+    const int place = start + block - base;
+    return scores + token * capacity + (place < capacity ? place : place - capacity);
+  }
   __device__ __forceinline__ float At(int token, int capacity, int block) const {
-    return block < end ? scores[token * capacity + block - base] : 0.0f;
+    return block < end ? *Place(token, capacity, block) : 0.0f;
   }
 };
 
@@ -307,6 +319,7 @@ __device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int
   ScoredBlocks blocks;
   blocks.base = begin * p.d / p.l_sel;
   blocks.end = min(((end - 1) * p.d + p.l - 1) / p.l_sel + 1, p.sel_blocks);
+  blocks.start = blocks.base % capacity;
   blocks.scores = scores;
   const int touched = blocks.end - blocks.base;
   const int at_once = max(1, static_cast<int>(blockDim.x) / touched);  // tokens
@@ -322,7 +335,7 @@ __device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int
       const float* row = sums + token * kSumStride + first_key - begin;
       float sum = before.At(token, capacity, j);
       for (int key = 0; key < keys; ++key) sum = fmaf(row[key], share[key], sum);
-      scores[token * capacity + offset] = sum;
+      *blocks.Place(token, capacity, j) = sum;
     }
   }
   return blocks;

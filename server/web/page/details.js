@@ -60,8 +60,8 @@ export function detailSection(id, current) {
   }
 
   function showConfig(job) {
-    if (shown === job.config_hash) return;
-    shown = job.config_hash;
+    if (shown === job.config_text) return;
+    shown = job.config_text;
     const waived = Object.entries(job.waivers);
     replace(config,
       h('details', { open: true }, h('summary', {}, 'Preflight'),

@@ -136,14 +136,14 @@ export function fleetPage(main, parameters) {
       h('dl', { class: 'meters' },
         h('dt', {}, 'Memory'), h('dd', {}, bar(node.used_memory_bytes / node.memory_bytes, 'memory in use'), `${bytes(node.used_memory_bytes)} of ${bytes(node.memory_bytes)}`),
         node.gpus.flatMap((gpu, i) => [h('dt', {}, `GPU ${i}`), h('dd', { title: gpu.name }, bar(gpu.use === null ? gpu.used_bytes / gpu.memory_bytes : gpu.use, gpu.use === null ? 'memory in use' : 'share of the time in which a kernel ran'), gpuText(gpu, !alike(node)))])),
-      h('div', { class: 'runs' }, node.jobs.length === 0 ? h('span', { class: 'muted' }, 'idle') : node.jobs.map((id) => h('a', { href: `#/job/${id}` }, (jobs.get(id) || { name: id }).name))),
+      h('div', { class: 'runs' }, node.jobs.length === 0 ? h('span', { class: 'muted' }, 'idle') : node.jobs.map(({ id, name }) => h('a', { href: `#/job/${id}` }, name))),
       node.cordon && h('p', { class: 'muted' }, `No rank is placed here: ${node.cordon_text}`),
       node.problem && h('p', { class: 'muted' }, node.problem))));
   }
 
   function showEvents() {
     const latest = fleet.events.slice(-40).reverse();
-    update(events, latest.length === 0 && h('li', { class: 'muted' }, 'Nothing yet.'), latest.map((event) => eventRow(event, (jobs.get(event.job) || { name: event.job }).name)));
+    update(events, latest.length === 0 && h('li', { class: 'muted' }, 'Nothing yet.'), latest.map((event) => eventRow(event, event.name)));
   }
 
   async function load() {

@@ -7,8 +7,10 @@ import { h, replace, toast, update } from './dom.js';
 import { ago, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
+import { askClone, askLabels, askNote } from './edit.js';
 import { traceSection } from './profile.js';
 import { badge, isActive, labels, progress } from './rows.js';
+import { samplesSection } from './samples.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
 const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'backward', '--c4'], ['optimizer_seconds', 'optimizer', '--c3'],
@@ -34,6 +36,7 @@ export function jobPage(main, id) {
   const attention = heatSection(id);
   const details = detailSection(id, () => job);
   const traces = traceSection(id, () => job);
+  const samples = samplesSection(id);
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing',
     oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); showCurves(); } });
@@ -41,7 +44,7 @@ export function jobPage(main, id) {
   const compareLink = h('a', { class: 'button', href: `#/compare?jobs=${encodeURIComponent(id)}` }, 'Compare with…');
   main.append(head, figures, traces.element,
     h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), h('span', { class: 'grow' }), compareLink),
-    grid, attention.element, details.element);
+    grid, samples.element, attention.element, details.element);
 
   function setMode(next) {
     mode = next;
@@ -181,8 +184,9 @@ export function jobPage(main, id) {
       resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume() }, 'Resume…'),
       hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks() }, 'Dump stacks…'),
       job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'),
-      h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote() }, 'Note…'),
-      h('button', { type: 'button', data: { act: 'clone' }, onclick: () => askClone() }, 'Clone…'));
+      h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote(job, send) }, 'Note…'),
+      h('button', { type: 'button', data: { act: 'label' }, onclick: () => askLabels(job, send) }, 'Labels…'),
+      h('button', { type: 'button', data: { act: 'clone' }, onclick: () => askClone(job, send) }, 'Clone…'));
   }
 
   // What changed last, so that nobody has to look for it.
@@ -224,22 +228,6 @@ export function jobPage(main, id) {
       send: () => send('stacks') }, 'The stacks are saved; see Stacks below.').then((done) => { if (done) details.refresh(); });
   }
 
-  function askNote() {
-    const text = h('textarea', { name: 'text', rows: '3', maxlength: '400', required: true, placeholder: 'What you changed, tried or saw' });
-    change({ title: `Note on ${job.name}`, text: 'It stays among the events of the job, with your name and the time.', fields: [h('label', {}, 'Note', text)], agree: 'Write it',
-      send: (data) => send('note', { text: data.get('text') }) }, 'The note is written.');
-  }
-
-  // The settings of this job as a job file, with another name and folder.
-  function askClone() {
-    const request = requestId();
-    const file = h('textarea', { name: 'text', rows: '20', required: true, spellcheck: 'false' });
-    file.value = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
-    let made = '';
-    change({ title: `A new job like ${job.name}`, text: 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.', wide: true, fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
-      send: async (data) => { made = (await send('clone', { text: data.get('text'), request_id: request })).id; } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
-  }
-
   async function refreshCurves() {
     try {
       await curves.refresh();
@@ -257,6 +245,10 @@ export function jobPage(main, id) {
     details.show(job, events);
   }
 
+  function readSamples() {
+    if (job.config.sample?.prompts?.length > 0) samples.refresh();
+  }
+
   async function load() {
     try {
       const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`), curves.refresh(true)]);
@@ -271,6 +263,7 @@ export function jobPage(main, id) {
       attention.refresh();
       details.refresh();
       traces.refresh();
+      readSamples();
       stop();
       stop = follow(found.cursor, { job: id }, handlers);
     } catch (error) {
@@ -294,15 +287,18 @@ export function jobPage(main, id) {
       if (event.reason === 'PROFILED') traces.refresh();
     },
     job: (fresh) => {
-      const stepped = fresh.step !== job.step || fresh.val_step !== job.val_step || fresh.state !== job.state;
+      const validated = fresh.val_step !== job.val_step || fresh.state !== job.state;
+      const stepped = fresh.step !== job.step || validated;
       const saved = fresh.checkpoint_step !== job.checkpoint_step;
       job = { ...job, ...fresh };
       showJob();
       if (stepped) refreshCurves();
+      if (validated) readSamples();
       if (saved || Date.now() - slow > 5000) {
         slow = Date.now();
         attention.refresh();
         details.refresh(saved);
+        readSamples();  // they come after their validation
         refreshGpus().catch(() => {});  // the next time, perhaps
       }
     },

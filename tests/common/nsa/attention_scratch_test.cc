@@ -25,7 +25,7 @@ NsaShape RandomShape(std::mt19937* random) {
   s.seq_len = one_of({1, 31, 64, 1111, 4096, 40000, 1048576});
   s.n_kv_groups = one_of({1, 2, 8});
   s.n_heads = s.n_kv_groups * one_of({1, 6, 16});
-  s.d_k = one_of({16, 64, 128}), s.d_v = one_of({16, 64, 128});
+  s.d_k = one_of({16, 64, 128, 192}), s.d_v = one_of({16, 64, 128});
   s.d = one_of({1, 8, 16}), s.l = s.d * one_of({1, 2, 4});
   s.l_sel = s.d * one_of({1, 4, 8});
   s.n_sel = one_of({3, 16, 64});
@@ -59,7 +59,8 @@ TEST(AttentionScratch, PartsDoNotOverlap) {
     const NsaShape s = RandomShape(&random);
     const SelectedScratch plan = PlanSelectedScratch(s);
     const int64_t pairs = int64_t{1} * s.batch * s.n_kv_groups, blocks = s.sel_blocks();
-    const int64_t width = std::max(s.d_k, s.d_v), sum = 8 * pairs * plan.parts * 64 * width;
+    const int64_t width = std::max(s.d_k, s.d_v), padded_values = std::min<int64_t>(width, 128),
+                  sum = 4 * pairs * plan.parts * 64 * (width + padded_values);
     struct Part {
       int64_t begin, bytes;
     };

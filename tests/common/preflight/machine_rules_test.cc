@@ -246,6 +246,12 @@ TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
     if (finding == nullptr) continue;
     EXPECT_EQ(finding->field(), "model.d_v");
     EXPECT_THAT(finding->problem(), HasSubstr("128 (at most 64 on NVIDIA L40S: it has 99 KiB"));
+    job.spec.mutable_model()->set_d_k(192);
+    const v1::PreflightReport of_keys = job.Check();
+    finding = FindingOf(of_keys, "GPU_CAPABILITY");
+    ASSERT_NE(finding, nullptr) << capability;
+    EXPECT_EQ(finding->field(), "model.d_k");
+    EXPECT_THAT(finding->problem(), HasSubstr("192 (at most 64 on NVIDIA L40S"));
   }
 }
 

@@ -29,12 +29,12 @@ std::set<std::string> Retried() {
 
 TEST(ServiceConfig, AMethodIsRetriedOnlyWhenTheProtoSaysSo) {
   EXPECT_THAT(Retried(),
-              UnorderedElementsAre("SubmitJob", "GetJob", "ListJobs", "WatchJob", "WatchEvents",
-                                   "WatchRecords", "StreamLogs", "StopJob", "ResumeJob",
-                                   "DeleteJob", "DumpStack", "ListSavedStacks", "GetSavedStacks",
-                                   "ListCheckpoints", "VerifyCheckpoint", "ListNodes", "CordonNode",
-                                   "UncordonNode", "GetVersion", "ListTokens", "ListAudit", "Join",
-                                   "ReportRecords", "ReportLog", "ReportDump", "ReportProfile"))
+              UnorderedElementsAre(
+                  "SubmitJob", "GetJob", "ListJobs", "WatchJob", "WatchEvents", "WatchRecords",
+                  "StreamLogs", "StopJob", "ResumeJob", "DeleteJob", "EditJob", "DumpStack",
+                  "ListSavedStacks", "GetSavedStacks", "ListCheckpoints", "VerifyCheckpoint",
+                  "ListNodes", "CordonNode", "UncordonNode", "GetVersion", "ListTokens",
+                  "ListAudit", "Join", "ReportRecords", "ReportLog", "ReportDump", "ReportProfile"))
       << "Heartbeat does something else when it arrives twice";
 }
 

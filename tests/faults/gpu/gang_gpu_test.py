@@ -7,6 +7,7 @@ bits; so does a run in which a rank is killed in the middle of a step. A checkpo
     tests/faults/gpu/gang_gpu_test.py BIN_DIR --bench                   speed of 1, 2, 4, … GPUs, with the model m7c and 16 and 2 sequences per GPU
     tests/faults/gpu/gang_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
+import gzip
 import json
 import os
 import pathlib
@@ -132,6 +133,24 @@ def test(runner):
     check_killed_rank(runner, first, ranks, steps, batch, save_every)
 
 
+def sums_milliseconds(runner, name, size, batch):
+    """How long the sums of gradients take in a step of rank 0, hidden behind the backward pass or not, from a trace of three steps."""
+    out_dir = runner.submit(name, size, batch, 1_000_000, accumulate=1)
+    runner.wait_for_step(out_dir, 20)
+    trace = runner.folder / f"{name}.json.gz"
+    done = runner.service.ctl("profile", name, "--steps", "3", "-o", trace, timeout=120)
+    runner.service.ctl("stop", name, "--now", check=True)
+    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 30, "the profiled ranks have ended")
+    if done.returncode != 0:
+        print(f"no trace of {name}: {done.stderr.strip()}")
+        return None
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    kind = "gpu_collective" if runner.options.device == "cuda" else "collective"
+    sums = [one["dur"] for one in events if one.get("cat") == kind and one["pid"] == 0 and (kind == "gpu_collective" or "gradients" in one["name"])]
+    return sum(sums) / 3e3 if sums else None
+
+
 def bench(runner):
     """Twice each number of GPUs, alternating, so that a slow minute of the machine does not count for one of them only."""
     seq_len = SHAPES[runner.options.shape]["seq_len"]
@@ -144,10 +163,13 @@ def bench(runner):
                 speeds[size].append(sequences * size * seq_len / outcome.step_seconds())
                 exposed[size] = outcome.median("communication_seconds") * 1e3
         one = statistics.mean(speeds[1])
-        print(f"\n{sequences} sequences of {seq_len} tokens per GPU\nGPUs       tok/s   times    ms a step   waiting for sums, ms", flush=True)
+        sums = {size: sums_milliseconds(runner, f"trace-{sequences}-{size}", size, sequences * size) for size in speeds if size > 1}
+        print(f"\n{sequences} sequences of {seq_len} tokens per GPU\nGPUs       tok/s   times    ms a step   sums, ms   waiting for sums, ms   hidden", flush=True)
         for size, measured in speeds.items():
             speed = statistics.mean(measured)
-            print(f"{size:4d} {speed:11.0f} {speed / one:7.3f} {1e3 * sequences * size * seq_len / speed:12.2f} {exposed[size]:22.2f}", flush=True)
+            whole = sums.get(size)
+            hidden = f"{whole:10.2f} {exposed[size]:22.2f} {max(0, 1 - exposed[size] / whole):8.0%}" if whole else f"{'-':>10} {exposed[size]:22.2f} {'-':>8}"
+            print(f"{size:4d} {speed:11.0f} {speed / one:7.3f} {1e3 * sequences * size * seq_len / speed:12.2f} {hidden}", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ const others = (world) => world.methods.filter(({ name }) => name !== 'Join');
 
 // What a role must not call: everything of agents, and what its row of the table in docs/security.md leaves out.
 const READS = ['GetJob', 'ListJobs', 'WatchJob', 'WatchEvents', 'WatchRecords', 'StreamLogs', 'ListSavedStacks', 'GetSavedStacks', 'ListCheckpoints', 'ListNodes', 'GetVersion'];
-const SUBMITS = [...READS, 'SubmitJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'DumpStack', 'ProfileJob', 'VerifyCheckpoint'];
+const SUBMITS = [...READS, 'SubmitJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'EditJob', 'DumpStack', 'ProfileJob', 'VerifyCheckpoint'];
 
 async function callAll(world, methods, options, code) {
   const answers = await each(methods, 8, async ({ name }) => {
@@ -30,11 +30,11 @@ function forbidden(role, may) {
 const ofAnotherJob = {
   name: "a submitter's token on another's job",
   async run(world) {
-    const methods = ['GetJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'DumpStack', 'ProfileJob', 'WatchJob', 'WatchEvents', 'WatchRecords', 'StreamLogs', 'ListSavedStacks',
+    const methods = ['GetJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'EditJob', 'DumpStack', 'ProfileJob', 'WatchJob', 'WatchEvents', 'WatchRecords', 'StreamLogs', 'ListSavedStacks',
       'GetSavedStacks', 'ListCheckpoints', 'VerifyCheckpoint'];
     const asked = methods.flatMap((name) => [world.jobId, world.jobName].map((job) => ({ name, job })));
     const answers = await each(asked, 8, async ({ name, job }) => {
-      const answer = await world.call(name, { job, stop: { mode: 'STOP_MODE_NOW' } }, { token: world.tokens.submitter });
+      const answer = await world.call(name, { job, stop: { mode: 'STOP_MODE_NOW' }, note: 'not mine' }, { token: world.tokens.submitter });
       require(answer.code === 'NOT_FOUND', `${name} of ${job}: ${answer.code} ${answer.message}`);
       return answer;
     });

@@ -395,6 +395,8 @@ TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithAGateOfZero) {
 std::vector<Case> Shapes() {
   std::vector<Case> cases = SmallCases();
   cases.push_back({"m7c ragged", {1, 1111, 12, 2, 64, 64, 32, 16, 64, 6, 200}});
+  cases.push_back(
+      {"wide heads, widths of the paper", {1, 777, 32, 2, 192, 128, 32, 16, 64, 6, 200}});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionOnGpu, ::testing::ValuesIn(Shapes()), CaseName());

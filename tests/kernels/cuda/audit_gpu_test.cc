@@ -17,6 +17,8 @@ std::vector<Case> Shapes() {
   // {B, S, H, G, dk, dv, l, d, l', n, w}
   cases.push_back({"m7c", {2, 2048, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
   cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, widths of the paper", {1, 700, 8, 2, 192, 128, 32, 16, 64, 6, 256}});
   cases.push_back({"many small blocks", {1, 3000, 8, 1, 16, 32, 16, 8, 8, 4, 64}});
   return cases;
 }

@@ -31,6 +31,30 @@ std::vector<Case> GpuCases() {
   cases.push_back({"dk is not dv, few of many", {2, 3075, 10, 2, 64, 32, 32, 16, 64, 3, 256}});
   cases.push_back({"blocks of 128, few of many", {1, 6209, 4, 1, 32, 64, 32, 16, 128, 3, 100}});
   cases.push_back({"blocks of 16, few of many", {1, 1300, 32, 2, 64, 64, 32, 16, 16, 5, 64}});
+  // Widths of the paper: by query block in tiles of up to 192 rows and of 64, with a union of
+  // blocks for which code for sm_80 takes smaller tiles, by key block, and in two ranges.
+  cases.push_back(
+      {"wide heads, widths of the paper", {1, 700, 16, 1, 192, 128, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, one in a group", {2, 333, 2, 2, 192, 128, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, six in a group", {1, 401, 12, 2, 192, 64, 32, 16, 64, 6, 100}});
+  cases.push_back(
+      {"wide heads, keys of 192, 9 n blocks", {1, 1700, 16, 1, 192, 128, 32, 16, 64, 3, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, large union", {1, 4000, 4, 1, 192, 128, 16, 8, 8, 64, 64}});
+  cases.push_back(
+      {"wide heads, keys of 192, d is l_sel", {1, 700, 16, 1, 192, 32, 128, 16, 16, 6, 64}});
+  cases.push_back(
+      {"wide heads, keys of 192, few of many", {2, 3100, 8, 2, 192, 128, 32, 16, 64, 3, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, 16 in a group", {1, 3085, 16, 1, 192, 128, 32, 16, 64, 3, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, two ranges", {1, 8300, 16, 1, 192, 128, 32, 16, 64, 8, 256}});
+  cases.push_back({"wide heads, keys of 192, narrow values, few of many",
+                   {1, 3075, 6, 2, 192, 16, 32, 16, 64, 3, 100}});
+  cases.push_back(
+      {"wide heads, keys of 192, blocks of 128", {1, 6209, 4, 1, 192, 64, 32, 16, 128, 3, 100}});
   cases.push_back({"long lists", {1, 5000, 2, 1, 16, 16, 32, 16, 64, 8, 64}});
   cases.push_back({"S = 65,536", {1, 65536, 1, 1, 16, 16, 32, 16, 64, 4, 128}});
   return cases;

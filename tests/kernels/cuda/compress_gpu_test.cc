@@ -20,6 +20,12 @@ std::vector<Case> Shapes() {
   cases.push_back({"m7c", {2, 1111, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
   cases.push_back({"m7c large batch", {3, 11000, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
   cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, widths of the paper", {1, 700, 8, 2, 192, 128, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, large batch", {3, 11000, 8, 2, 192, 16, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, blocks of five", {1, 401, 4, 2, 192, 64, 5, 5, 10, 4, 64}});
   cases.push_back({"narrow heads", {1, 3000, 8, 1, 16, 32, 16, 8, 32, 4, 64}});
   cases.push_back({"three groups", {2, 333, 6, 3, 32, 32, 12, 4, 16, 4, 64}});
   cases.push_back({"blocks of five", {1, 401, 4, 2, 16, 64, 5, 5, 10, 4, 64}});

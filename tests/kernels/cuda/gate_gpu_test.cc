@@ -15,6 +15,10 @@ std::vector<Case> Shapes() {
   // {B, S, H, G, dk, dv, l, d, l', n, w}
   cases.push_back({"m7c", {2, 1111, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
   cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, widths of the paper", {1, 700, 32, 2, 192, 128, 32, 16, 64, 6, 256}});
+  cases.push_back(
+      {"wide heads, keys of 192, many rows", {1, 5003, 8, 8, 192, 16, 32, 16, 64, 6, 256}});
   cases.push_back({"narrow heads", {1, 3000, 8, 1, 16, 32, 16, 8, 32, 4, 64}});
   return cases;
 }

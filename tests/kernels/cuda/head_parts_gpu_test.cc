@@ -15,11 +15,13 @@ struct Case {
   std::vector<int64_t> widths;
 };
 
-// q, three keys and three values of m7c; one branch; o; heads of 128 and 32; narrow ones.
+// q, three keys and three values of m7c; one branch; o; heads of 128 and 32; keys of 192 with
+// values of 128; narrow ones.
 const Case kCases[] = {{2, 1111, {768, 128, 128, 128, 128, 128, 128}},
                        {2, 4096, {768, 128, 128}},
                        {4, 777, {2048}},
                        {8, 333, {4096, 1024, 256, 1024, 256}},
+                       {2, 555, {3072, 384, 256, 384, 256, 384, 256}},
                        {1, 5, {64, 16, 16}},
                        {2, 1, {32, 32, 32}}};
 

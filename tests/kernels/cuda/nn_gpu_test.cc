@@ -294,7 +294,7 @@ TEST_F(NnOnGpu, RopeEqualsTheCpuTruth) {
   };
   for (const Shape& s : {Shape{1, 1, 1, 16, 10000, 1}, Shape{2, 61, 12, 64, 10000, 1},
                          Shape{1, 300, 3, 32, 500000, 4}, Shape{2, 129, 2, 128, 10000, 0.5f},
-                         Shape{1, 65536, 1, 64, 10000, 1}}) {
+                         Shape{2, 133, 5, 192, 10000, 2}, Shape{1, 65536, 1, 64, 10000, 1}}) {
     for (const bool inverse : {false, true}) {
       SCOPED_TRACE(::testing::Message() << s.seq_len << " " << s.dim << " " << inverse);
       const std::vector<float> x =

@@ -147,6 +147,7 @@ TEST_F(RowLinearOnGpu, ProjectsAndRotatesAndWritesToTheCaches) {
   // {B, S, H, G, dk, dv, l, d, l', n, w}
   for (const NsaShape& shape : {NsaShape{1, 1, 12, 2, 64, 64, 32, 16, 64, 16, 512},
                                 NsaShape{1, 1, 8, 2, 128, 32, 32, 16, 64, 6, 256},
+                                NsaShape{1, 1, 8, 2, 192, 128, 32, 16, 64, 6, 256},
                                 NsaShape{1, 1, 5, 1, 16, 128, 16, 8, 32, 4, 64},
                                 NsaShape{1, 1, 3, 3, 32, 16, 16, 8, 32, 4, 64}}) {
     for (int mask = 1; mask < 8; ++mask) {

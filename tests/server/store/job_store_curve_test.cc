@@ -37,6 +37,22 @@ class JobStoreCurveTest : public JobStoreFixture {
     record.mutable_eval()->set_loss(loss);
     Add(id, record);
   }
+  void AddSample(const std::string& id, int64_t step, const std::string& text,
+                 int64_t generation = 1) {
+    v1::WorkerRecord record;
+    record.mutable_sample()->set_step(step);
+    record.mutable_sample()->set_text(text);
+    Add(id, record, generation);
+  }
+  // The step of the samples at or before `step`, and their texts.
+  std::string SamplesAt(const std::string& id, int64_t step) {
+    const auto samples = store_->SamplesAt(id, step);
+    EXPECT_OK(samples.status());
+    if (!samples.ok()) return "";
+    std::string text = std::to_string(samples->step) + ":";
+    for (const v1::WorkerRecord& record : samples->records) text += " " + record.sample().text();
+    return text;
+  }
   // Steps `first` to `last` in requests of 500, with layers.
   void AddSteps(const std::string& id, int64_t first, int64_t last, int64_t generation = 1,
                 double loss = 1) {
@@ -212,6 +228,45 @@ TEST_F(JobStoreCurveTest, OtherRanksAndDeletedJobsLeaveNoCurve) {
               StatusIs(absl::StatusCode::kInvalidArgument));
   EXPECT_THAT(store_->Marks(id, CurveKind::kSteps).status(),
               StatusIs(absl::StatusCode::kInvalidArgument));
+}
+
+TEST_F(JobStoreCurveTest, SamplesAreFoundByStepAndRewoundWithTheSteps) {
+  const std::string id = Insert("demo");
+  EXPECT_EQ(SamplesAt(id, INT64_MAX), "0:");
+  AddStart(id, 0);
+  for (const int64_t step : {10, 20, 30}) {
+    AddSample(id, step, "a" + std::to_string(step));
+    AddSample(id, step, "b" + std::to_string(step));
+  }
+  Reopen();
+  EXPECT_EQ(SamplesAt(id, INT64_MAX), "30: a30 b30");
+  EXPECT_EQ(SamplesAt(id, 29), "20: a20 b20");
+  EXPECT_EQ(SamplesAt(id, 9), "0:") << "nothing so early";
+  NextGeneration(id);
+  AddStart(id, 15, 2);
+  EXPECT_EQ(SamplesAt(id, INT64_MAX), "10: a10 b10");
+  AddSample(id, 20, "again", 2);
+  EXPECT_EQ(SamplesAt(id, INT64_MAX), "20: again") << "a repeated step appears once";
+  EXPECT_THAT(store_->SamplesAt(id, 20)->steps, ElementsAre(10, 20));
+  EXPECT_THAT(store_->SamplesAt("gone", 1).status(), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST_F(JobStoreCurveTest, SamplesOfTheNewestThousandValidationsAreKept) {
+  const std::string id = Insert("demo");
+  v1::ReportRecordsRequest request;
+  request.set_job_id(id);
+  request.set_generation(1);
+  for (int64_t step = 1; step <= 1'003; ++step) {
+    v1::WorkerRecord* record = request.add_records();
+    record->set_sequence(++sequence_);
+    record->mutable_sample()->set_step(step);
+  }
+  ASSERT_OK(store_->AppendRecords(request).status());
+  const auto samples = store_->SamplesAt(id, INT64_MAX);
+  ASSERT_OK(samples.status());
+  EXPECT_THAT(samples->steps, SizeIs(1'000));
+  EXPECT_EQ(samples->steps.front(), 4);
+  EXPECT_EQ(samples->step, 1'003);
 }
 
 TEST_F(JobStoreCurveTest, GpusHaveACurveThatSurvivesARestartAndIsRewound) {

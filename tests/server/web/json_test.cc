@@ -19,6 +19,14 @@ TEST(NodeJson, TellsUseAndTemperatureOfAGpu) {
       "used_bytes": 60, "use": 0.875, "celsius": 54.0, "watts": 612.5}])"));
 }
 
+TEST(NodeJson, NamesItsJobs) {
+  v1::Node node;
+  node.add_job_ids("j1");
+  node.add_job_ids("j2");
+  EXPECT_EQ(NodeJson(node, {{"j1", "demo"}})["jobs"],
+            Json::parse(R"([{"id": "j1", "name": "demo"}, {"id": "j2", "name": "j2"}])"));
+}
+
 TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
   v1::Node node;
   node.mutable_info()->add_gpus();
@@ -61,6 +69,21 @@ TEST(ValSetCurvesJson, EachSetHasACurve) {
             Json::parse(R"({"books": {"step": [10, 20], "time": [10000, 20000], "loss": [2.5, 2.0]},
                             "code": {"step": [10], "time": [10000], "loss": [1.5]}})"));
   EXPECT_EQ(ValSetCurvesJson({Eval(10, {})}), Json::object());
+}
+
+TEST(SamplesJson, HasTheStepsAndTheTextsOfOne) {
+  v1::WorkerRecord record;
+  record.set_unix_nanos(5'000'000'000);
+  record.mutable_sample()->set_step(20);
+  record.mutable_sample()->set_prompt("The ");
+  record.mutable_sample()->set_text("cell\n");
+  record.mutable_sample()->set_tokens(4);
+  record.mutable_sample()->set_seconds(0.5);
+  EXPECT_EQ(SamplesJson({.steps = {10, 20}, .step = 20, .records = {record}}),
+            Json::parse(R"({"steps": [10, 20], "step": 20,
+                            "samples": [{"prompt": "The ", "text": "cell\n", "tokens": 4,
+                                         "seconds": 0.5, "time": 5000, "error": ""}]})"));
+  EXPECT_EQ(SamplesJson({}), Json::parse(R"({"steps": [], "step": 0, "samples": []})"));
 }
 
 }  // namespace

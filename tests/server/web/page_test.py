@@ -187,6 +187,29 @@ def check_buttons(page, browser):
     print("ok: buttons")
 
 
+def check_labels(page, browser):
+    """Labels are changed together, a line each; a line that is none stays in the dialog, and what is not allowed is refused."""
+    browser.click("button", "Labels…")
+    browser.until("document.querySelector('dialog textarea')", "the labels")
+    write = "document.querySelector('dialog textarea').value = arguments[0]"
+    browser.run(write, "team=vision\nno label")
+    browser.click("dialog button", "Change the labels")
+    browser.until("document.querySelector('dialog .problem').textContent.includes(\"'no label' is not a label\")", "the mistake")
+    browser.run(write, "team=vision\n note = a = b ")
+    browser.click("dialog button", "Change the labels")
+    browser.until("[...document.querySelectorAll('.names .label')].some((one) => one.textContent === 'team=vision')", "the label")
+    assert page.get(f"jobs/{page.job}")["labels"] == {"team": "vision", "note": "a = b"}
+    assert "note=a = b" in page.service.ctl("label", page.job, check=True).stdout
+    page.service.ctl("label", page.job, "note-", "team=a", check=True)
+    browser.until("[...document.querySelectorAll('.names .label')].map((one) => one.textContent).join() === 'team=a'", "what nsactl changed")
+    told = page.service.ctl("events", page.job, check=True).stdout
+    assert "note=a = b, team=vision (was a) (operator)" in told and "team=a (was vision), note removed (" in told, told
+    headers = {"Authorization": f"Bearer {page.token}"}
+    for body in ({}, {"set": {"k": 1}}, {"set": []}, {"remove": "k"}, {"set": {"k" * 64: "v"}}, {"set": {"a": "1"}, "remove": ["a"]}):
+        assert page.ask(f"/api/v1/jobs/{page.job}/label", "POST", headers, json.dumps(body))[0] == 400, body
+    assert page.ask(f"/api/v1/jobs/{page.job}/label", "POST", {}, json.dumps({"set": {"a": "1"}}))[0] == 401
+
+
 def check_note_and_clone(page, browser):
     """A note stays among the events, in the terminal too; a clone is a new job with the changes of the text, or a refusal that names the line."""
     browser.open(f"#/job/{page.job}")
@@ -197,6 +220,7 @@ def check_note_and_clone(page, browser):
     assert "learning rate looks too high" in page.service.ctl("events", page.job, check=True).stdout
     for text in ("", " ", "x" * 1001):
         assert page.ask(f"/api/v1/jobs/{page.job}/note", "POST", {"Authorization": f"Bearer {page.token}"}, json.dumps({"text": text}))[0] == 400, text
+    check_labels(page, browser)
     browser.click("button", "Clone…")
     browser.until("document.querySelector('dialog textarea')", "the job file")
     change = "const text = document.querySelector('dialog textarea'); text.value = text.value.replace(arguments[0], arguments[1])"

@@ -202,6 +202,20 @@ grpc::Status FakeCoordinatorService::DeleteJob(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status FakeCoordinatorService::EditJob(grpc::ServerContext* context,
+                                             const v1::EditJobRequest* request,
+                                             v1::EditJobResponse* response) {
+  if (auto status = Enter(context, "EditJob", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  v1::Job* job = Find(request->job());
+  if (job == nullptr) return NoSuchJob(request->job());
+  auto& labels = *job->mutable_spec()->mutable_labels();
+  for (const auto& [key, value] : request->set_labels()) labels[key] = value;
+  for (const std::string& key : request->remove_labels()) labels.erase(key);
+  *response->mutable_job() = *job;
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeCoordinatorService::DumpStack(grpc::ServerContext* context,
                                                const v1::DumpStackRequest* request,
                                                v1::DumpStackResponse* response) {

@@ -77,6 +77,8 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
                          v1::ResumeJobResponse* response) override;
   grpc::Status DeleteJob(grpc::ServerContext* context, const v1::DeleteJobRequest* request,
                          v1::DeleteJobResponse* response) override;
+  grpc::Status EditJob(grpc::ServerContext* context, const v1::EditJobRequest* request,
+                       v1::EditJobResponse* response) override;
   grpc::Status DumpStack(grpc::ServerContext* context, const v1::DumpStackRequest* request,
                          v1::DumpStackResponse* response) override;
   grpc::Status ProfileJob(grpc::ServerContext* context, const v1::ProfileJobRequest* request,

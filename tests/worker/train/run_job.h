@@ -23,6 +23,7 @@ struct RankResult {
   v1::WorkerStarted started;
   std::vector<v1::StepRecord> steps;
   std::vector<v1::EvalRecord> evals;
+  std::vector<v1::SampleRecord> samples;
   std::vector<v1::CheckpointRecord> checkpoints;
   std::vector<v1::WorkerEvent> events;
 
@@ -57,6 +58,7 @@ inline RankResult ReadJournal(const std::filesystem::path& path) {
     if (r.has_started()) result.started = r.started();
     if (r.has_step()) result.steps.push_back(r.step());
     if (r.has_eval()) result.evals.push_back(r.eval());
+    if (r.has_sample()) result.samples.push_back(r.sample());
     if (r.has_checkpoint()) result.checkpoints.push_back(r.checkpoint());
     if (r.has_event()) result.events.push_back(r.event());
     if (r.has_finished()) result.finished = r.finished();

@@ -50,8 +50,9 @@ absl::Status SampleCommand(const std::string& checkpoint, Backend backend,
   const auto show = [&printable](std::string_view bytes) {
     absl::PrintF("%s", printable.Add(bytes));
     std::fflush(stdout);
+    return absl::OkStatus();
   };
-  show(options.prompt);
+  NSA_RETURN_IF_ERROR(show(options.prompt));
   NSA_RETURN_IF_ERROR(Sample(*trained, options, show).status());
   absl::PrintF("%s\n", printable.Finish());
   return absl::OkStatus();

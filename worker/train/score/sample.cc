@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "worker/train/data/random.h"
 #include "worker/train/decode/decoder.h"
+#include "worker/train/score/trained_model.h"
 #include "worker/train/score/utf8.h"
 
 namespace nsa::train {
@@ -38,9 +39,9 @@ Length MostOf(const SampleOptions& options) {
 }
 
 // The context that this text needs, at most the one that is wanted. A token has a byte at least.
-int32_t ContextFor(const TrainedModel& trained, const SampleOptions& options, const Length& most,
+int32_t ContextFor(const TextModel& model, const SampleOptions& options, const Length& most,
                    size_t prompt) {
-  const int64_t wanted = options.context > 0 ? options.context : trained.seq_len();
+  const int64_t wanted = options.context > 0 ? options.context : model.seq_len();
   const int64_t to_come = std::min({most.bytes, most.tokens, wanted});
   return static_cast<int32_t>(std::min(wanted, static_cast<int64_t>(prompt) + to_come));
 }
@@ -62,9 +63,14 @@ absl::StatusOr<std::span<const float>> LogitsAfter(std::span<const int32_t> text
 }  // namespace
 
 absl::StatusOr<std::string> Sample(const TrainedModel& trained, const SampleOptions& options,
-                                   const std::function<void(std::string_view)>& on_bytes) {
+                                   const OnBytes& on_bytes) {
+  return Sample(trained.text_model(), options, on_bytes);
+}
+
+absl::StatusOr<std::string> Sample(const TextModel& model, const SampleOptions& options,
+                                   const OnBytes& on_bytes) {
   NSA_RETURN_IF_ERROR(Check(options));
-  const TextTokenizer& tokenizer = trained.tokenizer();
+  const TextTokenizer& tokenizer = *model.tokenizer;
   std::vector<Token> prompt;
   NSA_RETURN_IF_ERROR(tokenizer.Encode(options.prompt, &prompt));
   std::vector<int32_t> text = {tokenizer.separator()};
@@ -72,7 +78,7 @@ absl::StatusOr<std::string> Sample(const TrainedModel& trained, const SampleOpti
 
   const Length most = MostOf(options);
   NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> decoder,
-                       trained.MakeDecoder(ContextFor(trained, options, most, text.size())));
+                       model.MakeDecoder(ContextFor(model, options, most, text.size())));
   KeyedRandom random(static_cast<uint64_t>(options.seed));
   std::string written;
   size_t read = 0;  // tokens of the text that the decoder has
@@ -84,7 +90,7 @@ absl::StatusOr<std::string> Sample(const TrainedModel& trained, const SampleOpti
                                     options.draw, uniform, tokenizer.separator());
     text.push_back(token);
     const std::string bytes = tokenizer.Decode(token);
-    if (on_bytes) on_bytes(bytes);
+    if (on_bytes) NSA_RETURN_IF_ERROR(on_bytes(bytes));
     written += bytes;
   }
   return written;

@@ -1,4 +1,5 @@
-// Generates text with a trained model: nsa-worker --sample CHECKPOINT --prompt "…" --bytes 200.
+// Generates text with a model: nsa-worker --sample CHECKPOINT --prompt "…" --bytes 200, and while a
+// job trains (job_samples.h).
 #pragma once
 
 #include <cstdint>
@@ -7,11 +8,14 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/train/score/draw.h"
-#include "worker/train/score/trained_model.h"
+#include "worker/train/score/text_model.h"
 
 namespace nsa::train {
+
+class TrainedModel;
 
 struct SampleOptions {
   std::string prompt;
@@ -25,14 +29,20 @@ struct SampleOptions {
   int32_t context = 0;
 };
 
+// Takes each token's bytes as soon as the token is drawn. An error ends the text.
+using OnBytes = std::function<absl::Status(std::string_view bytes)>;
+
 // Returns a continuation of the prompt, without the prompt. The text is the separator, the prompt
 // and what was generated so far. The model sees all of it as long as it fits the context, the last
 // context tokens of a longer prompt, and at least the last half of a context afterwards: when the
 // context is full it is begun again with its second half. It never generates a separator. The same
-// options give the same text. `on_bytes`, if set, is called with each token's bytes as soon as the
-// token is drawn.
+// options give the same text of the same parameters. It makes a decoder of its own, whose memory it
+// frees. InvalidArgument for options out of range; the errors of the tokenizer, of the decoder and
+// of `on_bytes`, which may be empty.
+absl::StatusOr<std::string> Sample(const TextModel& model, const SampleOptions& options,
+                                   const OnBytes& on_bytes = {});
 absl::StatusOr<std::string> Sample(const TrainedModel& trained, const SampleOptions& options,
-                                   const std::function<void(std::string_view)>& on_bytes = {});
+                                   const OnBytes& on_bytes = {});
 
 // Returns the bytes as valid UTF-8 for a terminal. Invalid bytes, and control characters other than
 // newline and tab, are replaced by U+FFFD.

@@ -8,8 +8,6 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
-#include "common/job/data/data_files.h"
-#include "common/job/data_source.h"
 #include "common/preflight/preflight.h"
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/checkpoint/slices.h"
@@ -22,24 +20,6 @@ absl::StatusOr<std::filesystem::path> FindCheckpoint(const std::filesystem::path
   NSA_ASSIGN_OR_RETURN(const NewestGood named, FindNamed(given));
   for (const std::string& problem : named.rejected) spdlog::warn("{}", problem);
   return named.entry.path;
-}
-
-// Refuses a model trained on token files that its job's tokenizer did not write.
-absl::Status CheckTokenFiles(const v1::DataSpec& data, int32_t vocab) {
-  if (!ReadsOnlyTokens(data)) return absl::OkStatus();
-  if (data.tokenizer() == v1::TOKENIZER_UNSPECIFIED) {
-    return absl::FailedPreconditionError(
-        "data.tokenizer: not set: the model was trained on token files, and its job does not say "
-        "which tokenizer wrote them; text can be neither scored nor sampled. Set data.tokenizer in "
-        "jobs on token files");
-  }
-  if (data.tokenizer() == v1::TOKENIZER_BYTE && vocab > 256) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "data.tokenizer: byte (256 tokens), but the model was trained on token files with "
-        "model.vocab ",
-        vocab, ": another tokenizer wrote them. Set data.tokenizer in jobs on token files"));
-  }
-  return absl::OkStatus();
 }
 
 // Refuses a spec that no model can be built from, before anything is built: the hashes of a
@@ -57,22 +37,6 @@ absl::Status CheckModel(const std::filesystem::path& checkpoint, const v1::JobSp
                                              file.string(), error ? 0 : bytes, needed));
 }
 
-// Refuses a tokenizer that does not fit the model.
-absl::Status CheckTokenizer(const TextTokenizer& tokenizer, const v1::DataSpec& data,
-                            int32_t vocab) {
-  if (tokenizer.vocab() > vocab) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("model.vocab: ", vocab, " (the tokenizer's ", tokenizer.vocab(),
-                     " at least): this model was not trained on text"));
-  }
-  if (!data.has_separator()) return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(const int32_t separator, ParseSeparator(data.separator()));
-  if (separator == kNoSeparator || separator == tokenizer.separator()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("data.separator: ", separator, " (the tokenizer's is ", tokenizer.separator(),
-                   "): another tokenizer wrote the token files of this model"));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
@@ -86,9 +50,7 @@ absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
   const v1::JobSpec& spec = trained->state_.spec();
   NSA_RETURN_IF_ERROR(CheckModel(path, spec));
   trained->vocab_ = VocabOf(spec);
-  NSA_RETURN_IF_ERROR(CheckTokenFiles(spec.data(), trained->vocab_));
-  NSA_ASSIGN_OR_RETURN(trained->tokenizer_, MakeTokenizer(spec.data()));
-  NSA_RETURN_IF_ERROR(CheckTokenizer(*trained->tokenizer_, spec.data(), trained->vocab_));
+  NSA_ASSIGN_OR_RETURN(trained->tokenizer_, TokenizerOf(spec));
   trained->layout_ = std::make_unique<ParameterLayout>(spec);
   trained->parameters_ = std::make_unique<Arena>(trained->layout_.get());
   RestoreTarget target;
@@ -120,10 +82,15 @@ absl::StatusOr<std::unique_ptr<Model>> TrainedModel::MakeModel(int32_t batch,
   return Model::Create(spec(), options, parameters_.get());
 }
 
+TextModel TrainedModel::text_model() const {
+  return {.spec = &spec(),
+          .tokenizer = tokenizer_.get(),
+          .parameters = parameters_.get(),
+          .exec = exec()};
+}
+
 absl::StatusOr<std::unique_ptr<Decoder>> TrainedModel::MakeDecoder(int32_t context) const {
-  DecoderOptions options{.context = context};
-  if (spec().data().document_mask()) options.separator = tokenizer_->separator();
-  return Decoder::Create(exec(), spec(), parameters_.get(), options);
+  return text_model().MakeDecoder(context);
 }
 
 }  // namespace nsa::train

@@ -15,6 +15,7 @@
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
+#include "worker/train/score/text_model.h"
 
 namespace nsa::train {
 
@@ -49,8 +50,10 @@ class TrainedModel {
   // tokens. It borrows this object's parameters.
   absl::StatusOr<std::unique_ptr<Model>> MakeModel(int32_t batch, int32_t seq_len) const;
 
-  // Makes a decoder for a sequence of at most `context` tokens, which may be more than seq_len().
-  // It borrows this object's parameters.
+  // The same model for Sample(). It borrows from this object, as its decoders do.
+  TextModel text_model() const;
+
+  // text_model().MakeDecoder().
   absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(int32_t context) const;
 
  private:

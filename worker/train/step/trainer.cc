@@ -78,7 +78,10 @@ absl::StatusOr<Ending> Trainer::Train() {
 
     const bool ends = EndsAfter(step(), result.agreement);
     const bool validates = ValidatesAfter(train_, step()) || (ends && train_.eval_every() > 0);
-    if (validates) NSA_RETURN_IF_ERROR(Evaluate());
+    if (validates) {
+      NSA_RETURN_IF_ERROR(Evaluate());
+      NSA_RETURN_IF_ERROR(WriteSamples());
+    }
     if (ends || SavesAfter(train_, step())) NSA_RETURN_IF_ERROR(Save(/*last=*/ends));
     if (ends && step() < train_.steps()) {
       return result.agreement.stop ? StoppedAfter(step(), result.agreement)
@@ -310,6 +313,39 @@ absl::StatusOr<double> Trainer::EvalLossOf(int32_t begin, int32_t count, const B
   std::vector<TokenBatch> tokens(batches.size());
   std::transform(batches.begin(), batches.end(), tokens.begin(), TokensOf);
   return executor_->EvalLoss(tokens);
+}
+
+// After a validation rank 0 continues the prompts of the job with the weights of this step. The
+// other ranks wait for it here, so that no rank counts the time as that of a step.
+absl::Status Trainer::WriteSamples() {
+  if (spec_.sample().prompts().empty() || data_->eval_batches() == 0) return absl::OkStatus();
+  page_.SetPhase(Phase::kEval);
+  const absl::Duration begin = options_.clock->Monotonic();
+  if (launch_.rank() == 0) ReportSamples();
+  NSA_RETURN_IF_ERROR(comm_->Barrier("samples"));
+  step_began_ += options_.clock->Monotonic() - begin;
+  return absl::OkStatus();
+}
+
+// What goes wrong is reported and ends nothing: an event says it once, each record again.
+void Trainer::ReportSamples() {
+  if (!samples_) {
+    samples_.emplace(
+        JobSamplesOptions{.spec = &spec_,
+                          .parameters = &executor_->state().parameters,
+                          .clock = options_.clock,
+                          .exec = executor_->exec(),
+                          .on_token = [this](int32_t tokens) { page_.SetMicroStep(tokens); }});
+  }
+  for (const v1::SampleRecord& record : samples_->Write(step())) {
+    reporter_->Sample(record);
+    if (record.error().empty() || record.error() == sample_error_) continue;
+    sample_error_ = record.error();
+    reporter_->Event(
+        Reason::kSampleFailed,
+        absl::StrCat("step ", step(), ": ", sample_error_, "; training continues without the text"),
+        v1::SEVERITY_WARNING);
+  }
 }
 
 absl::Status Trainer::Save(bool last) {

@@ -31,6 +31,7 @@
 #include "worker/train/folder.h"
 #include "worker/train/model/parameters.h"
 #include "worker/train/profile/profiler.h"
+#include "worker/train/score/job_samples.h"
 #include "worker/train/step/ending.h"
 #include "worker/train/step/executor.h"
 #include "worker/train/step/mix_shares.h"
@@ -122,6 +123,8 @@ class Trainer {
   using BatchOf = std::function<absl::StatusOr<Batch>(int32_t index)>;
   absl::StatusOr<double> EvalLoss(int32_t batches, const BatchOf& batch_of);
   absl::StatusOr<double> EvalLossOf(int32_t begin, int32_t count, const BatchOf& batch_of);
+  absl::Status WriteSamples();
+  void ReportSamples();
   absl::Status Save(bool last);
   Snapshot TakeSnapshot();
 
@@ -155,7 +158,9 @@ class Trainer {
   std::unique_ptr<StepExecutor> executor_;
   std::vector<v1::WorkerEvent> early_events_;  // events before the reporter was opened
   std::unique_ptr<Reporter> reporter_;
-  std::string shown_error_;  // the telemetry error that the status page shows
+  std::string shown_error_;            // the telemetry error that the status page shows
+  std::optional<JobSamples> samples_;  // on rank 0, after the first validation; borrows executor_
+  std::string sample_error_;           // the last one that an event reported
   std::unique_ptr<CheckpointWriter> checkpoints_;
   std::optional<Saver> saver_;  // set together with checkpoints_
   std::optional<StepGuards> guards_;

@@ -52,12 +52,8 @@ double FirstLoss(const Folder& out_dir) {
 absl::StatusOr<std::unique_ptr<TelemetryFiles>> TelemetryFiles::Open(
     const ReporterOptions& options) {
   auto files = std::unique_ptr<TelemetryFiles>(new TelemetryFiles(options));
-  NSA_ASSIGN_OR_RETURN(
-      files->heartbeat_,
-      AppendFile::Open(options.out_dir, absl::StrFormat("heartbeat_rank%d.jsonl", options.rank), "",
-                       [&](std::string_view content) {
-                         return KeepLines(content, "", options.resumed_step, StepOfJson);
-                       }));
+  NSA_ASSIGN_OR_RETURN(files->heartbeat_, files->OpenJsonLines(absl::StrFormat(
+                                              "heartbeat_rank%d.jsonl", options.rank)));
   if (options.rank == 0) NSA_RETURN_IF_ERROR(files->OpenForRankZero());
   return files;
 }
@@ -76,6 +72,9 @@ absl::Status TelemetryFiles::OpenForRankZero() {
   if (!data.val().empty()) {
     NSA_RETURN_IF_ERROR(OpenLines("val_sets.csv", kValSetsHeader, &val_sets_));
   }
+  if (!options_.spec.sample().prompts().empty()) {
+    NSA_ASSIGN_OR_RETURN(samples_, OpenJsonLines("samples.jsonl"));
+  }
   NSA_ASSIGN_OR_RETURN(Folder tb, out_dir.MakeFolder("tb"));
   NSA_ASSIGN_OR_RETURN(
       tensorboard_, TensorBoardFile::Open(std::move(tb), options_.resumed_step,
@@ -93,6 +92,13 @@ absl::Status TelemetryFiles::OpenLines(const std::string& name, const char* head
         return KeepLines(content, header, options_.resumed_step, StepOfCsv);
       }));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<AppendFile>> TelemetryFiles::OpenJsonLines(
+    const std::string& name) const {
+  return AppendFile::Open(options_.out_dir, name, "", [&](std::string_view content) {
+    return KeepLines(content, "", options_.resumed_step, StepOfJson);
+  });
 }
 
 bool TelemetryFiles::IsLogged(int64_t step) const {
@@ -118,6 +124,8 @@ std::vector<TelemetryFiles::Written> TelemetryFiles::Write(const v1::WorkerRecor
     if (IsLogged(record.step().step())) WriteStep(record.step(), unix_seconds, &written);
   } else if (record.has_eval()) {
     WriteEval(record.eval(), unix_seconds, &written);
+  } else if (record.has_sample() && samples_ != nullptr) {
+    written.push_back({"", samples_->Append(SampleLine(record.sample(), unix_seconds))});
   }
   return written;
 }
@@ -218,8 +226,8 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
 
 absl::Status TelemetryFiles::CheckInPlace() const {
   NSA_RETURN_IF_ERROR(options_.out_dir.CheckInPlace());
-  for (const auto* file :
-       {&heartbeat_, &training_, &val_, &fallbacks_, &selection_, &audit_, &sources_, &val_sets_}) {
+  for (const auto* file : {&heartbeat_, &training_, &val_, &fallbacks_, &selection_, &audit_,
+                           &sources_, &val_sets_, &samples_}) {
     if (*file != nullptr) NSA_RETURN_IF_ERROR((*file)->CheckInPlace());
   }
   return tensorboard_ == nullptr ? absl::OkStatus() : tensorboard_->CheckInPlace();

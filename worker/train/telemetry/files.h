@@ -54,6 +54,7 @@ class TelemetryFiles {
   absl::Status OpenForRankZero();
   absl::Status OpenLines(const std::string& name, const char* header,
                          std::unique_ptr<AppendFile>* file);
+  absl::StatusOr<std::unique_ptr<AppendFile>> OpenJsonLines(const std::string& name) const;
   bool IsLogged(int64_t step) const;
   int64_t LastStep() const;
   void Summarise(const v1::WorkerRecord& record);
@@ -67,8 +68,8 @@ class TelemetryFiles {
   int64_t last_heartbeat_nanos_ = 0;
   std::unique_ptr<AppendFile> heartbeat_;
   std::unique_ptr<AppendFile> training_, val_, fallbacks_, selection_, audit_;  // rank 0
-  std::unique_ptr<AppendFile> sources_, val_sets_;  // rank 0, if the job has such
-  std::unique_ptr<TensorBoardFile> tensorboard_;    // rank 0
+  std::unique_ptr<AppendFile> sources_, val_sets_, samples_;  // rank 0, if the job has such
+  std::unique_ptr<TensorBoardFile> tensorboard_;              // rank 0
 };
 
 }  // namespace nsa::train

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "common/base/clean_text.h"
 #include "common/nsa/branch.h"
 #include "nlohmann/json.hpp"
 
@@ -104,6 +105,8 @@ const char* MessageName(const v1::WorkerRecord& record, bool logged) {
       return logged ? "progress" : "beat";
     case v1::WorkerRecord::kEval:
       return "eval";
+    case v1::WorkerRecord::kSample:
+      return "sample";
     case v1::WorkerRecord::kCheckpoint:
       return "checkpoint";
     case v1::WorkerRecord::kEvent:
@@ -128,6 +131,10 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
     for (const v1::NamedLoss& set : record.eval().sets()) {
       (*line)["sets"][set.name()] = Number(set.loss());
     }
+  } else if (record.has_sample()) {
+    (*line)["tokens"] = record.sample().tokens();
+    (*line)["seconds"] = record.sample().seconds();
+    (*line)["error"] = record.sample().error();
   } else if (record.has_checkpoint()) {
     (*line)["path"] = record.checkpoint().path();
     (*line)["error"] = record.checkpoint().error();
@@ -140,6 +147,22 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
     (*line)["reason"] = record.finished().reason();
     (*line)["text"] = record.finished().text();
   }
+}
+
+// The beginning of a text on one line, cut between two characters.
+std::string Beginning(const std::string& text) {
+  constexpr size_t kMost = 120;
+  if (text.size() <= kMost) return CleanLine(text);
+  size_t end = kMost;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return CleanLine(text.substr(0, end)) + "…";
+}
+
+std::string LogLineOf(const v1::SampleRecord& sample) {
+  return absl::StrFormat("step %d | sample of \"%s\": %s | %d tokens, %.1f s", sample.step(),
+                         Beginning(sample.prompt()),
+                         sample.error().empty() ? Beginning(sample.text()) : sample.error(),
+                         sample.tokens(), sample.seconds());
 }
 
 }  // namespace
@@ -286,6 +309,14 @@ std::string HeartbeatLine(const v1::WorkerRecord& record, bool logged, int64_t s
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+std::string SampleLine(const v1::SampleRecord& sample, double unix_seconds) {
+  Json line = {{"step", sample.step()},       {"prompt", sample.prompt()},
+               {"text", sample.text()},       {"tokens", sample.tokens()},
+               {"seconds", sample.seconds()}, {"unix_seconds", unix_seconds}};
+  if (!sample.error().empty()) line["error"] = sample.error();
+  return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 std::string LogLine(const v1::WorkerRecord& record, int64_t steps) {
   if (record.has_step()) {
     const v1::StepRecord& step = record.step();
@@ -305,6 +336,7 @@ std::string LogLine(const v1::WorkerRecord& record, int64_t steps) {
                            record.eval().step(), steps, record.eval().loss(),
                            std::exp(record.eval().loss()), sets, record.eval().seconds());
   }
+  if (record.has_sample()) return LogLineOf(record.sample());
   if (record.has_checkpoint()) {
     const v1::CheckpointRecord& checkpoint = record.checkpoint();
     if (!checkpoint.error().empty()) {

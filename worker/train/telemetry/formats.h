@@ -34,6 +34,10 @@ std::string ValSetRows(const v1::EvalRecord& eval, bool tokens_are_bytes, double
 Scalars ScalarsOf(const v1::StepRecord& step);
 Scalars ScalarsOf(const v1::EvalRecord& eval);
 
+// A line of samples.jsonl with '\n': step, prompt, text, tokens, seconds, unix_seconds; error where
+// there is no text.
+std::string SampleLine(const v1::SampleRecord& sample, double unix_seconds);
+
 // A line of heartbeat_rank{r}.jsonl with '\n'. Common fields: ts (seconds since 1970), iso, pid,
 // rank, step, msg; memory as mem_allocated_mib / _gib and mem_reserved_mib / _gib (MiB = 2^20, GiB
 // = 2^30 bytes). `step` is the last step done. The values of `msg`, with their other fields:
@@ -43,6 +47,7 @@ Scalars ScalarsOf(const v1::EvalRecord& eval);
 //               (gate and selection statistics)
 //   beat        a step that is not logged: loss, toks_per_s
 //   eval        a validation: loss, and with data.val sets (name to loss)
+//   sample      tokens, seconds, error; not the text
 //   checkpoint  path, error, stall_seconds, write_seconds
 //   event       reason, text
 //   end         reason, text

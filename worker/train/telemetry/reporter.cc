@@ -31,7 +31,7 @@ spdlog::level::level_enum LevelOf(const v1::WorkerRecord& record) {
   if (record.has_event() && record.event().severity() == v1::SEVERITY_ERROR)
     return spdlog::level::err;
   const bool warning = (record.has_event() && record.event().severity() == v1::SEVERITY_WARNING) ||
-                       !record.checkpoint().error().empty();
+                       !record.checkpoint().error().empty() || !record.sample().error().empty();
   return warning ? spdlog::level::warn : spdlog::level::info;
 }
 
@@ -222,6 +222,12 @@ void Reporter::Step(const v1::StepRecord& step) {
 void Reporter::Eval(const v1::EvalRecord& eval) {
   v1::WorkerRecord record;
   *record.mutable_eval() = eval;
+  impl_->Report(std::move(record));
+}
+
+void Reporter::Sample(const v1::SampleRecord& sample) {
+  v1::WorkerRecord record;
+  *record.mutable_sample() = sample;
   impl_->Report(std::move(record));
 }
 

@@ -15,7 +15,7 @@
 // and the end. TELEMETRY_RESTORED says that everything is written again, and how much is missing.
 //
 // Files (worker/train/telemetry/files.h): every rank writes heartbeat_rank{r}.jsonl; rank 0 also
-// training.csv, val.csv, fallback_counters.csv, k_stats.csv, attention_audit.csv,
+// training.csv, val.csv, fallback_counters.csv, k_stats.csv, attention_audit.csv, samples.jsonl,
 // env.json, metrics.json and tb/.
 // Thread-safe.
 #pragma once
@@ -67,6 +67,7 @@ class Reporter {
   void Started(const v1::WorkerStarted& started);
   void Step(const v1::StepRecord& step);
   void Eval(const v1::EvalRecord& eval);
+  void Sample(const v1::SampleRecord& sample);
   void Checkpoint(const v1::CheckpointRecord& checkpoint);
   void Event(const v1::WorkerEvent& event);
   void Event(Reason reason, const std::string& text, v1::Severity severity);

@@ -88,6 +88,18 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_d_k(64);
        spec->mutable_model()->set_d_v(128);
      }},
+    {"WidthsOfThePaper",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_d_k(192);
+       spec->mutable_model()->set_d_v(128);
+       spec->mutable_nsa()->set_phi(v1::PHI_MLP);
+       spec->mutable_nsa()->set_gate(v1::GATE_SIGMOID);
+     }},
+    {"WideKeysWithQkNorm",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_d_k(192);
+       spec->mutable_model()->set_qk_norm(true);
+     }},
 };
 
 }  // namespace nsa::train

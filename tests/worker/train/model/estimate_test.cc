@@ -8,7 +8,9 @@
 
 #include "common/estimate/layers.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/sampling.h"
 #include "common/job/load.h"
+#include "worker/train/decode/sequence_memory.h"
 #include "worker/train/model/block.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
@@ -29,8 +31,8 @@ v1::JobSpec RandomJob(std::mt19937* random) {
   model->set_n_layers(one_of({1, 3}));
   model->set_n_kv_groups(one_of({1, 2}));
   model->set_n_heads(model->n_kv_groups() * one_of({1, 3}));
-  model->set_d_k(one_of({16, 32}));
-  model->set_d_v(one_of({16, 32}));
+  model->set_d_k(one_of({16, 32, 192}));
+  model->set_d_v(one_of({16, 32, 128}));
   model->set_mlp_ratio(one_of({1, 4}));
   v1::NsaSpec* nsa = spec.mutable_nsa();
   nsa->set_l(16);
@@ -164,6 +166,36 @@ TEST(Estimate, CountsTheTokenLossesThatAMixtureKeeps) {
     kept += estimated > 0 ? 1 : 0;
   }
   EXPECT_GT(kept, 5);
+}
+
+// The decoder that continues prompts while the job trains.
+TEST(Estimate, CountsTheDecoderOfSamples) {
+  std::mt19937 random(8);
+  for (int round = 0; round < 100; ++round) {
+    v1::JobSpec spec = RandomJob(&random);
+    const bool cuda = round % 2 == 0;
+    if (cuda) {
+      spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+      spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+    }
+    spec.mutable_sample()->add_prompts(std::string(static_cast<size_t>(round % 40), 'a'));
+    spec.mutable_sample()->set_tokens(1 + round);
+    const auto context = static_cast<int32_t>(SampleContext(spec));
+    EXPECT_EQ(context, std::min(spec.train().seq_len(), 1 + round % 40 + 1 + round));
+    ModelConfig config = ModelConfigOf(spec);
+    config.attention.shape.batch = 1;
+    config.attention.shape.seq_len = context;
+    config.attention.dtype = cuda ? DType::kBf16 : DType::kF32;
+    const int64_t taken = SequenceMemory(config, cuda ? Backend::kCuda : Backend::kCpu).bytes();
+    int64_t estimated = 0;
+    for (const MemoryItem& item : MemoryEstimate(spec)) {
+      if (item.name == "decoder of samples") estimated = item.bytes;
+    }
+    // Every tensor begins at a multiple of 64 bytes; the inputs and counters of a token are small.
+    EXPECT_GE(taken, estimated) << spec.DebugString();
+    EXPECT_LE(taken, estimated + 64 * (30 + 8 * spec.model().n_layers()) + 1024)
+        << spec.DebugString();
+  }
 }
 
 }  // namespace

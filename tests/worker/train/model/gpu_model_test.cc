@@ -221,6 +221,19 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"Sigmoid", [](v1::JobSpec* s) { s->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
         Variant{"Documents", [](v1::JobSpec*) {}, true},
         Variant{"WideValues", [](v1::JobSpec* s) { s->mutable_model()->set_d_v(32); }},
+        Variant{"WidthsOfThePaper",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_d_k(192);
+                  s->mutable_model()->set_d_v(128);
+                  s->mutable_nsa()->set_phi(v1::PHI_MLP);
+                  s->mutable_nsa()->set_gate(v1::GATE_SIGMOID);
+                }},
+        Variant{"WideKeysWithQkNormAndDocuments",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_d_k(192);
+                  s->mutable_model()->set_qk_norm(true);
+                },
+                true},
         Variant{"ManyHeads", [](v1::JobSpec* s) { s->mutable_model()->set_n_heads(12); }},
         Variant{"OddVocabulary", [](v1::JobSpec* s) { s->mutable_model()->set_vocab(51); }},
         Variant{"OddWidth", [](v1::JobSpec* s) { s->mutable_model()->set_dim(40); }},
@@ -248,9 +261,7 @@ INSTANTIATE_TEST_SUITE_P(
                 },
                 true},
         Variant{"SelectedAndWindow",
-                [](v1::JobSpec* s) {
-                  Branches(s, {v1::BRANCH_SEL, v1::BRANCH_WIN});
-                }}),
+                [](v1::JobSpec* s) { Branches(s, {v1::BRANCH_SEL, v1::BRANCH_WIN}); }}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 // Jobs of many shapes, valid and invalid ones.
@@ -272,7 +283,7 @@ std::vector<v1::JobSpec> ManyJobs() {
     model.set_mlp_ratio(one_of({1, 3, 4}));
     model.set_n_kv_groups(one_of({1, 2, 3}));
     model.set_n_heads(model.n_kv_groups() * one_of({1, 2, 5, 6, 16, 17}));
-    model.set_d_k(one_of({16, 32, 64, 128, 48}));
+    model.set_d_k(one_of({16, 32, 64, 128, 192, 48}));
     model.set_d_v(one_of({16, 32, 64, 128}));
     model.set_qk_norm(round % 2 == 1);
     if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);

@@ -36,13 +36,26 @@ TEST(Sample, HandsOutItsBytesAsTheyAreDrawn) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   std::vector<std::string> pieces;
-  const auto text = Sample(*trained, {.prompt = "To be", .bytes = 20},
-                           [&](std::string_view bytes) { pieces.emplace_back(bytes); });
+  const auto text = Sample(*trained, {.prompt = "To be", .bytes = 20}, [&](std::string_view bytes) {
+    pieces.emplace_back(bytes);
+    return absl::OkStatus();
+  });
   ASSERT_OK(text);
   EXPECT_EQ(pieces.size(), 20u) << "a byte a token";
   std::string joined;
   for (const std::string& piece : pieces) joined += piece;
   EXPECT_EQ(joined, *text);
+}
+
+TEST(Sample, AnErrorOfTheOneWhoTakesTheBytesEndsTheText) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  int taken = 0;
+  const auto text = Sample(*trained, {.prompt = "To be", .bytes = 20}, [&](std::string_view) {
+    return ++taken < 3 ? absl::OkStatus() : absl::CancelledError("enough");
+  });
+  EXPECT_EQ(text.status(), absl::CancelledError("enough"));
+  EXPECT_EQ(taken, 3);
 }
 
 TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {

@@ -47,6 +47,12 @@ const Variant kVariants[] = {
        SetLayers(spec, {"win", "cmp+sel", "sel"});
      }},
     {"narrow_values", [](v1::JobSpec* spec) { spec->mutable_model()->set_d_v(64); }},
+    {"widths_of_the_paper",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_d_k(192);
+       spec->mutable_model()->set_d_v(128);
+       spec->mutable_model()->set_qk_norm(true);
+     }},
     {"documents", [](v1::JobSpec*) {}, true},
     {"mlp_recomputed", [](v1::JobSpec*) {}, false, Recompute::kMlp},
     {"block_recomputed", [](v1::JobSpec*) {}, true, Recompute::kBlock},

@@ -41,6 +41,12 @@ const Variant kVariants[] = {
      [](v1::JobSpec* spec) {
        SetLayers(spec, {"win", "cmp+sel"});
      }},
+    {"widths_of_the_paper",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_d_k(192);
+       spec->mutable_model()->set_d_v(128);
+       spec->mutable_model()->set_qk_norm(true);
+     }},
     {"documents", [](v1::JobSpec*) {}, true},
     {"block_recomputed", [](v1::JobSpec*) {}, true, Recompute::kBlock},
 };

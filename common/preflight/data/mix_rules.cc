@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
-#include "common/preflight/data_facts.h"
+#include "common/preflight/data/data_facts.h"
 
 namespace nsa {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/preflight/data_facts.h"
+#include "common/preflight/data/data_facts.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

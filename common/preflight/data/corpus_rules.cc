@@ -13,7 +13,7 @@
 #include "common/estimate/estimate.h"
 #include "common/job/data/large_data.h"
 #include "common/job/data/tokenizer_files.h"
-#include "common/preflight/data_facts.h"
+#include "common/preflight/data/data_facts.h"
 
 namespace nsa {
 namespace {

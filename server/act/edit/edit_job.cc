@@ -1,0 +1,122 @@
+#include "server/act/edit/edit_job.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/base/reason.h"
+#include "common/base/status.h"
+#include "common/preflight/labels.h"
+#include "server/act/edit/request_id.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr size_t kLongestNote = 1'000;  // bytes
+
+using Labels = google::protobuf::Map<std::string, std::string>;
+
+v1::JobEvent EventOf(Reason reason, std::string text) {
+  v1::JobEvent event;
+  event.set_reason(Word(reason));
+  event.set_text(std::move(text));
+  event.set_severity(v1::SEVERITY_INFO);
+  event.set_rank(-1);
+  return event;
+}
+
+absl::Status Check(const v1::EditJobRequest& request, const std::string& note) {
+  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  if (request.set_labels().empty() && request.remove_labels().empty() && note.empty()) {
+    return absl::InvalidArgumentError(
+        "request: says nothing of the job; set or remove a label, or write a note");
+  }
+  if (note.size() > kLongestNote) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("note: %d bytes (at most %d); shorten it", note.size(), kLongestNote));
+  }
+  for (const auto& [key, value] : request.set_labels()) {
+    if (IsLabel(key, value)) continue;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "set_labels: '%s' has %d and %d bytes (key 1 to %d, value at most %d); shorten it",
+        key.substr(0, kLongestLabelKey), key.size(), value.size(), kLongestLabelKey,
+        kLongestLabelValue));
+  }
+  for (const std::string& key : request.remove_labels()) {
+    if (!request.set_labels().contains(key)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("remove_labels: '", key, "' is also set; choose one"));
+  }
+  return absl::OkStatus();
+}
+
+// A sweep finds its jobs by the label `sweep`, and its table shows the labels that are named as
+// keys of the job file.
+absl::Status CheckOfSweep(const v1::JobSpec& spec, const std::string& key) {
+  if (!spec.has_sweep() || !(key == "sweep" || key.find('.') != std::string::npos)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("labels: '", key, "' belongs to the sweep ", spec.sweep().name(),
+                   ", which knows its jobs by it; choose another key"));
+}
+
+// Changes the labels; returns what has changed, for people.
+absl::StatusOr<std::vector<std::string>> ChangeLabels(const v1::EditJobRequest& request,
+                                                      v1::JobSpec* spec) {
+  std::vector<std::string> changes;
+  Labels& labels = *spec->mutable_labels();
+  const std::map<std::string, std::string> wanted(request.set_labels().begin(),
+                                                  request.set_labels().end());
+  for (const auto& [key, value] : wanted) {
+    NSA_RETURN_IF_ERROR(CheckOfSweep(*spec, key));
+    const auto had = labels.find(key);
+    if (had != labels.end() && had->second == value) continue;
+    changes.push_back(had == labels.end()
+                          ? absl::StrCat(key, "=", value)
+                          : absl::StrCat(key, "=", value, " (was ", had->second, ")"));
+    labels[key] = value;
+  }
+  for (const std::string& key : request.remove_labels()) {
+    NSA_RETURN_IF_ERROR(CheckOfSweep(*spec, key));
+    if (labels.erase(key) > 0) changes.push_back(absl::StrCat(key, " removed"));
+  }
+  if (labels.size() > kMostLabels) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("set_labels: the job would have %d labels (at most %d); remove some",
+                        labels.size(), kMostLabels));
+  }
+  return changes;
+}
+
+}  // namespace
+
+absl::StatusOr<JobPtr> EditJob(JobStore& store, const v1::EditJobRequest& request,
+                               const std::string& who, const std::string& only) {
+  const std::string note(absl::StripAsciiWhitespace(request.note()));
+  NSA_RETURN_IF_ERROR(Check(request, note));
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(request.job(), only));
+  v1::EditJobRequest asked = request;
+  asked.clear_request_id();
+  const auto change = [&](v1::StoredJob* stored,
+                          std::vector<v1::JobEvent>* events) -> absl::Status {
+    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> changes,
+                         ChangeLabels(request, stored->mutable_job()->mutable_spec()));
+    if (!changes.empty()) {
+      events->push_back(EventOf(Reason::kLabelsChanged,
+                                absl::StrCat(absl::StrJoin(changes, ", "), " (", who, ")")));
+    }
+    if (!note.empty())
+      events->push_back(EventOf(Reason::kNote, absl::StrCat(note, " (", who, ")")));
+    return absl::OkStatus();
+  };
+  return store.Update(
+      job->job().id(), change,
+      {.id = request.request_id(), .fingerprint = absl::StrCat("edit ", Fingerprint(asked))});
+}
+
+}  // namespace nsa::server

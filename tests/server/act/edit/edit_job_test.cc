@@ -1,0 +1,151 @@
+// Labels that change after the submit, and notes.
+#include "server/act/edit/edit_job.h"
+
+#include "gmock/gmock.h"
+#include "tests/server/act/harness.h"
+
+namespace nsa::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
+
+class EditJobTest : public Harness {
+ protected:
+  static v1::EditJobRequest Set(const std::string& job,
+                                const std::map<std::string, std::string>& labels,
+                                const std::vector<std::string>& removed = {}) {
+    v1::EditJobRequest request;
+    request.set_job(job);
+    request.mutable_set_labels()->insert(labels.begin(), labels.end());
+    request.mutable_remove_labels()->Assign(removed.begin(), removed.end());
+    return request;
+  }
+
+  static v1::EditJobRequest Note(const std::string& job, const std::string& text) {
+    v1::EditJobRequest request;
+    request.set_job(job);
+    request.set_note(text);
+    return request;
+  }
+
+  absl::Status Edit(const v1::EditJobRequest& request, const std::string& only = "") {
+    return EditJob(store(), request, "ada", only).status();
+  }
+
+  // The texts of the events with this reason.
+  std::vector<std::string> Texts(const std::string& id, const std::string& reason) {
+    std::vector<std::string> texts;
+    const auto events = store().Events(id, 0, 1000);
+    EXPECT_OK(events.status());
+    for (const v1::JobEvent& event : *events) {
+      if (event.reason() == reason) texts.push_back(event.text());
+    }
+    return texts;
+  }
+
+  std::vector<std::string> WithLabel(const std::string& key, const std::string& value) {
+    v1::ListJobsRequest request;
+    (*request.mutable_labels())[key] = value;
+    const auto list = control().List(request);
+    EXPECT_OK(list.status());
+    std::vector<std::string> ids;
+    for (const v1::Job& job : list->jobs()) ids.push_back(job.id());
+    return ids;
+  }
+};
+
+TEST_F(EditJobTest, LabelsAreSetChangedAndRemovedInAnyState) {
+  v1::JobSpec spec = Spec("demo");
+  (*spec.mutable_labels())["team"] = "text";
+  (*spec.mutable_labels())["draft"] = "yes";
+  const std::string id = Submit(spec);
+  ASSERT_OK(Edit(Set("demo", {{"team", "vision"}, {"run", "7"}}, {"draft", "unknown"})));
+  EXPECT_THAT(Get(id).spec().labels(),
+              UnorderedElementsAre(Pair("team", "vision"), Pair("run", "7")));
+  EXPECT_THAT(Texts(id, "LABELS_CHANGED"),
+              ElementsAre("run=7, team=vision (was text), draft removed (ada)"));
+  EXPECT_THAT(WithLabel("team", "vision"), ElementsAre(id));
+  EXPECT_THAT(WithLabel("team", "text"), IsEmpty());
+
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  ASSERT_OK(Edit(Set(id, {{"kept", ""}})));
+  EXPECT_EQ(Get(id).state(), v1::Job::STATE_STOPPED);
+  Restart();
+  EXPECT_THAT(Get(id).spec().labels(),
+              UnorderedElementsAre(Pair("team", "vision"), Pair("run", "7"), Pair("kept", "")));
+}
+
+TEST_F(EditJobTest, WhatChangesNothingLeavesNoEvent) {
+  v1::JobSpec spec = Spec("demo");
+  (*spec.mutable_labels())["team"] = "text";
+  const std::string id = Submit(spec);
+  ASSERT_OK(Edit(Set(id, {{"team", "text"}}, {"unknown"})));
+  EXPECT_THAT(Texts(id, "LABELS_CHANGED"), IsEmpty());
+}
+
+TEST_F(EditJobTest, ANoteIsOneEventHoweverOftenItIsSent) {
+  const std::string id = Submit(Spec("demo"));
+  v1::EditJobRequest request = Note(id, " a spike at 1,200 \n");
+  request.set_request_id("n1");
+  ASSERT_OK(Edit(request));
+  Restart();
+  ASSERT_OK(Edit(request)) << "the answer was lost and the request is sent again";
+  EXPECT_THAT(Texts(id, "NOTE"), ElementsAre("a spike at 1,200 (ada)"));
+  request.set_note("another");
+  EXPECT_THAT(Edit(request), StatusIs(absl::StatusCode::kAlreadyExists, HasSubstr("request_id")));
+  EXPECT_THAT(Texts(id, "NOTE"), ElementsAre("a spike at 1,200 (ada)"));
+}
+
+TEST_F(EditJobTest, RefusesWhatIsBeyondTheLimits) {
+  v1::JobSpec spec = Spec("demo");
+  for (int i = 0; i < 63; ++i) (*spec.mutable_labels())["k" + std::to_string(i)] = "v";
+  const std::string id = Submit(spec);
+  const auto refused = [&](const v1::EditJobRequest& request, const std::string& what) {
+    EXPECT_THAT(Edit(request), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what)));
+  };
+  refused(Set(id, {}), "request: says nothing");
+  refused(Note(id, " \n"), "request: says nothing");
+  refused(Note(id, std::string(1001, 'x')), "note: 1001 bytes (at most 1000)");
+  refused(Set(id, {{"", "v"}}), "set_labels: '' has 0 and 1 bytes");
+  refused(Set(id, {{std::string(64, 'k'), "v"}}), "has 64 and 1 bytes");
+  refused(Set(id, {{"k", std::string(257, 'v')}}), "has 1 and 257 bytes");
+  refused(Set(id, {{"a", "1"}}, {"a"}), "remove_labels: 'a' is also set");
+  refused(Set(id, {{"a", "1"}, {"b", "2"}}), "65 labels (at most 64)");
+  EXPECT_EQ(Get(id).spec().labels().size(), 63) << "a refused request changes nothing";
+  ASSERT_OK(Edit(Set(id, {{"a", "1"}, {"b", "2"}}, {"k0"}))) << "64 after the change";
+  ASSERT_OK(Edit(Note(id, std::string(1000, 'x'))));
+  v1::EditJobRequest long_id = Note(id, "x");
+  long_id.set_request_id(std::string(129, 'r'));
+  refused(long_id, "request_id: 129 bytes");
+}
+
+TEST_F(EditJobTest, TheLabelsOfASweepStay) {
+  v1::JobSpec spec = Spec("demo");
+  spec.mutable_sweep()->set_name("rates");
+  spec.mutable_sweep()->set_jobs(2);
+  (*spec.mutable_labels())["sweep"] = "rates";
+  (*spec.mutable_labels())["train.lr"] = "1e-3";
+  const std::string id = Submit(spec);
+  for (const auto& request : {Set(id, {{"sweep", "other"}}), Set(id, {}, {"sweep"}),
+                              Set(id, {{"train.lr", "2"}}), Set(id, {}, {"train.lr"})}) {
+    EXPECT_THAT(Edit(request), StatusIs(absl::StatusCode::kInvalidArgument,
+                                        HasSubstr("belongs to the sweep rates")));
+  }
+  ASSERT_OK(Edit(Set(id, {{"seen", "yes"}})));
+  const std::string alone = Submit(Spec("alone"));
+  ASSERT_OK(Edit(Set(alone, {{"sweep", "mine"}}))) << "it belongs to no sweep";
+}
+
+TEST_F(EditJobTest, AnothersJobDoesNotExist) {
+  const std::string id = Submit(Spec("demo"));
+  EXPECT_THAT(Edit(Note(id, "x"), "somebody"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Edit(Note("nothing", "x")), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(Texts(id, "NOTE"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace nsa::server
