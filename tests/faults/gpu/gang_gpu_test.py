@@ -8,6 +8,7 @@ bits; so does a run in which a rank is killed in the middle of a step. A checkpo
     tests/faults/gpu/gang_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
 import gzip
+import gzip
 import json
 import os
 import pathlib
@@ -40,7 +41,7 @@ def check_fewer_ranks(runner, whole, ranks, steps, batch):
     print(f"one rank: loss {one.losses()[0]:.6f} to {one.losses()[-1]:.6f}; another order of summation differs by {max(order):.2g}, "
           f"in the first step by {order[0]:.2g}")
     for size in sizes(ranks)[1:]:
-        other = whole if size == ranks else runner.run(f"{size}-ranks", size, batch, steps)
+        other = whole if size == ranks else runner.run(f"ranks-{size}", size, batch, steps)
         across = differences(one, other)
         print(f"{size} ranks, same global batch: largest difference {max(across):.2g}, in the first step {across[0]:.2g}")
         assert across[0] <= 2e-5 and max(across) <= TIMES * max(FLOOR, *order), f"{size} ranks differ by more than the order of summation"
@@ -135,7 +136,7 @@ def test(runner):
 
 def sums_milliseconds(runner, name, size, batch):
     """How long the sums of gradients take in a step of rank 0, hidden behind the backward pass or not, from a trace of three steps."""
-    out_dir = runner.submit(name, size, batch, 1_000_000, accumulate=1)
+    out_dir = runner.submit(name, size, batch, 2_000, accumulate=1)
     runner.wait_for_step(out_dir, 20)
     trace = runner.folder / f"{name}.json.gz"
     done = runner.service.ctl("profile", name, "--steps", "3", "-o", trace, timeout=120)
