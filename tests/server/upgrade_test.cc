@@ -149,7 +149,7 @@ TEST_F(ServerTest, ASpecThatIsOnlyPartlyUnderstoodIsRefused) {
           ++values;
         }
       });
-  EXPECT_EQ(sections, 12);
+  EXPECT_EQ(sections, 13);
   EXPECT_GE(values, 10);
   EXPECT_OK(TrySubmit(Spec("demo")).status());
 }

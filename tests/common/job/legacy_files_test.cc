@@ -230,14 +230,19 @@ TEST(PythonFiles, ThatOnlyChooseKernelsAreRefused) {
   }
 }
 
-TEST(PythonFiles, WithHeadsThatNoGpuKernelTakesAreRefusedByPreflight) {
-  const JobFile job = MustLoad(FileOf("base"));
-  const v1::PreflightReport report = Preflight(job.spec, {});
-  EXPECT_FALSE(report.accepted());
-  const v1::Finding* finding = FindingOf(report, "SHAPE_INVALID");
-  ASSERT_NE(finding, nullptr) << FormatReport(report, "base.yaml");
+TEST(PythonFiles, WithTheWidthsOfThePaperAreAcceptedAndOtherWideKeysRefused) {
+  v1::JobSpec spec = MustLoad(FileOf("base")).spec;
+  ASSERT_EQ(spec.model().d_k(), 192);
+  ASSERT_EQ(spec.model().d_v(), 128);
+  const v1::PreflightReport accepted = Preflight(spec, {});
+  EXPECT_TRUE(accepted.accepted()) << FormatReport(accepted, "base.yaml");
+  spec.mutable_model()->set_d_k(160);
+  const v1::PreflightReport refused = Preflight(spec, {});
+  EXPECT_FALSE(refused.accepted());
+  const v1::Finding* finding = FindingOf(refused, "SHAPE_INVALID");
+  ASSERT_NE(finding, nullptr) << FormatReport(refused, "base.yaml");
   EXPECT_EQ(finding->field(), "model.d_k");
-  EXPECT_THAT(finding->problem(), HasSubstr("192"));
+  EXPECT_THAT(finding->problem(), HasSubstr("160"));
 }
 
 TEST(PythonFiles, WithoutAKeyThatTheTrainerRequiredSaySo) {
