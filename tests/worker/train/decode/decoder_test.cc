@@ -102,7 +102,7 @@ v1::JobSpec RandomSpec(std::mt19937* engine) {
   model.set_n_layers(OneOf(engine, {1, 2, 3}));
   model.set_n_kv_groups(groups);
   model.set_n_heads(groups * OneOf(engine, {1, 2, 5}));
-  model.set_d_k(OneOf(engine, {16, 32, 192}));
+  model.set_d_k(OneOf(engine, {16, 32}));
   model.set_d_v(OneOf(engine, {16, 32}));
   nsa.set_d(d);
   nsa.set_l(d * OneOf(engine, {1, 2, 4, 5}));

@@ -92,6 +92,9 @@ inline constexpr Variant kVariants[] = {
      [](v1::JobSpec* spec) {
        spec->mutable_model()->set_d_k(192);
        spec->mutable_model()->set_d_v(128);
+       spec->mutable_model()->set_n_layers(1);  // phi's products grow with (l d_k)^2
+       spec->mutable_nsa()->set_l(4);
+       spec->mutable_nsa()->set_d(2);
        spec->mutable_nsa()->set_phi(v1::PHI_MLP);
        spec->mutable_nsa()->set_gate(v1::GATE_SIGMOID);
      }},
