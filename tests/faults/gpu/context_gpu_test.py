@@ -12,10 +12,8 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
-from gpu_jobs import check_equal, differences, main  # noqa: E402
+from gpu_jobs import check_equal, differences, main, order_bound  # noqa: E402
 
-# As in gang_gpu_test.py: the order of sums changes a loss by about 1e-6, and over the steps the difference grows with that of roundings.
-FLOOR, TIMES = 2e-4, 4
 LONG = 131072
 
 
@@ -23,7 +21,7 @@ def check_close(what, one, other, order):
     across = differences(one, other)
     print(f"{what}: largest difference {max(across):.2g}, in the first step {across[0]:.2g}; another order of sums {max(order):.2g}")
     print("  step by step: " + " ".join(f"{a:.1g}/{b:.1g}" for a, b in zip(across, order, strict=True)))
-    assert across[0] <= 2e-5 and max(across) <= TIMES * max(FLOOR, *order), f"{what}: differs by more than the order of sums"
+    assert across[0] <= 2e-5 and max(across) <= order_bound(order), f"{what}: differs by more than the order of sums"
 
 
 def check_ranks(name, outcome, ranks):
@@ -58,7 +56,7 @@ def test(runner):
             if size == ranks:
                 assert max(across) == 0 and rest.model() == shared.model(), "the same ranks give other bits"
             else:
-                assert across[0] <= 2e-5 and max(across) <= TIMES * max(FLOOR, *order)
+                assert across[0] <= 2e-5 and max(across) <= order_bound(order)
 
 
 def memory(outcome, rank):

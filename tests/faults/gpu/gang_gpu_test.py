@@ -19,13 +19,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
-from gpu_jobs import SHAPES, Outcome, check_equal, differences, gpus, main, running, steps_done  # noqa: E402
-
-# Arithmetic per token is the same for every number of GPUs, but sums over tokens are added in another order. That changes a loss by about
-# 1e-6, and the difference grows over the steps as roundings differ. The growth is measured on one GPU by splitting the batch into other
-# micro-batches, which changes nothing but the order of sums. Several GPUs may differ by at most TIMES times the larger of that difference
-# and FLOOR.
-FLOOR, TIMES = 2e-4, 4
+from gpu_jobs import SHAPES, Outcome, check_equal, differences, gpus, main, order_bound, running, steps_done  # noqa: E402
 
 
 def sizes(ranks):
@@ -44,7 +38,7 @@ def check_fewer_ranks(runner, whole, ranks, steps, batch):
         other = whole if size == ranks else runner.run(f"ranks-{size}", size, batch, steps)
         across = differences(one, other)
         print(f"{size} ranks, same global batch: largest difference {max(across):.2g}, in the first step {across[0]:.2g}")
-        assert across[0] <= 2e-5 and max(across) <= TIMES * max(FLOOR, *order), f"{size} ranks differ by more than the order of summation"
+        assert across[0] <= 2e-5 and max(across) <= order_bound(order), f"{size} ranks differ by more than the order of summation"
 
 
 def check_other_sizes(runner, whole, ranks, steps, batch, save_every):
@@ -61,7 +55,7 @@ def check_other_sizes(runner, whole, ranks, steps, batch, save_every):
         if size == ranks:
             assert max(across) == 0 and run.model() == whole.model(), "the same number of ranks gives other bits"
         else:
-            assert across[0] <= 2e-5 and max(across) <= TIMES * FLOOR, "another number of ranks differs by more than the order of summation"
+            assert across[0] <= 2e-5 and max(across) <= order_bound(), "another number of ranks differs by more than the order of summation"
 
 
 def stop_in_a_sum(runner, ranks, victim):
