@@ -80,10 +80,9 @@ void AddLabel(Cli* cli) {
        .group = "Jobs",
        .more =
            "KEY=VALUE sets a label, KEY- removes one; without either the labels are shown. A job "
-           "may "
-           "be in any state,\nand its training is not touched. `nsactl list --label KEY=VALUE` "
-           "finds "
-           "jobs by their labels. The labels by\nwhich a sweep knows its jobs cannot be changed.",
+           "may be in any state,\nand its training is not touched. `nsactl list --label KEY=VALUE` "
+           "finds jobs by their labels. The labels by\nwhich a sweep knows its jobs cannot be "
+           "changed.",
        .examples = "nsactl label demo\n"
                    "nsactl label demo team=vision draft-",
        .run = [flags](Session& session) { return Label(session, *flags); }});

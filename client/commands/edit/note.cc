@@ -41,10 +41,8 @@ void AddNote(Cli* cli) {
                 .what = "Write a note among the events of a job",
                 .group = "Jobs",
                 .more = "What you changed, tried or saw, in at most 1,000 bytes. It stays among "
-                        "the job's events "
-                        "with your name and the\ntime: `nsactl events` and `nsactl report` show "
-                        "it, and the page "
-                        "marks it in the curves.",
+                        "the job's events with your name and the\ntime: `nsactl events` and "
+                        "`nsactl report` show it, and the page marks it in the curves.",
                 .examples = "nsactl note demo \"loss spike at 1,200: learning rate too high?\"",
                 .run = [flags](Session& session) { return Note(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
