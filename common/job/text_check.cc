@@ -1,6 +1,8 @@
 #include "common/job/text_check.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
 
 #include "absl/strings/str_format.h"
 
@@ -49,6 +51,17 @@ bool IsUtf8(std::string_view text) {
     text.remove_prefix(length);
   }
   return true;
+}
+
+std::string WithUtf8Escapes(std::string_view value) {
+  std::string text;
+  while (!value.empty()) {
+    const size_t length = Utf8Length(value);
+    if (length == 0) text += '\xC2';  // U+0080 to U+00BF are 0xC2 and the byte itself
+    text += value.substr(0, std::max<size_t>(length, 1));
+    value.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return text;
 }
 
 std::optional<LoadError> CheckText(std::string_view* text) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "common/job/yaml_tree.h"
@@ -15,5 +16,10 @@ std::optional<LoadError> CheckText(std::string_view* text);
 
 // Whether all of the text is valid UTF-8.
 bool IsUtf8(std::string_view text);
+
+// A scalar as the YAML parser gives it, in UTF-8: yaml-cpp reads the escapes `\N` (U+0085) and `\_`
+// (U+00A0) as the single bytes 0x85 and 0xA0. In the file itself, which CheckText() has accepted,
+// no such byte stands alone.
+std::string WithUtf8Escapes(std::string_view value);
 
 }  // namespace nsa

@@ -55,7 +55,7 @@ class TreeBuilder : public YAML::EventHandler {
     RefuseAnchor(mark, anchor);
     RefuseTag(mark, tag);
     YamlNode node = Node(mark, YamlNode::Kind::kScalar);
-    node.scalar = value;
+    node.scalar = WithUtf8Escapes(value);
     node.quoted = tag == "!";
     Attach(std::move(node));
   }

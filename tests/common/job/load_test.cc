@@ -70,6 +70,19 @@ TEST(LoadYaml, KeepsThePlaceOfEveryKey) {
   EXPECT_EQ(result->places.at("train.betas[1]").line, 5);
 }
 
+TEST(LoadYaml, ReadsTheEscapesOfTwoSpacesAsUtf8) {
+  v1::JobSpec spec;
+  const auto result = LoadYamlText(R"(name: "a\_b"
+labels: {"\N": "\_é\_\N"}
+)",
+                                   "x.yaml", &spec);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(spec.name(),
+            "a\xC2\xA0"
+            "b");
+  EXPECT_EQ(spec.labels().at("\xC2\x85"), "\xC2\xA0é\xC2\xA0\xC2\x85");
+}
+
 TEST(LoadYaml, AcceptsAnEmptyFileAndEmptySections) {
   EXPECT_EQ(MustLoad("").ByteSizeLong(), 0u);
   EXPECT_EQ(MustLoad("# nothing\n").ByteSizeLong(), 0u);

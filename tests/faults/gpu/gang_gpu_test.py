@@ -8,7 +8,6 @@ bits; so does a run in which a rank is killed in the middle of a step. A checkpo
     tests/faults/gpu/gang_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
 import gzip
-import gzip
 import json
 import os
 import pathlib
