@@ -124,8 +124,8 @@ def check_trace(page, browser):
             assert "one at a time" in refused, refused
             browser.click("dialog button", "Cancel")
             return False
-        browser.until("document.querySelector('.timeline canvas') || document.querySelector('.recording .bad')", "the picture, or why there is none", 60)
-        failed = browser.text(".recording .bad")
+        browser.until("document.querySelector('.timeline canvas') || document.querySelector('.recording p.bad')", "the picture, or why there is none", 60)
+        failed = browser.text(".recording p.bad")
         assert not failed or "records another trace" in failed, failed
         return not failed
 
