@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -49,13 +50,31 @@ std::string Quoted(std::string_view text) {
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The name of a kernel as in its source: "_ZN3nsa4MarkEv" is "nsa::Mark()".
+// `name` of a function without its parameters, its type of result and "(anonymous namespace)::",
+// which make the names of kernels several lines long: "void nsa::Mark<(nsa::Branch)1>(int*)" is
+// "nsa::Mark<(nsa::Branch)1>".
+std::string WithoutParameters(std::string name) {
+  if (name.ends_with(')')) {
+    int depth = 0;
+    for (size_t i = name.size(); i-- > 0;) {
+      depth += name[i] == ')' ? 1 : name[i] == '(' ? -1 : 0;
+      if (depth == 0) {
+        name.resize(i);
+        break;
+      }
+    }
+  }
+  if (name.starts_with("void ")) name.erase(0, 5);
+  return absl::StrReplaceAll(name, {{"(anonymous namespace)::", ""}});
+}
+
+// The name of a kernel as in its source: "_ZN3nsa4MarkEPi" is "nsa::Mark".
 std::string Readable(const std::string& name) {
   int status = -1;
   char* const plain = name.compare(0, 2, "_Z") == 0
                           ? abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status)
                           : nullptr;
-  std::string text = status == 0 && plain != nullptr ? plain : name;
+  std::string text = status == 0 && plain != nullptr ? WithoutParameters(plain) : name;
   std::free(plain);
   if (text.size() > kLongestName) text = text.substr(0, kLongestName) + "...";
   return text;

@@ -84,10 +84,10 @@ TEST(Trace, SaysHowAKernelWasLaunchedAndReadsItsName) {
                                        .graph_node = 77});
   trace.Add({.kind = TraceKind::kGpuKernel,
              .track = kStreamTrack + 7,
-             .name = trace.Name("_ZN3nsa4MarkEv"),
+             .name = trace.Name("_ZN3nsa12_GLOBAL__N_14MarkILNS_6BranchE1ELi64EEEvPiPFvvE"),
              .launch = launch});
   const json kernel = Ranges(ReadBack(trace, {})).at(0);
-  EXPECT_EQ(kernel["name"], "nsa::Mark()");
+  EXPECT_EQ(kernel["name"], "nsa::Mark<(nsa::Branch)1, 64>") << "without its parameters";
   EXPECT_EQ(kernel["cat"], "gpu_kernel");
   EXPECT_EQ(kernel["tid"], 107);
   EXPECT_EQ(kernel["args"]["grid"], json({1, 2, 3}));
