@@ -1,6 +1,5 @@
 #include "common/job/text_check.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -56,10 +55,13 @@ bool IsUtf8(std::string_view text) {
 std::string WithUtf8Escapes(std::string_view value) {
   std::string text;
   while (!value.empty()) {
-    const size_t length = Utf8Length(value);
-    if (length == 0) text += '\xC2';  // U+0080 to U+00BF are 0xC2 and the byte itself
-    text += value.substr(0, std::max<size_t>(length, 1));
-    value.remove_prefix(std::max<size_t>(length, 1));
+    size_t length = Utf8Length(value);
+    if (length == 0) {
+      text += '\xC2';  // U+0080 to U+00BF are 0xC2 and the byte itself
+      length = 1;
+    }
+    text += value.substr(0, length);
+    value.remove_prefix(length);
   }
   return text;
 }
