@@ -3,6 +3,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/shares.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "common/job/load.h"
@@ -157,9 +158,9 @@ void ResolveDevice(bool has_gpu, v1::JobSpec* spec) {
     const bool cuda = runtime->device() == v1::DEVICE_CUDA;
     runtime->set_precision(cuda ? v1::PRECISION_BF16 : v1::PRECISION_FP32);
   }
-  if (runtime->device() == v1::DEVICE_CUDA) {
-    NSA_DEFAULT_(runtime, merge_micro_batches, DefaultMerge(*spec));
-  }
+  if (runtime->device() != v1::DEVICE_CUDA) return;
+  NSA_DEFAULT_(runtime, merge_micro_batches, DefaultMerge(*spec));
+  if (DefaultShards(*spec)) NSA_DEFAULT_(runtime, shard_optimizer, true);
 }
 #undef NSA_ABSENT_IF_ZERO_
 #undef NSA_DEFAULT_

@@ -91,8 +91,8 @@ absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
 void ApplyDefaults(v1::JobSpec* spec);
 
 // Sets the device if it is auto or absent (cuda with a GPU, otherwise cpu), the precision if it is
-// absent (bf16 on cuda, fp32 on cpu), and on cuda runtime.merge_micro_batches if it is absent
-// (common/estimate/passes.h).
+// absent (bf16 on cuda, fp32 on cpu), and on cuda what is absent of runtime.merge_micro_batches
+// (common/estimate/passes.h) and runtime.shard_optimizer (common/estimate/shares.h).
 void ResolveDevice(bool has_gpu, v1::JobSpec* spec);
 
 // A message as YAML that the loader can read.

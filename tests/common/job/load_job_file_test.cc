@@ -254,5 +254,28 @@ TEST(ResolveDevice, TakesTheGpuWhereThereIsOneAndThePrecisionThatFits) {
             std::pair(v1::DEVICE_CUDA, v1::PRECISION_FP32));
 }
 
+TEST(ResolveDevice, DividesTheStateOfMuonAmongTheGpusOfOneMachine) {
+  struct Case {
+    bool has_gpu, muon, want;
+    int gpus, nodes, context;
+  };
+  for (const Case& c : {Case{true, true, true, 2, 1, 1}, Case{true, true, true, 8, 1, 1},
+                        Case{true, true, false, 1, 1, 1}, Case{true, true, false, 2, 2, 1},
+                        Case{true, true, false, 2, 1, 2}, Case{true, false, false, 2, 1, 1},
+                        Case{false, true, false, 2, 1, 1}}) {
+    v1::JobSpec spec;
+    if (c.muon) spec.mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
+    spec.mutable_resources()->set_gpus(c.gpus);
+    spec.mutable_resources()->set_nodes(c.nodes);
+    spec.mutable_resources()->set_context_parallel(c.context);
+    ResolveDevice(c.has_gpu, &spec);
+    EXPECT_EQ(spec.runtime().shard_optimizer(), c.want) << spec.ShortDebugString();
+    v1::JobSpec whole = spec;
+    whole.mutable_runtime()->set_shard_optimizer(false);
+    ResolveDevice(c.has_gpu, &whole);
+    EXPECT_FALSE(whole.runtime().shard_optimizer()) << "the job file decides";
+  }
+}
+
 }  // namespace
 }  // namespace nsa

@@ -16,7 +16,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import SHAPES, Outcome, check_equal, differences, main, order_bound, steps_done  # noqa: E402
 
-SHARD, BF16 = "shard_optimizer: true", "gradient_precision: bf16"
+WHOLE, SHARD, BF16 = "shard_optimizer: false", "shard_optimizer: true", "gradient_precision: bf16"
+WHOLE_BF16, SHARD_BF16 = f"{WHOLE}, {BF16}", f"{SHARD}, {BF16}"
 MUON = "optimizer: muon"
 STEPS, SAVE_EVERY = 40, 20
 MIB = 1 << 20
@@ -88,22 +89,22 @@ def check_optimizer(runner, name, train, ranks, batch):
         assert all(outcome.losses(rank) == outcome.losses(0) for rank in range(ranks)), f"{name}-{what}: the ranks report different losses"
         return outcome
 
-    whole, divided = run("whole", ""), run("divided", SHARD)
+    whole, divided = run("whole", WHOLE), run("divided", SHARD)
     assert whole.losses()[-1] < whole.losses()[0], "it does not learn"
     check_equal(f"{name}: divided state twice", divided, run("divided-again", SHARD))
-    order = differences(run("other-order", "", apart=True), whole)
+    order = differences(run("other-order", WHOLE, apart=True), whole)
     rounding = order_bound(order)
     print(f"{name}: another order of summation differs by {max(order):.2g}")
     compare(f"{name}: divided against whole state", divided, whole, exact, rounding)
     check_memory(runner, whole, divided, ranks)
     middle = f"checkpoints/step-{SAVE_EVERY:08d}"
-    check_continues(runner, f"{name}-to-whole", divided.out_dir / middle, ranks, batch, divided, "", train, exact, rounding)
+    check_continues(runner, f"{name}-to-whole", divided.out_dir / middle, ranks, batch, divided, WHOLE, train, exact, rounding)
     check_continues(runner, f"{name}-to-divided", whole.out_dir / middle, ranks, batch, whole, SHARD, train, exact, rounding)
     check_continues(runner, f"{name}-to-one", divided.out_dir / middle, 1, batch, divided, SHARD, train, False, rounding)
 
-    bf16 = run("bf16", BF16)
-    check_equal(f"{name}: gradients in bf16 twice", bf16, run("bf16-again", BF16))
-    compare(f"{name}: gradients in bf16, divided against whole state", run("bf16-divided", f"{SHARD}, {BF16}"), bf16, exact, rounding)
+    bf16 = run("bf16", WHOLE_BF16)
+    check_equal(f"{name}: gradients in bf16 twice", bf16, run("bf16-again", WHOLE_BF16))
+    compare(f"{name}: gradients in bf16, divided against whole state", run("bf16-divided", SHARD_BF16), bf16, exact, rounding)
     across = differences(bf16, whole)
     print(f"{name}: gradients in bf16 against fp32: losses differ by at most {max(across):.2g}")
     assert 0 < max(across) <= BF16_ROUNDING and across[0] <= 2e-5, "not the rounding to bf16"
@@ -121,7 +122,7 @@ def test(runner):
 def bench(runner):
     """Three rounds of all settings, so that a slow minute of the machine does not count for one of them only."""
     ranks, seq_len = runner.options.ranks, SHAPES[runner.options.shape]["seq_len"]
-    settings = [(optimizer, runtime) for optimizer in ("", MUON) for runtime in ("", SHARD, BF16, f"{SHARD}, {BF16}")]
+    settings = [(optimizer, runtime) for optimizer in ("", MUON) for runtime in (WHOLE, SHARD, WHOLE_BF16, SHARD_BF16)]
     for sequences in (16, 2):
         runs = {setting: [] for setting in settings}
         for repeat in range(3):
