@@ -29,8 +29,8 @@ function axisText(mode, value) {
   return mode === 'tokens' ? `${short(value)} tokens` : `step ${value.toLocaleString('en-US')}`;
 }
 
-// Charts whose curves have changed. One is drawn a frame, so that no frame is late: those that show something else than before first, then those in view.
-// Where what is new takes less than half a pixel, a chart in view may wait, and those out of view wait until they come into view; but not longer than this.
+// Charts whose curves have changed. One is drawn a frame, so that no frame is late, and those in view are first. Where all that is new takes less than
+// half a pixel, a chart in view may wait; those out of view wait until they come into view; but no chart waits longer than this.
 const LONGEST_WAIT = { seen: 2000, hidden: 10_000 };  // milliseconds
 const waiting = new Set();
 let turn = 0;   // the frame that draws the next one
@@ -40,9 +40,9 @@ function nextWaiting() {
   const now = performance.now();
   let next = null;
   for (const chart of waiting) {
-    if (!chart.current) return chart;
     const wait = now - chart.drawn;
-    if (!next && (wait > LONGEST_WAIT.hidden || (chart.inView && (wait > LONGEST_WAIT.seen || chart.moves())))) next = chart;
+    if (!chart.plot || (chart.inView && (wait > LONGEST_WAIT.seen || chart.changes()))) return chart;
+    if (!next && (!chart.current || wait > LONGEST_WAIT.hidden)) next = chart;
   }
   return next;
 }
@@ -148,11 +148,20 @@ export class Chart {
     }
   }
 
-  // Whether the end of the curves has moved by half a pixel since they were drawn.
-  moves() {
+  // Whether the picture would be another one: what is new at the end takes half a pixel, or earlier points are others.
+  changes() {
+    const { curves, marks } = this.next;
+    if (!this.current || marks.length !== this.marks.length) return true;
     const x = this.plot.data[0];
-    const end = Math.max(...this.next.curves.map((curve) => curve.x[curve.x.length - 1]));
-    return Math.abs(end - x[x.length - 1]) * 2 * this.plot.width >= x[x.length - 1] - x[0];
+    const pixel = (x[x.length - 1] - x[0]) / this.plot.width;
+    return curves.some((curve, i) => {
+      const old = this.curves[i];
+      const count = old.x.length;
+      return Math.abs(curve.x[curve.x.length - 1] - old.x[count - 1]) >= pixel / 2 || [0.25, 0.5, 0.75].some((share) => {
+        const place = Math.floor(share * count);
+        return curve.x[place] !== old.x[place] || curve.y[place] !== old.y[place];
+      });
+    });
   }
 
   draw() {

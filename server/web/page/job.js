@@ -20,7 +20,7 @@ const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'bac
 export function jobPage(main, id) {
   const curves = new Curves(id, POINTS);
   // A closer look shows more than there is room for in the whole curve.
-  const group = new Group(() => curves.refine().then(showCurves, (error) => toast(error.message, true)));
+  const group = new Group(() => curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true)));
   const charts = {};
   let job = null;
   let events = [];
