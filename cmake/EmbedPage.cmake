@@ -1,5 +1,47 @@
 # Writes a C++ file with the files of the page, compressed. Run by CMake at build time:
-#   cmake -DOUT=page_assets.cc "-DFILES=a.js;b.css" -P EmbedPage.cmake
+#   cmake -DOUT=page_assets.cc "-DFILES=index.html;a.js;b.css" -P EmbedPage.cmake
+#
+# index.html names the other files in a folder whose name is a hash of them all, so browsers keep them and ask for nothing but index.html; and it lists
+# all modules, so that a browser without them asks for them at once instead of import by import.
+
+# Without name and time, so that the same files give the same bytes.
+function(compressed file out_hex)
+  execute_process(COMMAND gzip -9nc ${file} OUTPUT_FILE ${OUT}.gz COMMAND_ERROR_IS_FATAL ANY)
+  file(READ ${OUT}.gz hex HEX)
+  file(REMOVE ${OUT}.gz)
+  set(${out_hex} "${hex}" PARENT_SCOPE)
+endfunction()
+
+set(hashes "")
+foreach(file ${FILES})
+  file(SHA256 ${file} hash)
+  string(APPEND hashes ${hash})
+endforeach()
+string(SHA256 version "${hashes}")
+string(SUBSTRING ${version} 0 16 version)
+
+# index.html with the folder's name, and with the modules.
+foreach(file ${FILES})
+  get_filename_component(name ${file} NAME)
+  if(name STREQUAL "index.html")
+    file(READ ${file} index)
+    set(index_file ${file})
+  endif()
+endforeach()
+set(preloads "")
+foreach(file ${FILES})
+  get_filename_component(name ${file} NAME)
+  string(REPLACE "=\"${name}\"" "=\"${version}/${name}\"" index "${index}")
+  if(name MATCHES "\\.js$")
+    file(STRINGS ${file} exports REGEX "^export ")
+    if(exports)
+      string(APPEND preloads "<link rel=\"modulepreload\" href=\"${version}/${name}\">\n")
+    endif()
+  endif()
+endforeach()
+string(REPLACE "<script type=\"module\"" "${preloads}<script type=\"module\"" index "${index}")
+file(WRITE ${OUT}.html "${index}")
+
 set(rows "")
 set(arrays "")
 set(index 0)
@@ -10,9 +52,10 @@ foreach(file ${FILES})
   set(type_.js "text/javascript; charset=utf-8")
   set(type_.css "text/css; charset=utf-8")
   set(type_.svg "image/svg+xml")
-  # Without name and time, so that the same files give the same bytes.
-  execute_process(COMMAND gzip -9nc ${file} OUTPUT_FILE ${OUT}.gz COMMAND_ERROR_IS_FATAL ANY)
-  file(READ ${OUT}.gz hex HEX)
+  if(file STREQUAL index_file)
+    set(file ${OUT}.html)
+  endif()
+  compressed(${file} hex)
   file(SHA256 ${file} hash)
   string(SUBSTRING ${hash} 0 16 etag)
   string(REGEX REPLACE "(..)" "\\\\x\\1" bytes "${hex}")
@@ -22,11 +65,13 @@ foreach(file ${FILES})
   string(APPEND rows "    {\"/${name}\", \"${type_${ending}}\", \"\\\"${etag}\\\"\", {kFile${index}, sizeof(kFile${index}) - 1}},\n")
   math(EXPR index "${index} + 1")
 endforeach()
-file(REMOVE ${OUT}.gz)
+file(REMOVE ${OUT}.html)
 file(WRITE ${OUT} "#include \"server/web/assets.h\"
 
 namespace nsa::server {
 namespace {
+
+constexpr std::string_view kFolder = \"/${version}\";
 
 ${arrays}
 constexpr Asset kAssets[] = {
@@ -35,8 +80,13 @@ ${rows}};
 }  // namespace
 
 std::optional<Asset> FindAsset(std::string_view path) {
-  for (const Asset& asset : kAssets) {
-    if (asset.path == (path == \"/\" ? \"/index.html\" : path)) return asset;
+  const bool lasting = path.starts_with(kFolder);
+  if (lasting) path.remove_prefix(kFolder.size());
+  else if (path == \"/\") path = \"/index.html\";
+  for (Asset asset : kAssets) {
+    if (asset.path != path) continue;
+    asset.lasting = lasting;
+    return asset;
   }
   return std::nullopt;
 }

@@ -125,6 +125,7 @@ void MergeInto(const v1::CurveBucket& later, v1::CurveBucket* into) {
 
 std::vector<v1::CurveBucket> Widen(const std::vector<v1::CurveBucket>& buckets, int64_t width) {
   std::vector<v1::CurveBucket> wide;
+  wide.reserve(buckets.size());
   for (const v1::CurveBucket& bucket : buckets) {
     const int64_t start = BucketStart(bucket.first_step(), width);
     if (wide.empty() || BucketStart(wide.back().first_step(), width) != start) {

@@ -48,6 +48,8 @@ absl::StatusOr<std::vector<Body>> JobStore::ReadCurve(int64_t number, CurveKind 
                                           "step >= ? ORDER BY step"));
   rows.Bind(1, number).Bind(2, static_cast<int64_t>(kind)).Bind(3, from_step);
   std::vector<Body> bodies;
+  // A whole curve; growing it step by step takes longer than reading it.
+  if (IsBuckets(kind) && from_step == 0) bodies.reserve(LimitOf(kind) + 1);
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return bodies;

@@ -30,6 +30,7 @@ constexpr char kRequestMilliseconds[] = "2500";
 
 constexpr size_t kLongestShownHost = 64;
 constexpr int64_t kLargestBody = 16 << 10;
+constexpr size_t kLargestCopy = 16 << 10;
 
 std::string MachineName() {
   char name[HOST_NAME_MAX + 1] = {};
@@ -148,8 +149,13 @@ void Send(mg_connection* connection, const HttpReply& reply, bool head) {
       "\r\nContent-Type: ", reply.type, "\r\nX-Content-Type-Options: nosniff\r\n");
   for (const auto& [name, value] : reply.headers) absl::StrAppend(&text, name, ": ", value, "\r\n");
   if (reply.more == nullptr) absl::StrAppend(&text, "Content-Length: ", reply.body.size(), "\r\n");
-  absl::StrAppend(&text, "Connection: close\r\n\r\n", head ? "" : reply.body);
-  if (mg_write(connection, text.data(), text.size()) <= 0 || reply.more == nullptr || head) return;
+  absl::StrAppend(&text, "Connection: close\r\n\r\n");
+  // A small body goes with the header in one packet; a large one is not copied.
+  const bool apart = reply.body.size() > kLargestCopy;
+  if (!head && !apart) text += reply.body;
+  if (mg_write(connection, text.data(), text.size()) <= 0 || head) return;
+  if (apart && mg_write(connection, reply.body.data(), reply.body.size()) <= 0) return;
+  if (reply.more == nullptr) return;
   while (const std::optional<std::string> chunk = reply.more()) {
     if (mg_write(connection, chunk->data(), chunk->size()) <= 0) return;
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -98,9 +97,10 @@ Json SpecJson(const v1::JobSpec& spec) {
 }
 
 Json Columns(const std::vector<v1::CurveBucket>& buckets, int entry) {
-  Json mean = Json::array();
-  Json least = Json::array();
-  Json greatest = Json::array();
+  Json::array_t mean;
+  Json::array_t least;
+  Json::array_t greatest;
+  for (Json::array_t* column : {&mean, &least, &greatest}) column->reserve(buckets.size());
   for (const v1::CurveBucket& bucket : buckets) {
     const bool measured = entry < bucket.count_size() && bucket.count(entry) > 0;
     mean.push_back(measured ? Short(bucket.mean(entry), true) : Json());
@@ -298,10 +298,8 @@ Json CheckpointJson(const v1::CheckpointInfo& checkpoint) {
           {"error", checkpoint.error()}};
 }
 
-namespace {
-
-Json CurvesJson(const std::vector<v1::CurveBucket>& buckets,
-                std::span<const std::string_view> names) {
+Json GpusJson(const std::vector<v1::CurveBucket>& buckets) {
+  if (buckets.empty()) return Json::object();
   Json step = Json::array();
   Json time = Json::array();
   Json tokens = Json::array();
@@ -311,24 +309,14 @@ Json CurvesJson(const std::vector<v1::CurveBucket>& buckets,
     tokens.push_back(bucket.total_tokens());
   }
   Json values = Json::object();
-  for (size_t i = 0; i < names.size(); ++i) {
-    values[std::string(names[i])] = Columns(buckets, static_cast<int>(i));
+  for (size_t i = 0; i < std::size(kGpuValues); ++i) {
+    values[std::string(kGpuValues[i])] = Columns(buckets, static_cast<int>(i));
   }
-  return {{"width", buckets.empty() ? 1 : buckets.front().width()},
+  return {{"width", buckets.front().width()},
           {"step", std::move(step)},
           {"time", std::move(time)},
           {"tokens", std::move(tokens)},
           {"values", std::move(values)}};
-}
-
-}  // namespace
-
-Json StepsJson(const std::vector<v1::CurveBucket>& buckets) {
-  return CurvesJson(buckets, kStepValues);
-}
-
-Json GpusJson(const std::vector<v1::CurveBucket>& buckets) {
-  return buckets.empty() ? Json::object() : CurvesJson(buckets, kGpuValues);
 }
 
 Json LayersJson(const std::vector<v1::CurveBucket>& buckets) {

@@ -37,10 +37,8 @@ Json NodeJson(const v1::Node& node, const std::map<std::string, std::string>& na
 Json EventJson(const v1::JobEvent& event);
 Json CheckpointJson(const v1::CheckpointInfo& checkpoint);
 
-// Curves by steps: {width, step[], time[], tokens[], values: {name: {mean[], min[], max[]}}}.
-Json StepsJson(const std::vector<v1::CurveBucket>& buckets);
-
-// The same of the job's GPUs, with kGpuValues. {} when nothing was measured.
+// Curves of the job's GPUs by steps, with kGpuValues: {width, step[], time[], tokens[], values:
+// {name: {mean[], min[], max[]}}}. {} when nothing was measured. curve_text.h has the job's own.
 Json GpusJson(const std::vector<v1::CurveBucket>& buckets);
 
 // Heat maps: {width, layers, step[], values: {name: [layer][bucket]}}. Of gate_collapse the

@@ -16,11 +16,13 @@
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
 #include "server/watch/nodes_view.h"
+#include "server/web/curve_text.h"
 #include "server/web/selection.h"
 
 namespace nsa::server {
 namespace {
 
+constexpr int64_t kWidestBucket = int64_t{1} << 40;
 constexpr int kEventsOfFleet = 60;
 constexpr int kEventsRead = 5'000;
 constexpr size_t kEventsOfJob = 500;
@@ -61,9 +63,13 @@ absl::StatusOr<std::vector<v1::CurveBucket>> BucketsFor(const Web::Parts& parts,
                                                         const HttpRequest& request) {
   NSA_ASSIGN_OR_RETURN(const int64_t from, NumberIn(request, "from", 0, INT64_MAX));
   NSA_ASSIGN_OR_RETURN(const int64_t points, NumberIn(request, "points", 0, kStepBuckets));
+  NSA_ASSIGN_OR_RETURN(const int64_t least, NumberIn(request, "width", 1, kWidestBucket));
   NSA_ASSIGN_OR_RETURN(auto buckets, parts.store.Buckets(job, kind, from));
-  if (points == 0) return buckets;
-  return Widen(buckets, WidthFor(buckets, static_cast<size_t>(points)));
+  if (buckets.empty()) return buckets;
+  const int64_t kept = std::max<int64_t>(buckets.front().width(), 1);
+  int64_t width = points == 0 ? kept : WidthFor(buckets, static_cast<size_t>(points));
+  while (width < least) width *= 2;
+  return width == kept ? std::move(buckets) : Widen(buckets, width);
 }
 
 // The job from whose checkpoint this one was forked, and the checkpoint's step; null when it is not
@@ -206,13 +212,13 @@ absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job) {
   return json;
 }
 
-absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
-                                const HttpRequest& request) {
+absl::StatusOr<std::string> CurvesView(const Web::Parts& parts, const std::string& job,
+                                       const HttpRequest& request) {
   NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kSteps, request));
   NSA_ASSIGN_OR_RETURN(const auto evals, parts.store.Marks(job, CurveKind::kEval));
   NSA_ASSIGN_OR_RETURN(const auto starts, parts.store.Marks(job, CurveKind::kStart));
   NSA_ASSIGN_OR_RETURN(const auto checkpoints, parts.store.Marks(job, CurveKind::kCheckpoint));
-  Json json = StepsJson(buckets);
+  Json json;
   json["evals"] = EvalsJson(evals);
   json["val_sets"] = ValSetCurvesJson(evals);
   Json marks = Json::array();
@@ -232,7 +238,11 @@ absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
                      {"text", saved.error().empty() ? "checkpoint" : saved.error()}});
   }
   json["marks"] = std::move(marks);
-  return json;
+  // One object of both.
+  std::string text = StepsText(buckets);
+  text.back() = ',';
+  text.append(Text(json), 1);
+  return text;
 }
 
 absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,

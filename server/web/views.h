@@ -46,9 +46,11 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
 // was forked from, or null.
 absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job);
 
-// ?from=STEP: only buckets from this one on; ?points=N: at most N buckets.
-absl::StatusOr<Json> CurvesView(const Web::Parts& parts, const std::string& job,
-                                const HttpRequest& request);
+// ?from=STEP: only buckets from this one on; ?points=N: at most N buckets; ?width=STEPS: of at
+// least so many steps, so that buckets from STEP on continue those that were sent before. The
+// curves are text: StepsText with evals, val_sets and marks.
+absl::StatusOr<std::string> CurvesView(const Web::Parts& parts, const std::string& job,
+                                       const HttpRequest& request);
 absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
                                 const HttpRequest& request);
 

@@ -47,11 +47,15 @@ int HttpStatus(const absl::Status& status) {
   }
 }
 
-HttpReply ReplyOf(const absl::StatusOr<Json>& json) {
-  if (json.ok()) return {.body = Text(*json), .headers = {{"Cache-Control", "no-store"}}};
+HttpReply TextReply(absl::StatusOr<std::string> json) {
+  if (json.ok()) return {.body = *std::move(json), .headers = {{"Cache-Control", "no-store"}}};
   return {.status = HttpStatus(json.status()),
           .body = Text(Json{{"error", std::string(json.status().message())}}),
           .headers = {{"Cache-Control", "no-store"}}};
+}
+
+HttpReply ReplyOf(const absl::StatusOr<Json>& json) {
+  return TextReply(json.ok() ? absl::StatusOr<std::string>(Text(*json)) : json.status());
 }
 
 // A page of another site can make a browser send requests to this port. It cannot read the answer,
@@ -110,9 +114,10 @@ HttpReply Web::File(const HttpRequest& request) const {
     return {.status = asset.has_value() ? 405 : 404, .type = kText, .body = "not found\n"};
   }
   HttpReply reply{.type = std::string(asset->type), .body = {}};
-  // The browser asks each time whether its copy is current, so a new version is seen at once.
+  // The browser asks each time whether its copy of index.html is current, so a new version is seen
+  // at once; what that names it need not ask for again.
   reply.headers = {{"ETag", std::string(asset->etag)},
-                   {"Cache-Control", "no-cache"},
+                   {"Cache-Control", asset->lasting ? "max-age=31536000, immutable" : "no-cache"},
                    {"Vary", "Accept-Encoding"}};
   if (request.Header("if-none-match") == asset->etag) {
     reply.status = 304;
@@ -177,7 +182,7 @@ HttpReply Web::Api(const HttpRequest& request) {
   if (what == "stream") return StreamReply(parts_, request, streams_);
   if (what == "jobs" && !job.empty()) {
     if (part.empty()) return ReplyOf(JobView(parts_, job));
-    if (part == "curves") return ReplyOf(CurvesView(parts_, job, request));
+    if (part == "curves") return TextReply(CurvesView(parts_, job, request));
     if (part == "layers") return ReplyOf(LayersView(parts_, job, request));
     if (part == "gpus") return ReplyOf(GpusView(parts_, job, request));
     if (part == "samples") return ReplyOf(SamplesView(parts_, job, request));

@@ -23,7 +23,10 @@ async function answer(response) {
 
 export async function get(path, parameters = {}) {
   const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== '' && value !== undefined));
-  return answer(await fetch(`${BASE}${path}${query.size ? `?${query}` : ''}`));
+  const url = `${BASE}${path}${query.size ? `?${query}` : ''}`;
+  const asked = window.early.get(url);  // once, by early.js
+  window.early.delete(url);
+  return answer(await (asked || fetch(url)));
 }
 
 function headers(more = {}) {

@@ -1,5 +1,6 @@
 // The frame around the pages: routes, colours, token, keyboard.
 import { hasToken, setToken } from './api.js';
+import { drawWaiting } from './chart.js';
 import { replace, toast } from './dom.js';
 import { askToken, showHelp } from './dialogs.js';
 import { fleetPage } from './fleet.js';
@@ -61,7 +62,11 @@ function showIn(theme) {
   document.documentElement.dataset.theme = theme;
   document.dispatchEvent(new Event('theme'));
 }
-addEventListener('beforeprint', () => { colours = document.documentElement.dataset.theme; if (colours !== 'light') showIn('light'); });
+addEventListener('beforeprint', () => {
+  colours = document.documentElement.dataset.theme;
+  if (colours !== 'light') showIn('light');
+  drawWaiting();
+});
 addEventListener('afterprint', () => { if (colours && colours !== 'light') showIn(colours); });
 
 document.getElementById('help').addEventListener('click', showHelp);

@@ -29,10 +29,54 @@ function axisText(mode, value) {
   return mode === 'tokens' ? `${short(value)} tokens` : `step ${value.toLocaleString('en-US')}`;
 }
 
+// Charts whose curves have changed. One is drawn a frame, so that no frame is late, and those in view are first. Where all that is new takes less than
+// half a pixel, a chart in view may wait; those out of view wait until they come into view; but no chart waits longer than this.
+const LONGEST_WAIT = { seen: 2000, hidden: 10_000 };  // milliseconds
+const waiting = new Set();
+let turn = 0;   // the frame that draws the next one
+let timer = 0;  // looks again when none may be drawn yet
+
+function nextWaiting() {
+  const now = performance.now();
+  let next = null;
+  for (const chart of waiting) {
+    const wait = now - chart.drawn;
+    if (!chart.plot || (chart.inView && (wait > LONGEST_WAIT.seen || chart.changes()))) return chart;
+    if (!next && (!chart.current || wait > LONGEST_WAIT.hidden)) next = chart;
+  }
+  return next;
+}
+
+function awaitTurn() {
+  if (turn || waiting.size === 0) return;
+  clearTimeout(timer);
+  if (nextWaiting()) turn = requestAnimationFrame(takeTurn);
+  else timer = setTimeout(awaitTurn, LONGEST_WAIT.seen / 4);
+}
+
+function takeTurn() {
+  turn = 0;
+  const chart = nextWaiting();
+  if (chart) chart.draw();
+  awaitTurn();
+}
+
+// Paper has what is out of view, too.
+export function drawWaiting() {
+  for (const chart of [...waiting]) chart.draw();
+}
+
+const views = new IntersectionObserver((entries) => {
+  for (const entry of entries) if (entry.target.chart) entry.target.chart.inView = entry.isIntersecting;
+  awaitTurn();
+}, { rootMargin: '200px' });
+
 // Charts that are zoomed and pointed at together.
 export class Group {
-  constructor() {
+  // `zoomed` is called when a part is chosen.
+  constructor(zoomed = () => {}) {
     this.charts = new Set();
+    this.zoomed = zoomed;
     this.zoom = null;
     this.sync = uPlot.sync(`group${Math.random()}`);
   }
@@ -40,12 +84,13 @@ export class Group {
   zoomTo(from, to) {
     this.zoom = from === null ? null : [from, to];
     for (const chart of this.charts) chart.applyZoom();
+    if (this.zoom) this.zoomed();
   }
 }
 
 export class Chart {
-  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `binary`: its numbers are powers of two.
-  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, binary = false }) {
+  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `binary`: its numbers are powers of two; `big`: it is two columns wide.
+  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, binary = false, big = false }) {
     this.group = group;
     this.title = title;
     this.format = format;
@@ -56,8 +101,15 @@ export class Chart {
     this.values = h('div', { class: 'values' });
     this.holder = h('div', { class: 'plot' });
     this.empty = h('p', { class: 'empty' }, 'nothing yet');
-    this.element = h('figure', { class: 'chart', 'aria-label': title },
+    this.element = h('figure', { class: big ? 'chart big' : 'chart', 'aria-label': title },
       h('figcaption', {}, h('span', { class: 'title' }, title), note && h('span', { class: 'note' }, note), this.values), this.holder, this.empty);
+    this.holder.style.minHeight = `${height}px`;  // what is below does not move when the chart is drawn
+    this.layout = '';
+    this.current = false;  // the drawing has the present layout
+    this.inView = false;
+    this.drawn = 0;        // when, in milliseconds of performance.now()
+    this.element.chart = this;
+    views.observe(this.element);
     group.charts.add(this);
     this.observer = new ResizeObserver(() => this.resize());
     this.observer.observe(this.holder);
@@ -65,25 +117,59 @@ export class Chart {
 
   close() {
     this.observer.disconnect();
+    views.unobserve(this.element);
+    waiting.delete(this);
     this.group.charts.delete(this);
     if (this.plot) this.plot.destroy();
     this.plot = null;
   }
 
-  // `curves`: [{name, color, x, y, min, max, dots, dashed}]; `mode`: step, tokens, time or elapsed; `marks`: [{x, kind, text}].
+  // `curves`: [{name, color, x, y, min, max, dots, dashed}]; `mode`: step, tokens, time or elapsed; `marks`: [{x, kind, text}]. They are drawn in one of
+  // the next frames; the first chart of a page at once.
   show({ curves, mode, log = false, marks = [] }) {
     const drawn = curves.filter((curve) => curve.x.length > 0 && curve.y.some((value) => Number.isFinite(value)));
     this.empty.hidden = drawn.length > 0;
     this.holder.hidden = drawn.length === 0;
-    this.curves = drawn;
     this.values.classList.toggle('many', drawn.length > 3);
-    this.marks = marks;
     if (drawn.length === 0) {
+      waiting.delete(this);
       replace(this.values);
       return;
     }
     const layout = JSON.stringify([mode, log, drawn.map((curve) => [curve.name, curve.color, !!curve.min, curve.dots, curve.dashed])]);
-    const data = this.align(drawn);
+    this.next = { curves: drawn, mode, log, marks, layout };
+    this.current = !!this.plot && layout === this.layout;
+    if (!this.plot && !turn && waiting.size === 0) {
+      this.draw();
+      turn = requestAnimationFrame(() => { turn = requestAnimationFrame(takeTurn); });
+    } else {
+      waiting.add(this);
+      awaitTurn();
+    }
+  }
+
+  // Whether the picture would be another one: what is new at the end takes half a pixel, or earlier points are others.
+  changes() {
+    const { curves, marks } = this.next;
+    if (!this.current || marks.length !== this.marks.length) return true;
+    const x = this.plot.data[0];
+    const pixel = (x[x.length - 1] - x[0]) / this.plot.width;
+    return curves.some((curve, i) => {
+      const old = this.curves[i];
+      const count = old.x.length;
+      return Math.abs(curve.x[curve.x.length - 1] - old.x[count - 1]) >= pixel / 2 || [0.25, 0.5, 0.75].some((share) => {
+        const place = Math.floor(share * count);
+        return curve.x[place] !== old.x[place] || curve.y[place] !== old.y[place];
+      });
+    });
+  }
+
+  draw() {
+    waiting.delete(this);
+    const { curves, mode, log, marks, layout } = this.next;
+    this.curves = curves;
+    this.marks = marks;
+    const data = this.align(curves);
     if (!this.plot || layout !== this.layout) {
       if (this.plot) this.plot.destroy();
       this.mode = mode;
@@ -94,8 +180,10 @@ export class Chart {
       this.plot.setData(data, !this.group.zoom);
       if (this.group.zoom) this.plot.redraw();
     }
+    this.current = true;
+    this.drawn = performance.now();
     this.applyZoom();
-    this.showValues(null);
+    this.showValues(this.plot.cursor.idx);
   }
 
   // uPlot wants one x for all curves. A curve has three columns when it has a band.
@@ -214,6 +302,7 @@ export class Chart {
         continue;
       }
       ctx.setLineDash([4 * ratio, 3 * ratio]);
+      ctx.lineDashOffset = mark.kind === 'stop' ? 3.5 * ratio : 0;  // a stop and the restart at the same place are both seen
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);

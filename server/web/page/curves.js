@@ -2,11 +2,21 @@
 import { get } from './api.js';
 
 export class Curves {
+  // At most `points` buckets are read at first, and up to twice as many are kept; 0: all that there are.
   constructor(id, points = 0) {
     this.id = id;
     this.points = points;
     this.data = null;
     this.reading = null;
+    this.closer = false;  // the next read is of everything
+  }
+
+  // For a closer look: reads all buckets that there are, from now on.
+  async refine() {
+    if (this.points === 0) return;
+    this.points = 0;
+    this.closer = true;
+    await this.refresh();
   }
 
   // Reads what has been added. A request that comes while another is read is answered by one more afterwards.
@@ -26,28 +36,28 @@ export class Curves {
 
   async read(all) {
     const old = this.data;
-    const partly = old && !all && !this.points && old.step.length > 1;
-    const from = partly ? old.first : 0;
-    const fresh = await get(`jobs/${this.id}/curves`, partly ? { from } : { points: this.points || '' });
-    // A bucket begins one step after the one before it ended; the last one may still grow.
-    if (partly && fresh.width === old.width && fresh.step.length > 0 && fresh.step.length < old.step.length) {
-      this.append(old, fresh, from);
-    } else if (partly) {
-      this.data = await get(`jobs/${this.id}/curves`);
-    } else {
-      this.data = fresh;
-    }
-    for (const value of Object.values(this.data.values)) {
-      value.min = value.min.map((least, i) => (least === null ? value.mean[i] : least));
-      value.max = value.max.map((greatest, i) => (greatest === null ? value.mean[i] : greatest));
-    }
+    const partly = old && !all && !this.closer && old.step.length > 1 && (this.points === 0 || old.step.length <= 2 * this.points);
+    this.closer = false;
+    if (!partly || !this.append(old, await this.ask({ from: old.first, width: old.width }))) this.data = await this.ask({ points: this.points || '' });
     const count = this.data.step.length;
     // The last two buckets are read again: the last may have grown, and a restart may have dropped it.
     this.data.first = count > 2 ? this.data.step[count - 3] + 1 : 0;
     return this.data;
   }
 
-  append(old, fresh, from) {
+  async ask(parameters) {
+    const data = await get(`jobs/${encodeURIComponent(this.id)}/curves`, parameters);
+    for (const value of Object.values(data.values)) {
+      value.min = value.min.map((least, i) => (least === null ? value.mean[i] : least));
+      value.max = value.max.map((greatest, i) => (greatest === null ? value.mean[i] : greatest));
+    }
+    return data;
+  }
+
+  // False when `fresh` does not continue `old`: the coordinator has made wider buckets meanwhile, or has others.
+  append(old, fresh) {
+    if (fresh.width !== old.width || fresh.step.length === 0 || fresh.step.length >= old.step.length) return false;
+    const from = old.first;
     let keep = old.step.length;
     while (keep > 0 && old.step[keep - 1] >= from) --keep;
     for (const name of ['step', 'time', 'tokens']) old[name] = old[name].slice(0, keep).concat(fresh[name]);
@@ -58,6 +68,7 @@ export class Curves {
     old.evals = fresh.evals;
     old.val_sets = fresh.val_sets;
     old.marks = fresh.marks;
+    return true;
   }
 
   // The places of the buckets on an axis.

@@ -46,6 +46,14 @@ export function update(element, ...children) {
   return element;
 }
 
+// When what was changed is on the screen; soon, when the window is hidden and nothing is drawn.
+export function painted() {
+  return new Promise((done) => {
+    requestAnimationFrame(() => setTimeout(done));
+    setTimeout(done, 300);
+  });
+}
+
 const SVG = 'http://www.w3.org/2000/svg';
 
 export function svg(tag, attributes = {}, ...children) {

@@ -5,15 +5,22 @@ import { number } from './format.js';
 const ROW = 14;
 const LONGEST = 260;
 
-function mix(stops, share) {
-  const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
-  const low = Math.min(Math.floor(place), stops.length - 2);
-  const part = place - low;
-  return stops[low].map((value, i) => Math.round(value + (stops[low + 1][i] - value) * part));
-}
+const SHADES = 256;
 
-function stops() {
-  return ['--heat0', '--heat1', '--heat2', '--heat3'].map((name) => color(name).match(/\w\w/g).map((pair) => parseInt(pair, 16)));
+// The colours from the lowest value to the highest: red, green and blue of each shade. They are those of the theme.
+let made = { theme: '', colours: null };
+function ramp() {
+  const { theme } = document.documentElement.dataset;
+  if (made.theme === theme) return made.colours;
+  const stops = ['--heat0', '--heat1', '--heat2', '--heat3'].map((name) => color(name).match(/\w\w/g).map((pair) => parseInt(pair, 16)));
+  const colours = new Uint8ClampedArray(3 * SHADES);
+  for (let shade = 0; shade < SHADES; ++shade) {
+    const place = shade / (SHADES - 1) * (stops.length - 1);
+    const low = Math.min(Math.floor(place), stops.length - 2);
+    for (let i = 0; i < 3; ++i) colours[3 * shade + i] = Math.round(stops[low][i] + (stops[low + 1][i] - stops[low][i]) * (place - low));
+  }
+  made = { theme, colours };
+  return colours;
 }
 
 export class Heat {
@@ -57,14 +64,17 @@ export class Heat {
     this.canvas.style.height = `${row * Math.max(layers.length, 1)}px`;
     const ctx = this.canvas.getContext('2d');
     const image = ctx.createImageData(columns, this.canvas.height);
-    const ramp = stops();
+    const colours = ramp();
+    const scale = (SHADES - 1) / (this.high - this.low);
     // What is not measured at every step (an audit) holds until it is measured again.
     layers.forEach((values, layer) => { let last = null; values.forEach((measured, i) => {
       const value = measured ?? last;
       last = value;
       if (value === null) return;
-      const [red, green, blue] = mix(ramp, (value - this.low) / (this.high - this.low));
-      image.data.set([red, green, blue, 255], 4 * (layer * columns + i));
+      const shade = 3 * Math.min(Math.max(Math.round((value - this.low) * scale), 0), SHADES - 1);
+      const pixel = 4 * (layer * columns + i);
+      for (let k = 0; k < 3; ++k) image.data[pixel + k] = colours[shade + k];
+      image.data[pixel + 3] = 255;
     }); });
     ctx.putImageData(image, 0, 0);
   }

@@ -3,7 +3,7 @@ import { follow, get, post, requestId } from './api.js';
 import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
 import { change, setTokenFile } from './dialogs.js';
-import { h, replace, toast, update } from './dom.js';
+import { h, painted, replace, toast, update } from './dom.js';
 import { ago, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
@@ -13,12 +13,14 @@ import { badge, isActive, labels, progress } from './rows.js';
 import { samplesSection } from './samples.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
+const POINTS = 1024;  // as many as a chart has pixels; early.js asks for them, too
 const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'backward', '--c4'], ['optimizer_seconds', 'optimizer', '--c3'],
   ['communication_seconds', 'communication', '--c2'], ['data_seconds', 'data', '--c6']];
 
 export function jobPage(main, id) {
-  const curves = new Curves(id);
-  const group = new Group();
+  const curves = new Curves(id, POINTS);
+  // A closer look shows more than there is room for in the whole curve.
+  const group = new Group(() => curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true)));
   const charts = {};
   let job = null;
   let events = [];
@@ -109,8 +111,7 @@ export function jobPage(main, id) {
     const shared = { mode, marks: marks() };
     const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, format: number }).show({ ...shared, log, curves: [curve('training', 'loss', '--c1'), ...evals, ...before('loss')] });
-    charts.loss.element.classList.add('big');
+    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, big: true, format: number }).show({ ...shared, log, curves: [curve('training', 'loss', '--c1'), ...evals, ...before('loss')] });
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
     chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1'), ...before('tokens_per_second')] });
@@ -251,13 +252,22 @@ export function jobPage(main, id) {
 
   async function load() {
     try {
-      const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`), curves.refresh(true)]);
+      const reading = curves.refresh(true);
+      reading.catch(() => {});  // told below
+      const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`)]);
       if (closed) return;
       job = found;
       events = list.events;
       setTokenFile(found.token_file);
-      showJob();
+      showHead();
+      showFigures();
+      await reading;
+      if (closed) return;
       showCurves();
+      showFigures();
+      await painted();  // the rest of the page may be later than the curves
+      if (closed) return;
+      details.show(job, events);
       readParents().catch(() => {});  // they may have been deleted meanwhile
       refreshGpus().catch((error) => toast(error.message, true));
       attention.refresh();

@@ -1,7 +1,10 @@
 // What the page is told of machines and of named validation sets.
 #include "server/web/json.h"
 
+#include <cmath>
+
 #include "gtest/gtest.h"
+#include "server/web/curve_text.h"
 
 namespace nsa::server {
 namespace {
@@ -32,6 +35,42 @@ TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
   node.mutable_info()->add_gpus();
   const Json gpu = NodeJson(node)["gpus"][0];
   for (const char* unknown : {"use", "celsius", "watts"}) EXPECT_TRUE(gpu[unknown].is_null());
+}
+
+v1::WorkerRecord Step(int64_t step, float loss) {
+  v1::WorkerRecord record;
+  record.set_unix_nanos(step * 1'000'000'000);
+  record.mutable_step()->set_step(step);
+  record.mutable_step()->set_total_tokens(32 * step);
+  record.mutable_step()->set_loss(loss);
+  record.mutable_step()->set_learning_rate(1e-45);
+  record.mutable_step()->mutable_times()->set_step_seconds(1e30);
+  return record;
+}
+
+TEST(StepsText, HasTheMeanAndTheSpreadOfEachValue) {
+  v1::CurveBucket wide = StepBucket(Step(1, 2.5F));
+  wide.set_width(2);
+  MergeInto(StepBucket(Step(2, 1.5F)), &wide);
+  const Json json = Json::parse(StepsText({wide, StepBucket(Step(3, std::nanf("")))}));
+  EXPECT_EQ(json["width"], 2);
+  EXPECT_EQ(json["step"], Json::parse("[2, 3]"));
+  EXPECT_EQ(json["time"], Json::parse("[2000, 3000]"));
+  EXPECT_EQ(json["tokens"], Json::parse("[64, 96]"));
+  ASSERT_EQ(json["values"].size(), std::size(kStepValues));
+  EXPECT_EQ(json["values"]["loss"],
+            Json::parse(R"({"mean": [2.0, null], "min": [1.5, null], "max": [2.5, null]})"));
+  for (const auto& [name, value] : {std::pair{"learning_rate", 1e-45F}, {"step_seconds", 1e30F}}) {
+    EXPECT_EQ(json["values"][name]["mean"][0].get<float>(), value) << name;
+    EXPECT_TRUE(json["values"][name]["min"][0].is_null()) << name;
+  }
+}
+
+TEST(StepsText, IsWholeWithoutABucket) {
+  const Json json = Json::parse(StepsText({}));
+  EXPECT_EQ(json["width"], 1);
+  EXPECT_EQ(json["step"], Json::array());
+  EXPECT_EQ(json["values"]["skipped_nonfinite"]["max"], Json::array());
 }
 
 TEST(GpusJson, HasTheMeanAndTheSpreadOfEachValue) {

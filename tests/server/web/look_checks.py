@@ -38,10 +38,13 @@ def check_print(page, browser):
     """On paper there is everything that can be read and nothing that can be pressed, in light colours, and nothing is cut at the edge of A4."""
     browser.open(f"#/job/{page.job}", "dark")
     browser.until("document.querySelectorAll('.chart canvas').length >= 5 && document.querySelector('.event')", "the job in dark colours")
-    browser.run("addEventListener('beforeprint', () => { window.printed = document.documentElement.dataset.theme; })")
+    browser.run("""addEventListener('beforeprint', () => {
+        window.printed = document.documentElement.dataset.theme;
+        window.undrawn = [...document.querySelectorAll('.chart')].filter((one) => one.querySelector('canvas') && !one.chart.current).length;
+    })""")
     pages = browser.pdf().count(b"/Type /Page\n")
     assert pages >= 2, f"{pages} pages of a job with charts, events and configuration"
-    assert browser.run("return window.printed") == "light"
+    assert browser.run("return [window.printed, window.undrawn]") == ["light", 0], "a chart out of view is in the other colours on paper"
     browser.until("document.documentElement.dataset.theme === 'dark'", "the dark colours after the print")
     for name, path, ready in (("job", f"#/job/{page.job}", ".chart canvas"), ("fleet", "#/", ".jobs tbody tr")):
         browser.open(path)
@@ -59,6 +62,45 @@ def check_print(page, browser):
         browser.medium("")
         browser.resize(1400, 900)
     print("ok: print")
+
+
+CURVES = """const [job, done] = arguments;
+(async () => {
+  const { Curves } = await import(document.querySelector('script[type=module]').src.replace('app.js', 'curves.js'));
+  const curves = new Curves(job, 16);
+  await curves.refresh(true);
+  const { width, step } = curves.data;
+  const count = step.length;
+  while (curves.data.width === width && curves.data.step.length < count + 3) await curves.refresh();
+  const grown = { width: curves.data.width, step: curves.data.step.slice(0, -1), loss: curves.data.values.loss.mean.slice(0, -1), min: curves.data.values.loss.min.slice(0, -1) };
+  await curves.refine();
+  return { count, grown, finer: curves.data.width };
+})().then(done, (error) => done({ error: String(error) }));"""
+
+
+def check_curves(page, browser):
+    """Of a job that trains: wide buckets hold all steps, and what a page has read piece by piece is what it would read at once."""
+    path = f"jobs/{page.job}/curves"
+    browser.until(lambda: page.get(f"jobs/{page.job}")["step"] > 100, "a hundred steps", 60)
+    whole, wide = page.get(f"{path}"), page.get(f"{path}?width=5")
+    assert whole["width"] == 1 and wide["width"] == 8, (whole["width"], wide["width"])
+    assert wide["step"][:-1] == list(range(8, wide["step"][-2] + 1, 8)), wide["step"]
+    for i in range(12):
+        part = whole["values"]["loss"]["mean"][8 * i:8 * i + 8]
+        assert abs(wide["values"]["loss"]["mean"][i] - sum(part) / 8) < 1e-4 and wide["values"]["loss"]["max"][i] == max(part), (i, part)
+    later = page.get(f"{path}?width=8&from=17")
+    assert later["step"][:10] == wide["step"][2:12] and later["values"]["loss"]["mean"][:10] == wide["values"]["loss"]["mean"][2:12]
+    assert len(page.get(f"{path}?points=10")["step"]) <= 10 and page.ask(f"/api/v1/{path}?width=-1")[0] == 400
+    browser.driver.set_script_timeout(120)
+    read = browser.driver.execute_async_script(CURVES, page.job)
+    assert "error" not in read, read
+    grown = read["grown"]
+    at_once = page.get(f"{path}?width={grown['width']}")
+    count = len(grown["step"])
+    assert grown["width"] > 1 and count >= read["count"] + 2 and read["finer"] == 1, read
+    assert grown["step"] == at_once["step"][:count] and grown["loss"] == at_once["values"]["loss"]["mean"][:count]
+    assert grown["min"] == at_once["values"]["loss"]["min"][:count]
+    print("ok: curves")
 
 
 def check_keys(browser):

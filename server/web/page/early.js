@@ -1,0 +1,17 @@
+// Before everything else: the colours, so that the page does not flash in others, and the requests whose answers a job's page shows first. They are
+// on their way while the modules are still read; get() of api.js takes the answers.
+(() => {
+  const saved = localStorage.getItem('theme');
+  const dark = saved ? saved === 'dark' : matchMedia('(prefers-color-scheme: dark)').matches;
+  document.documentElement.dataset.theme = dark ? 'dark' : 'light';
+
+  window.early = new Map();
+  const job = /^#\/job\/([^/?]+)/.exec(location.hash);
+  if (!job) return;
+  const path = `api/v1/jobs/${encodeURIComponent(decodeURIComponent(job[1]))}`;
+  for (const url of [path, `${path}/events`, `${path}/curves?points=1024`]) {
+    const answer = fetch(url);
+    answer.catch(() => {});  // whoever takes it is told
+    window.early.set(url, answer);
+  }
+})();
