@@ -31,9 +31,9 @@ if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/
 class Page:
     """A coordinator with its page."""
 
-    def __init__(self, bin_dir, folder):
+    def __init__(self, bin_dir, folder, **service):
         self.folder = folder
-        self.service = Service(bin_dir, folder)
+        self.service = Service(bin_dir, folder, **service)
         self.address = re.search(r"metrics on (\S+)", self.service.log.read_text())[1]
         self.base = f"http://{self.address}"
         self.token = (folder / "state" / "token").read_text().strip()
