@@ -89,8 +89,9 @@ export class Group {
 }
 
 export class Chart {
-  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `binary`: its numbers are powers of two; `big`: it is two columns wide.
-  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, binary = false, big = false }) {
+  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `spikes`: it may end below a few much higher values; `binary`: its
+  // numbers are powers of two; `big`: the chart is two columns wide.
+  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, spikes = false, binary = false, big = false }) {
     this.group = group;
     this.title = title;
     this.format = format;
@@ -98,6 +99,8 @@ export class Chart {
     this.binary = binary;
     this.height = height;
     this.zero = zero;
+    this.spikes = spikes;
+    this.beyond = null;    // the highest value, if the axis ends below it
     this.values = h('div', { class: 'values' });
     this.holder = h('div', { class: 'plot' });
     this.empty = h('p', { class: 'empty' }, 'nothing yet');
@@ -196,6 +199,7 @@ export class Chart {
   }
 
   make(data) {
+    this.beyond = null;
     const series = [{}];
     const bands = [];
     this.columns = [];
@@ -216,7 +220,7 @@ export class Chart {
       padding: [8, 16, 0, 0],
       cursor: { sync: { key: this.group.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
       select: { show: true },
-      scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: this.log ? undefined : (plot, low, high) => this.range(low, high) } },
+      scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: this.log ? undefined : (plot, low, high) => this.range(plot, low, high) } },
       axes: [{ ...axis, size: 24, space: 70, values: this.mode === 'time' ? undefined : (plot, ticks) => ticks.map((tick) => (this.mode === 'elapsed' ? span(tick) : short(tick))) },
         { ...axis, size: this.binary ? 56 : 46, incrs: this.binary ? POWERS : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? '' : this.axisFormat(tick))) }],
       series, bands,
@@ -231,11 +235,24 @@ export class Chart {
     this.plot.over.addEventListener('dblclick', () => this.group.zoomTo(null));
   }
 
-  range(low, high) {
+  range(plot, low, high) {
     if (low === null || high === null) return [0, 1];
     const bottom = this.zero ? Math.min(0, low) : low;
-    const room = (high - bottom) * 0.06 || Math.abs(high) * 0.1 || 1;
-    return [this.zero && low >= 0 ? 0 : bottom - room, high + room];
+    const top = this.spikes ? this.usualTop(plot, high) : high;
+    this.beyond = top < high ? high : null;
+    const room = (top - bottom) * 0.06 || Math.abs(top) * 0.1 || 1;
+    return [this.zero && low >= 0 ? 0 : bottom - room, top + room];
+  }
+
+  // Where the axis ends. Values above three times what 98 of 100 stay below, such as those of a first step, would press all others flat; drawMarks() says
+  // how high they are.
+  usualTop(plot, high) {
+    const [from, to] = plot.series[0].idxs || [0, plot.data[0].length - 1];
+    const usual = Math.max(...this.columns.map((column) => {
+      const seen = plot.data[column].slice(from, to + 1).filter(Number.isFinite).sort((a, b) => a - b);
+      return seen.length > 0 ? seen[Math.floor(0.98 * (seen.length - 1))] : -Infinity;
+    }));
+    return usual > 0 && high > 3 * usual ? 1.5 * usual : high;
   }
 
   select(plot) {
@@ -313,6 +330,14 @@ export class Chart {
       ctx.lineTo(x + 4 * ratio, bbox.top);
       ctx.lineTo(x, bbox.top + 6 * ratio);
       ctx.fill();
+    }
+    if (this.beyond !== null) {
+      ctx.globalAlpha = 1;
+      ctx.fillStyle = color('--muted');
+      ctx.font = `${11 * ratio}px ${color('--font')}`;
+      ctx.textAlign = 'right';
+      ctx.textBaseline = 'top';
+      ctx.fillText(`▲ up to ${this.format(this.beyond)}`, bbox.left + bbox.width - 4 * ratio, bbox.top + 2 * ratio);
     }
     ctx.restore();
   }

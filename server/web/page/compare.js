@@ -95,7 +95,7 @@ export function comparePage(main, parameters) {
       h('button', { type: 'button', class: 'quiet', 'aria-label': `Remove ${title[i]}`, onclick: () => go(ids.filter((_, k) => k !== i)) }, '×'))));
     for (const [name, heading, note, key] of CHARTS) {
       if (!charts[name]) {
-        charts[name] = new Chart(group, { title: heading, note, height: name === 'loss' || name === 'val' ? 260 : 190, format: name === 'speed' ? short : number, zero: name === 'speed' || name === 'norm' });
+        charts[name] = new Chart(group, { title: heading, note, height: name === 'loss' || name === 'val' ? 260 : 190, format: name === 'speed' ? short : number, zero: name === 'speed' || name === 'norm', spikes: name === 'norm' });
         grid.append(charts[name].element);
       }
       const curves = jobs.map(({ curves: one }, i) => {

@@ -125,8 +125,8 @@ export function jobPage(main, id) {
         .show({ ...shared, curves: [curve('all GPUs', 'tokens_per_second', '--c3', job.flops_per_token / job.peak_flops)] });
     }
     const parts = PARTS.filter(([key]) => curves.data.values[key].max.some((value) => value > 0)).map(([key, name, colour]) => ({ ...curve(name, key, colour), min: undefined, max: undefined }));
-    chart('times', { title: 'Step time', note: 'seconds of rank 0', zero: true, format: seconds }).show({ ...shared, curves: [curve('whole', 'step_seconds', '--c8'), ...parts] });
-    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true }).show({ ...shared, curves: [curve('norm', 'grad_norm', '--c5'), ...before('grad_norm')] });
+    chart('times', { title: 'Step time', note: 'seconds of rank 0', zero: true, spikes: true, format: seconds }).show({ ...shared, curves: [curve('whole', 'step_seconds', '--c8'), ...parts] });
+    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true, spikes: true }).show({ ...shared, curves: [curve('norm', 'grad_norm', '--c5'), ...before('grad_norm')] });
     chart('rate', { title: 'Learning rate', zero: true, format: (value) => (value === 0 ? '0' : value.toExponential(1)) }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
     chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
       .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c6'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dashed: true }] });

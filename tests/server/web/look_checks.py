@@ -78,6 +78,34 @@ CURVES = """const [job, done] = arguments;
 })().then(done, (error) => done({ error: String(error) }));"""
 
 
+SPIKES = """const [done] = arguments;
+(async () => {
+  const { Chart, Group } = await import(document.querySelector('script[type=module]').src.replace('app.js', 'chart.js'));
+  const chart = new Chart(new Group(), { title: 'test', zero: true, spikes: true });
+  document.body.append(chart.element);
+  const top = async (y) => {
+    chart.show({ curves: [{ name: 'a', color: '--c1', x: y.map((_, i) => i), y }], mode: 'step' });
+    chart.draw();
+    await new Promise((ready) => setTimeout(ready, 50));
+    return [chart.plot.scales.y.max, chart.beyond];
+  };
+  const ones = Array(100).fill(1);
+  const tops = { one: await top([50, ...ones]), rising: await top(ones.map((_, i) => i + 1)), often: await top(ones.map((_, i) => (i % 10 ? 1 : 50))) };
+  chart.close();
+  chart.element.remove();
+  return tops;
+})().then(done, (error) => done({ error: String(error) }));"""
+
+
+def check_spikes(browser):
+    """One value 50 times as high as the others does not set the axis, and its height is written there; many high values do."""
+    tops = browser.driver.execute_async_script(SPIKES)
+    assert "error" not in tops, tops
+    assert tops["one"][0] < 2 and tops["one"][1] == 50, tops
+    assert tops["rising"][0] >= 100 and tops["rising"][1] is None and tops["often"][0] >= 50 and tops["often"][1] is None, tops
+    print("ok: spikes")
+
+
 def check_curves(page, browser):
     """Of a job that trains: wide buckets hold all steps, and what a page has read piece by piece is what it would read at once."""
     path = f"jobs/{page.job}/curves"

@@ -20,7 +20,7 @@ except ImportError:
     print("skipped: no python3-selenium; deploy/packages.sh test installs it")
     sys.exit(77)
 from service import Service  # noqa: E402
-from look_checks import check_curves, check_keys, check_marks, check_print  # noqa: E402
+from look_checks import check_curves, check_keys, check_marks, check_print, check_spikes  # noqa: E402
 from trace_checks import check_trace  # noqa: E402
 
 if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
@@ -388,6 +388,7 @@ def main():
                 check_live(page, browser)
                 check_restart(page, browser)
                 check_curves(page, browser)
+                check_spikes(browser)
                 # While the coordinator was away, requests failed; nothing else may.
                 wrong = [line for line in browser.log() if "ERR_" not in line and "401" not in line]
                 check_buttons(page, browser)
