@@ -156,7 +156,7 @@ def check_lost(service, folder):
     time.sleep(1)
     left.send_signal(signal.SIGINT)
     assert left.wait(30) == 130 and not (folder / "left.json.gz").exists()
-    # The ranks finish the trace that nobody waits for; then another one may begin.
+    # Another trace takes the place of the one that nobody waits for, once the coordinator has noticed that the reader left.
     service.wait_until(lambda: service.ctl("profile", "long", "--steps", "1", "-o", folder / "next.json.gz", "--force").returncode == 0, 120, "another trace")
     check_trace(folder / "next.json.gz", 1)
     killed = subprocess.Popen([service.bin / "nsactl", "profile", "long", "--steps", "100", "-o", folder / "killed.json.gz"], env=service.environment,

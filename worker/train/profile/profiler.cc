@@ -84,11 +84,6 @@ absl::Status Profiler::Request(const v1::ProfileRequest& request) {
   const MutexLock lock(&mutex_);
   if (request.id() == active_id_) return absl::OkStatus();
   if (request.id() == last_id_) return last_result_;
-  if (!active_id_.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("profile: rank ", options_.rank,
-                                                      " records another trace (", active_id_,
-                                                      "); try again when it has ended"));
-  }
   pending_ = request;
   return absl::OkStatus();
 }
@@ -114,7 +109,7 @@ void Profiler::StepBegins(int64_t step) {
   if (active_ == nullptr) return;
   if (options_.open_gpu && !active_->prepared) return Prepare();
   if (active_->host == nullptr) return BeginRecording(step);
-  if (step - active_->header.first_step < active_->request.steps()) {
+  if (step - active_->header.first_step < active_->request.steps() && !IsReplaced()) {
     active_->header.last_step = step;
     return active_->host->BeginStep(step);
   }
@@ -175,6 +170,11 @@ void Profiler::EndRecording(bool healthy) {
         absl::StrFormat("the run ended after %d of %d steps", recorded, done->request.steps()));
   }
   done->host.reset();
+  if (IsReplaced()) {
+    return SetResult(done->request.id(),
+                     absl::CancelledError(absl::StrCat("profile: rank ", options_.rank,
+                                                       ": another trace took its place")));
+  }
   if (writer_.joinable()) writer_.join();
   writer_ = std::thread([this, raw = done.release()] { Write(std::unique_ptr<Active>(raw)); });
 }
@@ -197,6 +197,11 @@ void Profiler::Write(std::unique_ptr<Active> done) {
     spdlog::error("{}", std::string(written.message()));
   }
   SetResult(done->request.id(), written);
+}
+
+bool Profiler::IsReplaced() {
+  const MutexLock lock(&mutex_);
+  return pending_.has_value();
 }
 
 void Profiler::SetResult(const std::string& id, const absl::Status& result) {

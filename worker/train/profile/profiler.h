@@ -59,8 +59,10 @@ class Profiler {
                  std::function<void()> capture_again);
 
   // Asks for a trace. OK also when it is the trace in progress or the last one. InvalidArgument for
-  // a wrong id or number of steps; FailedPrecondition while another trace is recorded, or when this
-  // one could not be written. A request that the ranks have not agreed on yet is replaced.
+  // a wrong id or number of steps; FailedPrecondition when it could not be written. It takes the
+  // place of a request that the ranks have not agreed on yet, and of a trace in progress, which
+  // ends with the step and is not written: who asked for it no longer waits. To refuse would let
+  // those ranks wait for ever whose trace in progress has ended already.
   absl::Status Request(const v1::ProfileRequest& request);
 
   // The trace that this rank is asked for and does not record yet, as a number that is exact in
@@ -92,6 +94,8 @@ class Profiler {
   void BeginRecording(int64_t step);
   void EndRecording(bool healthy);
   void Write(std::unique_ptr<Active> done);
+  // Whether somebody has asked for another trace than the one in progress.
+  bool IsReplaced();
   void SetResult(const std::string& id, const absl::Status& result);
 
   ProfilerOptions options_;

@@ -91,15 +91,24 @@ TEST_F(ProfilerTest, RecordsTheNextWholeStepsAndNoOthers) {
   EXPECT_EQ(profiler_.ticket(), 0) << "and it is not recorded again";
 }
 
-TEST_F(ProfilerTest, RefusesASecondTraceWhileItRecordsAndTakesItAfterwards) {
-  ASSERT_OK(profiler_.Request(Request("a", 2)));
-  Steps(2);
-  EXPECT_THAT(
-      profiler_.Request(Request("b", 2)),
-      StatusIs(absl::StatusCode::kFailedPrecondition,
-               AllOf(HasSubstr("rank 1 records another trace (a)"), HasSubstr("try again"))));
-  EXPECT_OK(profiler_.Request(Request("a", 2)));
+TEST_F(ProfilerTest, AnotherRequestEndsTheTraceInProgress) {
+  ASSERT_OK(profiler_.Request(Request("a", 50)));
   Steps(3);
+  ASSERT_OK(profiler_.Request(Request("b", 2)));
+  EXPECT_OK(profiler_.Request(Request("a", 50))) << "it is in progress until the step ends";
+  EXPECT_EQ(profiler_.ticket(), 0) << "the ranks begin together, so not while one still records";
+  Step();
+  EXPECT_THAT(profiler_.Request(Request("a", 50)),
+              StatusIs(absl::StatusCode::kCancelled, HasSubstr("rank 1: another trace took")));
+  Steps(3);
+  profiler_.Close(true);
+  EXPECT_THAT(NamesOf(RangesOf(Read("b"), "step")), ElementsAre("step 5", "step 6"));
+  EXPECT_FALSE(std::filesystem::exists(FileOf("a")));
+}
+
+TEST_F(ProfilerTest, TakesAnotherTraceAfterwards) {
+  ASSERT_OK(profiler_.Request(Request("a", 2)));
+  Steps(5);
   profiler_.Close(true);
   ASSERT_OK(profiler_.Request(Request("b", 1)));
   Steps(3);
