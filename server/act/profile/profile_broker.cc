@@ -82,7 +82,11 @@ v1::ReportProfileResponse ProfileBroker::Report(const v1::ReportProfileRequest& 
     if (part == profile->second.parts.end() || !part->error.empty()) return response;
     part->heard = clock_.Monotonic();
     Take(report, &*part);
-    if (part->error.empty()) response.set_next_offset(part->received);
+    if (part->error.empty()) {
+      response.set_next_offset(part->received);
+    } else if (!profile->second.failed.has_value()) {
+      profile->second.failed = part->heard;
+    }
     changed = profile->second.job_id;
   }
   changed_(changed);
@@ -168,11 +172,23 @@ void ProfileBroker::Expire() {
     const MutexLock lock(&mutex_);
     const absl::Duration now = clock_.Monotonic();
     for (auto& [id, profile] : profiles_) {
+      const bool may_wait_for_ever =
+          profile.failed.has_value() && now - *profile.failed >= kSilence;
       for (Part& part : profile.parts) {
-        if (part.arrived() || now - part.heard < kSilence) continue;
-        part.error = absl::StrFormat(
-            "rank %d: agent %s did not answer for %d s; is it up? see `nsactl nodes`", part.rank,
-            part.node, absl::ToInt64Seconds(kSilence));
+        if (part.arrived()) continue;
+        if (now - part.heard >= kSilence) {
+          part.error = absl::StrFormat(
+              "rank %d: agent %s did not answer for %d s; is it up? see `nsactl nodes`", part.rank,
+              part.node, absl::ToInt64Seconds(kSilence));
+        } else if (may_wait_for_ever && part.size == 0) {
+          part.error = absl::StrFormat(
+              "rank %d: no trace %d s after another rank gave none; ranks begin together, so try "
+              "again",
+              part.rank, absl::ToInt64Seconds(kSilence));
+        } else {
+          continue;
+        }
+        if (!profile.failed.has_value()) profile.failed = now;
         changed.insert(profile.job_id);
       }
     }

@@ -4,7 +4,8 @@
 // taken the last one.
 //
 // A job is profiled for one caller at a time. A rank of which nothing is heard for kSilence has not
-// answered.
+// answered. When a rank gave no trace the others may never begin, because they begin together:
+// those that have not sent anything kSilence later are not awaited.
 #pragma once
 
 #include <functional>
@@ -90,6 +91,7 @@ class ProfileBroker {
     int64_t generation = 0;
     int32_t steps = 0;
     std::vector<Part> parts;
+    std::optional<absl::Duration> failed;  // monotonic: when the first rank gave no trace
   };
   static void Take(const v1::ReportProfileRequest& report, Part* part);
 

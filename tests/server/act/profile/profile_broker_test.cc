@@ -136,7 +136,7 @@ TEST_F(ProfileBrokerTest, ARankOfWhichNothingIsHeardHasNotAnswered) {
   const std::string id = Begin();
   v1::ReportProfileRequest alive;
   alive.set_profile_id(id);
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 0; i < 7; ++i) {
     clock_.Advance(ProfileBroker::kSilence / 4);
     broker_.Report(alive);
     broker_.Expire();
@@ -150,6 +150,44 @@ TEST_F(ProfileBrokerTest, ARankOfWhichNothingIsHeardHasNotAnswered) {
   EXPECT_THAT(Take(id).error(), HasSubstr("rank 0"));
   EXPECT_THAT(broker_.Next(id), StatusIs(absl::StatusCode::kOutOfRange));
   EXPECT_EQ(broker_.SummaryOf(id).traces, 0);
+}
+
+TEST_F(ProfileBrokerTest, ARankThatMayNeverBeginIsNotAwaitedForEver) {
+  for (const bool sends : {false, true}) {
+    const std::string id = Begin();
+    v1::ReportProfileRequest failed;
+    failed.set_profile_id(id);
+    failed.set_rank(1);
+    failed.set_error("rank 1: no");
+    broker_.Report(failed);
+    EXPECT_EQ(Take(id).error(), "rank 1: no");
+    v1::ReportProfileRequest alive;
+    alive.set_profile_id(id);
+    if (sends) {
+      alive.set_size(10);
+      alive.set_data("begin");
+    }
+    broker_.Report(alive);
+    for (int i = 0; i < 3; ++i) {
+      clock_.Advance(ProfileBroker::kSilence / 4);
+      broker_.Report(alive);
+      broker_.Expire();
+    }
+    if (sends) {
+      EXPECT_EQ(Take(id).data(), "begin");
+    }
+    EXPECT_FALSE((*broker_.Next(id)).has_value()) << "it may record";
+    clock_.Advance(ProfileBroker::kSilence / 4);
+    broker_.Report(alive);
+    broker_.Expire();
+    if (sends) {
+      EXPECT_FALSE((*broker_.Next(id)).has_value()) << "its trace is under way";
+    } else {
+      EXPECT_THAT(Take(id).error(),
+                  HasSubstr("rank 0: no trace 30 s after another rank gave none"));
+    }
+    broker_.End(id);
+  }
 }
 
 TEST_F(ProfileBrokerTest, WhatBreaksTheRulesIsAnErrorOfThatRank) {
