@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <string_view>
 
 #include "server/decide/curve.h"
@@ -66,11 +67,11 @@ void AddColumns(const std::vector<v1::CurveBucket>& buckets, int entry, std::str
   text->push_back('}');
 }
 
-}  // namespace
-
-std::string StepsText(const std::vector<v1::CurveBucket>& buckets) {
+// The curves of values with these names.
+std::string CurvesText(const std::vector<v1::CurveBucket>& buckets,
+                       std::span<const std::string_view> names) {
   std::string text;
-  text.reserve(256 + buckets.size() * kUsualNumber * (3 + 3 * std::size(kStepValues)));
+  text.reserve(256 + buckets.size() * kUsualNumber * (3 + 3 * names.size()));
   text.append("{\"width\":");
   AddNumber(buckets.empty() ? 1 : buckets.front().width(), &text);
   text.push_back(',');
@@ -84,12 +85,22 @@ std::string StepsText(const std::vector<v1::CurveBucket>& buckets) {
   AddArray(
       "tokens", buckets, [&](const auto& one) { AddNumber(one.total_tokens(), &text); }, &text);
   text.append(",\"values\":{");
-  for (size_t i = 0; i < std::size(kStepValues); ++i) {
-    text.append(i == 0 ? "\"" : ",\"").append(kStepValues[i]).append("\":");
+  for (size_t i = 0; i < names.size(); ++i) {
+    text.append(i == 0 ? "\"" : ",\"").append(names[i]).append("\":");
     AddColumns(buckets, static_cast<int>(i), &text);
   }
   text.append("}}");
   return text;
+}
+
+}  // namespace
+
+std::string StepsText(const std::vector<v1::CurveBucket>& buckets) {
+  return CurvesText(buckets, kStepValues);
+}
+
+std::string GpusText(const std::vector<v1::CurveBucket>& buckets) {
+  return buckets.empty() ? "{}" : CurvesText(buckets, kGpuValues);
 }
 
 }  // namespace nsa::server

@@ -15,4 +15,7 @@ namespace nsa::server {
 // example in a bucket of one step. Numbers are the shortest that are the same float.
 std::string StepsText(const std::vector<v1::CurveBucket>& buckets);
 
+// The same of the job's GPUs, with kGpuValues. {} when nothing was measured.
+std::string GpusText(const std::vector<v1::CurveBucket>& buckets);
+
 }  // namespace nsa::server

@@ -96,22 +96,6 @@ Json SpecJson(const v1::JobSpec& spec) {
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-Json Columns(const std::vector<v1::CurveBucket>& buckets, int entry) {
-  Json::array_t mean;
-  Json::array_t least;
-  Json::array_t greatest;
-  for (Json::array_t* column : {&mean, &least, &greatest}) column->reserve(buckets.size());
-  for (const v1::CurveBucket& bucket : buckets) {
-    const bool measured = entry < bucket.count_size() && bucket.count(entry) > 0;
-    mean.push_back(measured ? Short(bucket.mean(entry), true) : Json());
-    // A bucket of one step has one value: it is not sent three times.
-    const bool spread = measured && bucket.least(entry) != bucket.greatest(entry);
-    least.push_back(spread ? Short(bucket.least(entry), true) : Json());
-    greatest.push_back(spread ? Short(bucket.greatest(entry), true) : Json());
-  }
-  return {{"mean", std::move(mean)}, {"min", std::move(least)}, {"max", std::move(greatest)}};
-}
-
 float Shown(std::string_view name, const v1::CurveBucket& bucket, int entry) {
   if (name == "gate_collapse") return bucket.greatest(entry);
   if (name == "gate_entropy_min" || name == "mass_kept_p10") return bucket.least(entry);
@@ -296,27 +280,6 @@ Json CheckpointJson(const v1::CheckpointInfo& checkpoint) {
           {"val_loss", checkpoint.val_loss() > 0 ? Number(checkpoint.val_loss()) : Json()},
           {"pinned", checkpoint.pinned()},
           {"error", checkpoint.error()}};
-}
-
-Json GpusJson(const std::vector<v1::CurveBucket>& buckets) {
-  if (buckets.empty()) return Json::object();
-  Json step = Json::array();
-  Json time = Json::array();
-  Json tokens = Json::array();
-  for (const v1::CurveBucket& bucket : buckets) {
-    step.push_back(bucket.last_step());
-    time.push_back(bucket.unix_nanos() / kNanosPerMilli);
-    tokens.push_back(bucket.total_tokens());
-  }
-  Json values = Json::object();
-  for (size_t i = 0; i < std::size(kGpuValues); ++i) {
-    values[std::string(kGpuValues[i])] = Columns(buckets, static_cast<int>(i));
-  }
-  return {{"width", buckets.front().width()},
-          {"step", std::move(step)},
-          {"time", std::move(time)},
-          {"tokens", std::move(tokens)},
-          {"values", std::move(values)}};
 }
 
 Json LayersJson(const std::vector<v1::CurveBucket>& buckets) {

@@ -37,10 +37,6 @@ Json NodeJson(const v1::Node& node, const std::map<std::string, std::string>& na
 Json EventJson(const v1::JobEvent& event);
 Json CheckpointJson(const v1::CheckpointInfo& checkpoint);
 
-// Curves of the job's GPUs by steps, with kGpuValues: {width, step[], time[], tokens[], values:
-// {name: {mean[], min[], max[]}}}. {} when nothing was measured. curve_text.h has the job's own.
-Json GpusJson(const std::vector<v1::CurveBucket>& buckets);
-
 // Heat maps: {width, layers, step[], values: {name: [layer][bucket]}}. Of gate_collapse the
 // greatest of each bucket, of gate_entropy_min and mass_kept_p10 the least, of others the mean.
 Json LayersJson(const std::vector<v1::CurveBucket>& buckets);

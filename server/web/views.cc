@@ -251,10 +251,10 @@ absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
   return LayersJson(buckets);
 }
 
-absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
-                              const HttpRequest& request) {
+absl::StatusOr<std::string> GpusView(const Web::Parts& parts, const std::string& job,
+                                     const HttpRequest& request) {
   NSA_ASSIGN_OR_RETURN(const auto buckets, BucketsFor(parts, job, CurveKind::kGpus, request));
-  return GpusJson(buckets);
+  return GpusText(buckets);
 }
 
 absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job,

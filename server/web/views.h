@@ -54,9 +54,9 @@ absl::StatusOr<std::string> CurvesView(const Web::Parts& parts, const std::strin
 absl::StatusOr<Json> LayersView(const Web::Parts& parts, const std::string& job,
                                 const HttpRequest& request);
 
-// What was measured of the job's GPUs, by steps.
-absl::StatusOr<Json> GpusView(const Web::Parts& parts, const std::string& job,
-                              const HttpRequest& request);
+// What was measured of the job's GPUs, by steps: GpusText.
+absl::StatusOr<std::string> GpusView(const Web::Parts& parts, const std::string& job,
+                                     const HttpRequest& request);
 
 // What the job wrote after its newest validation, or after the one at or before ?step=.
 absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job,

@@ -184,7 +184,7 @@ HttpReply Web::Api(const HttpRequest& request) {
     if (part.empty()) return ReplyOf(JobView(parts_, job));
     if (part == "curves") return TextReply(CurvesView(parts_, job, request));
     if (part == "layers") return ReplyOf(LayersView(parts_, job, request));
-    if (part == "gpus") return ReplyOf(GpusView(parts_, job, request));
+    if (part == "gpus") return TextReply(GpusView(parts_, job, request));
     if (part == "samples") return ReplyOf(SamplesView(parts_, job, request));
     if (part == "events") return ReplyOf(EventsView(parts_, job));
     if (part == "log") return ReplyOf(LogView(parts_, job, request));

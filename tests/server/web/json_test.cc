@@ -73,7 +73,7 @@ TEST(StepsText, IsWholeWithoutABucket) {
   EXPECT_EQ(json["values"]["skipped_nonfinite"]["max"], Json::array());
 }
 
-TEST(GpusJson, HasTheMeanAndTheSpreadOfEachValue) {
+TEST(GpusText, HasTheMeanAndTheSpreadOfEachValue) {
   v1::WorkerRecord record;
   record.set_unix_nanos(5'000'000'000);
   record.mutable_step()->set_step(10);
@@ -83,12 +83,13 @@ TEST(GpusJson, HasTheMeanAndTheSpreadOfEachValue) {
   busy.set_power_watts(700);
   v1::GpuInfo idle;
   idle.set_utilization_ratio(0.5);
-  EXPECT_EQ(GpusJson({GpuBucket(record, {busy, idle})}), Json::parse(R"({"width": 1, "step": [10],
+  EXPECT_EQ(Json::parse(GpusText({GpuBucket(record, {busy, idle})})),
+            Json::parse(R"({"width": 1, "step": [10],
       "time": [5000], "tokens": [640], "values": {
         "use": {"mean": [0.75], "min": [0.5], "max": [1.0]},
         "watts": {"mean": [700.0], "min": [null], "max": [null]},
         "celsius": {"mean": [null], "min": [null], "max": [null]}}})"));
-  EXPECT_EQ(GpusJson({}), Json::object());
+  EXPECT_EQ(Json::parse(GpusText({})), Json::object());
 }
 
 v1::WorkerRecord Eval(int64_t step, std::vector<std::pair<std::string, double>> sets) {
