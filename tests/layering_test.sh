@@ -190,7 +190,7 @@ worker/train/a.cc "grpcpp/grpcpp.h" fail
 worker/train/a.cc "worker/agent/agent.h" fail
 worker/train/data/a.h "worker/train/model/model.h" fail
 worker/train/gpu/a.h "worker/train/model/model.h" pass
-worker/train/decode/a.h "worker/train/model/block.h" pass
+worker/train/decode/a.h "worker/train/model/block/block.h" pass
 worker/train/decode/a.h "worker/train/score/sample.h" fail
 worker/agent/a.cc "worker/train/model/model.h" fail'
 

@@ -1,5 +1,5 @@
-// Calculates a job's parameters, memory, disk space, FLOPs and speed. Pure. Preflight, the worker
-// and the MFU metric all use these functions, so their figures agree.
+// Calculates a job's parameters, disk space, FLOPs and speed; memory/memory.h its memory. Pure.
+// Preflight, the worker and the MFU metric all use these functions, so their figures agree.
 #pragma once
 
 #include <cstdint>
@@ -33,27 +33,6 @@ double PeakFlops(const std::string& device_name);
 // recomputation.
 double FlopsPerToken(const v1::JobSpec& spec);
 
-// What backward recomputes instead of keeping it from forward.
-enum class Recompute : uint8_t {
-  kNothing,  // nothing: everything is kept
-  kMlp,      // the two norms, fc1 and its activation; the attention results are kept
-  kBlock,    // the whole block, from its input
-};
-
-// kNothing without runtime.gradient_checkpointing. With it: kMlp, or kBlock if the attention
-// results of all layers would take more than 12 GiB per rank. It changes time and memory, but no
-// bit of the result.
-Recompute RecomputeOf(const v1::JobSpec& spec);
-
-struct MemoryItem {
-  std::string name;  // "master weights", "activations", …
-  int64_t bytes = 0;
-};
-
-// The peak memory of one rank, divided into parts.
-std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec);
-int64_t TotalBytes(const std::vector<MemoryItem>& items);
-
 // Peak host memory of the worker per byte of text in data files whose tokens a rank holds: 562 MB
 // were measured for 98 MB of text.
 constexpr double kHostBytesPerTextByte = 6;
@@ -65,13 +44,16 @@ constexpr double kTextPerCompressedByte = 3;
 int64_t CheckpointBytes(const v1::JobSpec& spec);
 
 // Expected tokens per second over all ranks on a device ("cpu" or a GPU's name), from measured FLOP
-// rates. The table in devices.cc has them with their dates. `cores` counts on the CPU only.
+// rates. The table in devices.cc has them with their dates. `cores` counts on the CPU only;
+// `memory` as for
+// RecomputeOf() of memory/memory.h.
 //
 // A step on a GPU takes at least 1/3 ms per layer and pass (passes.h), because its kernels start
 // one after another, however small they are. Derived from one measurement: m7c with checkpointing
 // (12 layers, 2 passes) has about 2,110 graph nodes in a step, and 8 ms of the 28 ms of a step on
 // an H200 were latency. 8 ms / (12 · 2) = 1/3 ms.
-double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores);
+double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores,
+                               int64_t memory = 0);
 
 // Where that figure comes from: "H200, measured 2026-11-22", "A100, from its data sheet", "NVIDIA
 // T4 taken for an A100, from its data sheet", "2 CPU cores, measured 2026-11-20".

@@ -14,7 +14,7 @@ constexpr int64_t kTokensOfAPass = 16384;
 constexpr double kMoreBytes = 6.0 * (1 << 30);
 
 // Activations of a token without checkpointing, about: 20 values of bf16 for each column of each
-// block, logits and their gradient. m7c with 65,536 tokens takes 395 KB a token, and this says 370.
+// block, logits and their gradient. m7c takes 356 KB a token, and this says 370.
 // In floating point: the spec may be one that preflight has not seen.
 double BytesOfAToken(const v1::JobSpec& spec) {
   return 40.0 * spec.model().n_layers() * spec.model().dim() + 4.0 * VocabOf(spec);

@@ -1,6 +1,7 @@
 // Rules about starts with fewer ranks (restart.min_ranks).
 #include "absl/strings/str_format.h"
 #include "common/estimate/fewer_ranks.h"
+#include "common/estimate/memory/memory.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {

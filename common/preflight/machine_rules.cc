@@ -15,6 +15,7 @@
 #include "common/base/count.h"
 #include "common/base/limits.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/preflight/rules.h"
 #include "common/preflight/smaller_jobs.h"
 #include "nlohmann/json.hpp"
@@ -336,8 +337,14 @@ int64_t MemoryOfRank(const PreflightFacts& facts) {
   return memory[wanted - 1];
 }
 
+// What a rank can have of its GPU; 0 on the CPU, or if no machine is known.
+int64_t GpuMemory(const PreflightFacts& facts) {
+  return facts.cuda() && facts.machine() != nullptr ? MemoryOfRank(facts) : 0;
+}
+
 std::vector<MemoryItem> RankMemory(const PreflightFacts& facts) {
-  std::vector<MemoryItem> items = MemoryEstimate(facts.spec);
+  std::vector<MemoryItem> items =
+      MemoryEstimate(facts.spec, RecomputeOf(facts.spec, GpuMemory(facts)));
   const int64_t corpus = facts.cuda() ? 0 : CorpusMemory(facts);
   if (corpus > 0) items.push_back({"corpus", corpus});
   return items;
@@ -365,7 +372,7 @@ Device DeviceOf(const PreflightFacts& facts) {
 
 double ExpectedSpeed(const PreflightFacts& facts) {
   const Device device = DeviceOf(facts);
-  return ExpectedTokensPerSecond(facts.spec, device.name, device.cores);
+  return ExpectedTokensPerSecond(facts.spec, device.name, device.cores, GpuMemory(facts));
 }
 
 std::string ExpectedSpeedSource(const PreflightFacts& facts) {

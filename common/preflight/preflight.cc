@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/estimate/sampling.h"
 #include "common/preflight/rules.h"
 

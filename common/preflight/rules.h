@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/preflight/preflight.h"
 
 namespace nsa {

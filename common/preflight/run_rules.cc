@@ -75,8 +75,9 @@ Problems KeepCheckpointsTooFew(const PreflightFacts& facts) {
 Problems GradientCheckpointingOff(const PreflightFacts& facts) {
   if (!facts.cuda() || facts.spec.runtime().gradient_checkpointing()) return {};
   return {{"runtime.gradient_checkpointing",
-           "off (on): memory grows with the layers, and a long run may run out of it",
-           "set gradient_checkpointing: true, or waive this rule if memory is ample"}};
+           "off (on): the activations of all layers are kept even if they do not fit",
+           "set gradient_checkpointing: true, which recomputes only what does not fit into the "
+           "GPU's memory, or waive this rule"}};
 }
 
 constexpr int64_t kSmallParameters = 10'000'000;

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
 
@@ -73,7 +73,8 @@ std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory) {
   std::string last_setting;
   for (const Change& change : SmallerJobs(facts)) {
     if (change.setting == last_setting) continue;
-    if (TotalBytes(MemoryEstimate(change.spec)) > memory) continue;
+    const Recompute recompute = RecomputeOf(change.spec, memory);
+    if (TotalBytes(MemoryEstimate(change.spec, recompute)) > memory) continue;
     last_setting = change.setting;
     fitting.push_back(absl::StrCat(change.setting, ": ", change.value));
     if (fitting.size() == 3) break;

@@ -14,11 +14,13 @@ void SiluCpu(int64_t size, const float* x, float* y) {
   for (int64_t i = 0; i < size; ++i) y[i] = x[i] * Sigmoid(x[i]);
 }
 
-void SiluBackwardCpu(int64_t size, const float* dy, const float* x, float* dx) {
+// Each `y` may be null.
+void SiluBackwardCpu(int64_t size, const float* dy, const float* x, float* dx, float* y) {
 #pragma omp parallel for simd schedule(static)
   for (int64_t i = 0; i < size; ++i) {
-    const float s = Sigmoid(x[i]);
-    dx[i] = dy[i] * s * (1.0f + x[i] * (1.0f - s));
+    const float at = x[i], s = Sigmoid(at);
+    dx[i] = dy[i] * s * (1.0f + at * (1.0f - s));
+    if (y != nullptr) y[i] = at * s;
   }
 }
 
@@ -28,9 +30,13 @@ void Relu2Cpu(int64_t size, const float* x, float* y) {
   for (int64_t i = 0; i < size; ++i) y[i] = x[i] < 0 ? 0.0f : x[i] * x[i];
 }
 
-void Relu2BackwardCpu(int64_t size, const float* dy, const float* x, float* dx) {
+void Relu2BackwardCpu(int64_t size, const float* dy, const float* x, float* dx, float* y) {
 #pragma omp parallel for simd schedule(static)
-  for (int64_t i = 0; i < size; ++i) dx[i] = x[i] < 0 ? 0.0f : dy[i] * 2.0f * x[i];
+  for (int64_t i = 0; i < size; ++i) {
+    const float at = x[i];
+    dx[i] = at < 0 ? 0.0f : dy[i] * 2.0f * at;
+    if (y != nullptr) y[i] = at < 0 ? 0.0f : at * at;
+  }
 }
 
 }  // namespace
@@ -51,12 +57,13 @@ absl::Status ActivateBackward(const Exec& exec, const ActivateBackwardArgs& args
   NSA_RETURN_IF_ERROR(CheckTensor("dy", args.dy, args.dy.size, type, "N"));
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, args.dy.size, type, "N"));
   NSA_RETURN_IF_ERROR(CheckTensor("dx", args.dx, args.dy.size, type, "N"));
+  if (args.y.wanted()) NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, args.dy.size, type, "N"));
   const bool silu = args.kind == Activation::kSilu;
   exec.Enter(silu ? "silu_backward" : "relu2_backward");
   if (exec.backend == Backend::kCuda) return cuda::ActivateBackward(exec, args);
-  (silu ? SiluBackwardCpu : Relu2BackwardCpu)(args.dy.size, args.dy.as<float>().data(),
-                                              args.x.as<float>().data(),
-                                              args.dx.as<float>().data());
+  (silu ? SiluBackwardCpu : Relu2BackwardCpu)(
+      args.dy.size, args.dy.as<float>().data(), args.x.as<float>().data(),
+      args.dx.as<float>().data(), args.y.wanted() ? args.y.as<float>().data() : nullptr);
   return absl::OkStatus();
 }
 

@@ -40,18 +40,23 @@ __global__ void ActivateKernel(Begin start, const bf16* x, bf16* y, int64_t size
 
 template <Activation kKind>
 __global__ void ActivateBackwardKernel(Begin start, const bf16* dy, const bf16* x, bf16* dx,
-                                       int64_t size) {
+                                       bf16* y, int64_t size) {
   start.WaitForPrevious();
   const int64_t begin = 8 * (int64_t{1} * blockIdx.x * blockDim.x + threadIdx.x);
   if (begin + 8 <= size) {
-    Float8 g = Load8(dy + begin);
-    const Float8 v = Load8(x + begin);
+    Float8 g = Load8(dy + begin), v = Load8(x + begin);
 #pragma unroll
     for (int e = 0; e < 8; ++e) g.v[e] = GradientOf<kKind>(g.v[e], v.v[e]);
     Store8(dx + begin, g);
+    if (y == nullptr) return;
+#pragma unroll
+    for (float& e : v.v) e = ValueOf<kKind>(e);
+    Store8(y + begin, v);
   } else {
     for (int64_t i = begin; i < size; ++i) {
-      dx[i] = __float2bfloat16(GradientOf<kKind>(__bfloat162float(dy[i]), __bfloat162float(x[i])));
+      const float at = __bfloat162float(x[i]);
+      dx[i] = __float2bfloat16(GradientOf<kKind>(__bfloat162float(dy[i]), at));
+      if (y != nullptr) y[i] = __float2bfloat16(ValueOf<kKind>(at));
     }
   }
 }
@@ -74,7 +79,7 @@ absl::Status ActivateBackward(const Exec& exec, const ActivateBackwardArgs& args
       exec, silu ? "silu_backward" : "relu2_backward",
       silu ? ActivateBackwardKernel<Activation::kSilu> : ActivateBackwardKernel<Activation::kRelu2>,
       {.grid = GridFor(args.x.size, 8 * 256), .block = 256}, DataOf<bf16>(args.dy),
-      DataOf<bf16>(args.x), DataOf<bf16>(args.dx), args.x.size);
+      DataOf<bf16>(args.x), DataOf<bf16>(args.dx), DataOf<bf16>(args.y), args.x.size);
 }
 
 }  // namespace nsa::cuda

@@ -32,6 +32,9 @@ struct ActivateBackwardArgs {
   ConstTensor x;   // fp32, size of dy: the input of Activate
   Tensor dx;       // fp32, size of dy, overwritten; may be dy itself
   Activation kind = Activation::kSilu;
+  // Optional: fp32, size of dy, the output of Activate() again, with the same bits. May be x
+  // itself.
+  Tensor y;
 };
 
 absl::Status ActivateBackward(const Exec& exec, const ActivateBackwardArgs& args);

@@ -32,7 +32,14 @@ absl::Status Check(const Exec& exec, const RmsNormBackwardArgs& args) {
   NSA_RETURN_IF_ERROR(CheckTensor("weight", args.weight, args.dim, type, "dim"));
   NSA_RETURN_IF_ERROR(CheckTensor("rstd", args.rstd, args.rows, DType::kF32, "rows"));
   NSA_RETURN_IF_ERROR(CheckTensor("dx", args.dx, args.rows * args.dim, type, "rows·dim"));
+  if (args.y.wanted()) {
+    NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, args.rows * args.dim, type, "rows·dim"));
+  }
   return CheckTensor("dweight", args.dweight, args.dim, DType::kF32, "dim");
+}
+
+void ScaleRow(int64_t dim, const float* x, const float* weight, float rstd, float* y) {
+  for (int64_t i = 0; i < dim; ++i) y[i] = x[i] * rstd * weight[i];
 }
 
 void InputGradientRow(int64_t dim, const float* dy, const float* x, const float* weight, float rstd,
@@ -74,7 +81,7 @@ absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args) {
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < args.dim; ++i) squares += x[i] * x[i];
     const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(args.dim) + kRmsNormEps);
-    for (int64_t i = 0; i < args.dim; ++i) y[i] = x[i] * rstd * weight[i];
+    ScaleRow(args.dim, x, weight, rstd, y);
     if (args.rstd.wanted()) args.rstd.as<float>()[r] = rstd;
   }
   return absl::OkStatus();
@@ -88,9 +95,15 @@ absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) 
   {
 #pragma omp for schedule(static) nowait
     for (int64_t r = 0; r < args.rows; ++r) {
-      InputGradientRow(args.dim, args.dy.as<float>().data() + r * args.dim,
-                       args.x.as<float>().data() + r * args.dim, args.weight.as<float>().data(),
-                       args.rstd.as<float>()[r], args.dx.as<float>().data() + r * args.dim);
+      const int64_t at = r * args.dim;
+      const float* x = args.x.as<float>().data() + at;
+      const float* weight = args.weight.as<float>().data();
+      const float rstd = args.rstd.as<float>()[r];
+      InputGradientRow(args.dim, args.dy.as<float>().data() + at, x, weight, rstd,
+                       args.dx.as<float>().data() + at);
+      if (args.y.wanted()) {
+        ScaleRow(args.dim, x, weight, rstd, args.y.as<float>().data() + at);
+      }
     }
 #pragma omp for schedule(static)
     for (int64_t begin = 0; begin < args.dim; begin += kColumns) {

@@ -1,6 +1,6 @@
 // RMSNorm on CUDA: one warp per row, 16 bytes per lane and access; limited by memory bandwidth (4
-// bytes per element forward, 8 backward). dweight is summed over a constant number of row ranges,
-// whose sums are added in order.
+// bytes per element forward, 8 or 10 backward). dweight is summed over a constant number of row
+// ranges, whose sums are added in order.
 #include <algorithm>
 
 #include "kernels/cuda/launch.h"
@@ -12,6 +12,13 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kMostChunks = 4;  // chunks of 256 columns that a warp keeps in registers, at most
+
+// Eight columns of y.
+__device__ __forceinline__ void StoreNormalized(bf16* y, Float8 x, const Float8& weight, float r) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x.v[i] *= r * weight.v[i];
+  Store8(y, x);
+}
 
 // A warp keeps its row in registers: dim ≤ 256 · kChunks.
 template <int kChunks>
@@ -42,11 +49,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   for (int k = 0; k < kChunks; ++k) {
     const int c = (k * kWarp + lane) * 8;
     if (c >= dim) break;
-    Float8 v = AsFloats(raw[k]);
-    const Float8 w = AsFloats(raw_weight[k]);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v.v[i] *= r * w.v[i];
-    Store8(y + row * dim + c, v);
+    StoreNormalized(y + row * dim + c, AsFloats(raw[k]), AsFloats(raw_weight[k]), r);
   }
   if (lane == 0 && rstd != nullptr) rstd[row] = r;
 }
@@ -68,11 +71,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
   const float r = rsqrtf(WarpSum(squares) / dim + kRmsNormEps);
   for (int c = lane * 8; c < dim; c += kWarp * 8) {
-    Float8 v = Load8(from + c);
-    const Float8 w = Load8(weight + c);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) v.v[i] *= r * w.v[i];
-    Store8(y + row * dim + c, v);
+    StoreNormalized(y + row * dim + c, Load8(from + c), Load8(weight + c), r);
   }
   if (lane == 0 && rstd != nullptr) rstd[row] = r;
 }
@@ -107,7 +106,8 @@ __device__ __forceinline__ void StoreWarpSums(const Float8 (&sum)[kChunks],
 template <int kChunks>
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormBackwardKernel(Begin start, const bf16* dy, const bf16* x, const bf16* weight,
-                          const float* rstd, bf16* dx, float* partial, int64_t rows, int dim) {
+                          const float* rstd, bf16* dx, bf16* y, float* partial, int64_t rows,
+                          int dim) {
   __shared__ float sums[kWarps][kWarp * 8];
   start.WaitForPrevious();
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
@@ -149,6 +149,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
       for (int i = 0; i < 8; ++i) out.v[i] += r * (g.v[i] * w[k].v[i] - v.v[i] * shift);
       Store8(dx + row * dim + c, out);
+      if (y != nullptr) StoreNormalized(y + row * dim + c, v, w[k], r);
     }
   }
   StoreWarpSums<kChunks>(sum, sums, dim, partial);
@@ -160,7 +161,8 @@ constexpr int kWideColumns = 4096;
 
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormBackwardWideKernel(Begin start, const bf16* dy, const bf16* x, const bf16* weight,
-                              const float* rstd, bf16* dx, float* partial, int64_t rows, int dim) {
+                              const float* rstd, bf16* dx, bf16* y, float* partial, int64_t rows,
+                              int dim) {
   extern __shared__ float wide_sums[];  // [warps][columns]
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int from = blockIdx.y * kWideColumns, columns = min(kWideColumns, dim - from);
@@ -192,6 +194,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
       for (int i = 0; i < 8; ++i) out.v[i] += r * (g.v[i] * w.v[i] - v.v[i] * shift);
       Store8(dx + row * dim + c, out);
+      if (y != nullptr) StoreNormalized(y + row * dim + c, v, w, r);
     }
   }
   __syncthreads();
@@ -259,7 +262,8 @@ absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) 
     return Launch(exec, "rms_norm_backward", kernel,
                   {.grid = dim3(kBlocks, slices), .block = kWarps * kWarp, .shared = shared},
                   DataOf<bf16>(args.dy), DataOf<bf16>(args.x), DataOf<bf16>(args.weight),
-                  DataOf<float>(args.rstd), DataOf<bf16>(args.dx), partial, args.rows, dim);
+                  DataOf<float>(args.rstd), DataOf<bf16>(args.dx), DataOf<bf16>(args.y), partial,
+                  args.rows, dim);
   };
   switch (GridFor(dim, kWarp * 8)) {
     case 1:

@@ -36,6 +36,9 @@ struct RmsNormBackwardArgs {
   Tensor dx;           // fp32 [rows, dim], added to (it holds the gradient of the residual);
                        // must be neither dy nor x
   Tensor dweight;      // fp32 [dim], added to; rows are summed in order
+  // Optional: fp32 [rows, dim], the output of RmsNorm() again, with the same bits; must be none of
+  // the others.
+  Tensor y;
 };
 
 absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args);

@@ -262,7 +262,7 @@ void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
                                            data->Raw(rows, DType::kF32)};
                     return {[=] { return RmsNorm(data->exec(), args); }, {{"y", args.y}}};
                   }});
-  out->push_back({"rms_norm_backward", 0, 4 * x, [w](const NsaShape& shape, Data* data) -> Call {
+  out->push_back({"rms_norm_backward", 0, 5 * x, [w](const NsaShape& shape, Data* data) -> Call {
                     const int64_t rows = RowsOf(shape), size = rows * w.dim;
                     const RmsNormBackwardArgs args{rows,
                                                    w.dim,
@@ -271,8 +271,9 @@ void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
                                                    data->Random(w.dim, 3),
                                                    data->RandomF32(rows, 4),
                                                    data->Random(size, 5),
-                                                   data->Zeros(w.dim, DType::kF32)};
-                    return {[=] { return RmsNormBackward(data->exec(), args); }, {}};
+                                                   data->Zeros(w.dim, DType::kF32),
+                                                   data->Out(size)};
+                    return {[=] { return RmsNormBackward(data->exec(), args); }, {{"y", args.y}}};
                   }});
   for (const Activation kind : {Activation::kSilu, Activation::kRelu2}) {
     const std::string name = kind == Activation::kSilu ? "silu" : "relu2";
@@ -282,14 +283,15 @@ void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) 
            const ActivateArgs args{data->Random(size, 1, 3), data->Out(size), kind};
            return {[=] { return Activate(data->exec(), args); }, {{"y", args.y}}};
          }});
-    out->push_back(
-        {name + "_backward", 0, 24.0 * RowsOf(s) * w.dim,
-         [w, kind](const NsaShape& shape, Data* data) -> Call {
-           const int64_t size = 4 * RowsOf(shape) * w.dim;
-           const ActivateBackwardArgs args{data->Random(size, 2), data->Random(size, 1, 3),
-                                           data->Out(size), kind};
-           return {[=] { return ActivateBackward(data->exec(), args); }, {{"dx", args.dx}}};
-         }});
+    out->push_back({name + "_backward", 0, 32.0 * RowsOf(s) * w.dim,
+                    [w, kind](const NsaShape& shape, Data* data) -> Call {
+                      const int64_t size = 4 * RowsOf(shape) * w.dim;
+                      const ActivateBackwardArgs args{data->Random(size, 2),
+                                                      data->Random(size, 1, 3), data->Out(size),
+                                                      kind, data->Out(size)};
+                      return {[=] { return ActivateBackward(data->exec(), args); },
+                              {{"dx", args.dx}, {"y", args.y}}};
+                    }});
   }
 }
 

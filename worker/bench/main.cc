@@ -1,6 +1,7 @@
 // nsa-bench: how fast kernels, training steps and decoding run on this GPU.
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,15 @@ void AddShape(CLI::App* app, Options* options) {
       ->capture_default_str();
 }
 
+std::map<std::string, Recompute> RecomputesByName() {
+  std::map<std::string, Recompute> all;
+  for (const Recompute one :
+       {Recompute::kNothing, Recompute::kNorms, Recompute::kMlp, Recompute::kBlock}) {
+    all.emplace(RecomputeName(one), one);
+  }
+  return all;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app{"Times kernels, training steps and decoding on this machine's GPU"};
   app.require_subcommand(1);
@@ -193,6 +203,9 @@ int Main(int argc, char** argv) {
   step->add_flag("--vs-dense", step_options.vs_dense,
                  "then the same model with dense attention, by the same program");
   step->add_flag("!--no-kernels", step_options.kernels, "leave out the time by kernel");
+  step->add_option("--recompute", step_options.recompute,
+                   "what backward recomputes; default: as the worker decides")
+      ->transform(CLI::CheckedTransformer(RecomputesByName()));
   step->add_option("--steps", step_options.steps, "timed steps, of which the median counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();

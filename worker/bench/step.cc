@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/estimate/passes.h"
 #include "common/job/load.h"
 #include "common/run/status_page.h"
@@ -33,7 +34,7 @@ struct Bench {
   explicit Bench(const v1::JobSpec& job) : spec(job), layout(job) {}
   Bench(const Bench&) = delete;  // arenas point at the layout
 
-  absl::Status Make();
+  absl::Status Make(std::optional<Recompute> recompute);
   absl::Status Load();
   enum class Kind { kAsTrained, kInOrder, kTimed };
   absl::StatusOr<std::unique_ptr<train::GpuStep>> MakeStep(Kind kind);
@@ -45,14 +46,15 @@ struct Bench {
   StatusPage page;
 };
 
-absl::Status Bench::Make() {
+absl::Status Bench::Make(std::optional<Recompute> recompute) {
   NSA_ASSIGN_OR_RETURN(gpu, nsa::train::Gpu::Open());
   train::ModelConfig config = train::ModelConfigOf(spec);
   config.attention.dtype = DType::kBf16;
   NSA_RETURN_IF_ERROR(gpu->Plan(train::ProductsOf(config)));
   NSA_RETURN_IF_ERROR(
       gpu->Plan(train::Optimizer::Products(spec.train(), layout, train::Slice{0, layout.size()})));
-  NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1, 0));
+  NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1, 0,
+                                                        /*group=*/nullptr, recompute));
   train::Arena host(&layout);
   train::Initialize(spec.train().seed(), &host);
   return train::CopyArena(gpu->exec(), host, &state->parameters);
@@ -137,10 +139,10 @@ void PrintSpeed(const Bench& bench, const train::GpuStep& step, const Timed& tim
   const v1::JobSpec& spec = bench.spec;
   const double speed = TokensPerSecond(spec, timed), flops = FlopsPerToken(spec) * speed;
   const Passes passes = PassesOf(spec);
-  absl::PrintF("%s: %d x %d sequences of %d tokens as %d x %d, %d parameters%s\n", spec.name(),
-               spec.train().batch_size(), spec.train().accumulate_grad_batches(),
+  absl::PrintF("%s: %d x %d sequences of %d tokens as %d x %d, %d parameters, recomputed: %s\n",
+               spec.name(), spec.train().batch_size(), spec.train().accumulate_grad_batches(),
                spec.train().seq_len(), passes.sequences, passes.count, bench.layout.count(),
-               spec.runtime().gradient_checkpointing() ? ", checkpointing" : "");
+               RecomputeName(bench.state->recompute));
   absl::PrintF(
       "%.0f tok/s, %.3f ms a step (forward %.3f, backward %.3f, optimizer %.3f), %.1f TFLOP/s = "
       "%.1f %% of the matrix ceiling\n",
@@ -152,7 +154,7 @@ void PrintSpeed(const Bench& bench, const train::GpuStep& step, const Timed& tim
       "of the GPU in use (estimate %.0f)\n",
       step.graph_nodes(), step.captures(), step.graph_fallbacks(), bench.gpu->untimed_products(),
       static_cast<double>(bench.gpu->UsedBytes()) / (1 << 20),
-      static_cast<double>(TotalBytes(MemoryEstimate(spec))) / (1 << 20));
+      static_cast<double>(TotalBytes(MemoryEstimate(spec, bench.state->recompute))) / (1 << 20));
 }
 
 // The same steps with all kernels in order, and with each kernel timed.
@@ -171,7 +173,7 @@ absl::Status PrintKernelsOf(Bench* bench, const Timed& timed, int steps) {
 absl::StatusOr<Timed> TimeJob(const v1::JobSpec& spec, const StepOptions& options,
                               const Ceilings& ceilings, bool kernels) {
   Bench bench(spec);
-  NSA_RETURN_IF_ERROR(bench.Make());
+  NSA_RETURN_IF_ERROR(bench.Make(options.recompute));
   NSA_ASSIGN_OR_RETURN(auto step, bench.MakeStep(Bench::Kind::kAsTrained));
   NSA_ASSIGN_OR_RETURN(Timed timed, Time(&bench, step.get(), options.steps));
   PrintSpeed(bench, *step, timed, ceilings);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/estimate/memory/memory.h"
 #include "common/job/enum_words.h"
 #include "common/job/load.h"
 #include "common/nsa/visibility.h"
@@ -149,6 +150,53 @@ TEST(RecomputeOf, KeepsTheAttentionOfAllLayersUpToTwelveGigabytesOfARank) {
   EXPECT_EQ(job(1, 1 << 20, 1, true), Recompute::kBlock);
 }
 
+// Bytes of `spec` with what `recompute` keeps.
+int64_t BytesWith(const v1::JobSpec& spec, Recompute recompute) {
+  return TotalBytes(MemoryEstimate(spec, recompute));
+}
+
+// A GPU's memory of which this is four fifths, to the byte or slightly more.
+int64_t MemoryFor(int64_t bytes) {
+  return static_cast<int64_t>(static_cast<double>(bytes) / kShareOfMemory) + 2;
+}
+
+TEST(RecomputeOf, IsTheLeastThatFitsIntoFourFifthsOfTheMemory) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_gradient_checkpointing(true);
+  constexpr Recompute kAll[] = {Recompute::kNothing, Recompute::kNorms, Recompute::kMlp,
+                                Recompute::kBlock};
+  for (int i = 0; i < 3; ++i) {
+    const int64_t bytes = BytesWith(spec, kAll[i]);
+    EXPECT_EQ(RecomputeOf(spec, MemoryFor(bytes)), kAll[i]);
+    EXPECT_EQ(RecomputeOf(spec, MemoryFor(bytes - (1 << 20))), kAll[i + 1]);
+    EXPECT_GT(bytes, BytesWith(spec, kAll[i + 1]));
+  }
+  EXPECT_EQ(RecomputeOf(spec, 1), Recompute::kBlock) << "preflight refuses it";
+  spec.mutable_runtime()->set_gradient_checkpointing(false);
+  EXPECT_EQ(RecomputeOf(spec, 1), Recompute::kNothing);
+}
+
+TEST(RecomputeOf, OfWholeBlocksDependsOnTheJobAloneWhereRanksShareSequences) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_gradient_checkpointing(true);
+  spec.mutable_resources()->set_gpus(2);
+  spec.mutable_resources()->set_context_parallel(2);
+  EXPECT_EQ(RecomputeOf(spec, 1), Recompute::kMlp);
+  EXPECT_EQ(RecomputeOf(spec, int64_t{80} << 30), Recompute::kNothing);
+  spec.mutable_train()->set_seq_len(1 << 20);
+  EXPECT_EQ(RecomputeOf(spec, 1), Recompute::kBlock);
+  EXPECT_EQ(RecomputeOf(spec, int64_t{8} << 40), Recompute::kBlock);
+}
+
+TEST(RecomputeOf, OnTheCpuDoesNotDependOnTheMemory) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  spec.mutable_runtime()->set_gradient_checkpointing(true);
+  EXPECT_EQ(RecomputeOf(spec, int64_t{80} << 30), Recompute::kMlp);
+}
+
 TEST(MemoryEstimate, NamesEveryPartOnceAndSumsThem) {
   const std::vector<MemoryItem> items = MemoryEstimate(M7c());
   int64_t total = 0;
@@ -168,15 +216,15 @@ TEST(MemoryEstimate, ShrinksWithGradientCheckpointing) {
   EXPECT_LT(TotalBytes(MemoryEstimate(spec)), kept / 2 + (int64_t{1} << 30));
 }
 
-TEST(MemoryEstimate, HasOneLayersNormsAndMlpWhereThoseAreRecomputed) {
-  v1::JobSpec spec = M7c();
-  const int64_t kept = TotalBytes(MemoryEstimate(spec));
-  spec.mutable_runtime()->set_gradient_checkpointing(true);
-  ASSERT_EQ(RecomputeOf(spec), Recompute::kMlp);
-  // bf16: RMSNorm's results twice, fc1's output and its SiLU; fp32: a factor a row of each norm.
+TEST(MemoryEstimate, HasOnceWhatBlocksShareBecauseItIsRecomputed) {
+  const v1::JobSpec spec = M7c();
   const int64_t tokens = int64_t{spec.train().batch_size()} * spec.train().seq_len();
-  const int64_t layer = tokens * (2 * (2 * 768 + 2 * 3072) + 4 * 2);
-  EXPECT_EQ(kept - TotalBytes(MemoryEstimate(spec)), 11 * layer);
+  // In bf16: RMSNorm's results twice and the activation's output, of which one norm's stays.
+  const int64_t norms = BytesWith(spec, Recompute::kNorms);
+  EXPECT_EQ(BytesWith(spec, Recompute::kNothing) - norms,
+            tokens * 2 * (12 * (2 * 768 + 3072) - 768));
+  // fc1's output.
+  EXPECT_EQ(norms - BytesWith(spec, Recompute::kMlp), 11 * tokens * 2 * 3072);
 }
 
 TEST(MemoryEstimate, HasTheOptimizersStateOfAShareWhereItIsDivided) {

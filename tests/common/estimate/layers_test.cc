@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
 #include "common/preflight/preflight.h"

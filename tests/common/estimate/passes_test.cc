@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/job/load.h"
 
 namespace nsa {

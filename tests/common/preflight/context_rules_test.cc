@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/estimate/passes.h"
 #include "common/preflight/preflight.h"
 #include "tests/common/preflight/preflight_cases.h"

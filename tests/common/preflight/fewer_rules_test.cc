@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "tests/common/preflight/preflight_cases.h"
 
 namespace nsa {
@@ -89,10 +89,11 @@ TEST_F(FewerRules, SoDoCpuSlots) {
 }
 
 TEST_F(FewerRules, EachOfTheFewestRanksFitsIntoItsMemory) {
+  job.spec.mutable_train()->set_batch_size(64);
   const auto bytes = [&](int ranks) {
     v1::JobSpec spec = job.Check().spec();
     spec.mutable_resources()->set_gpus(ranks);
-    return TotalBytes(MemoryEstimate(spec));
+    return TotalBytes(MemoryEstimate(spec, Recompute::kBlock));
   };
   ASSERT_LT(bytes(4), bytes(2));
   job.spec.mutable_restart()->set_min_ranks(1);

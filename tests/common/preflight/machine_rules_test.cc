@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/preflight/preflight.h"
 #include "tests/common/preflight/preflight_cases.h"
 
@@ -115,6 +116,24 @@ TEST(Preflight, NamesUpToThreeSettingsThatWouldFitTheMemory) {
   EXPECT_THAT(finding->problem(), HasSubstr("activations"));
 }
 
+TEST(Preflight, ExpectsThatWhatDoesNotFitIsRecomputed) {
+  GoodJob job;
+  Train(&job)->set_batch_size(16);
+  const auto activations = [&job](int64_t gib) {
+    job.machine.gpus[0].memory_bytes = gib << 30;
+    const v1::PreflightReport report = job.Check();
+    EXPECT_EQ(FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED"), nullptr) << FormatReport(report, "");
+    for (const v1::EstimateItem& estimate : report.estimates()) {
+      if (estimate.name().starts_with("memory: activations")) return estimate.name();
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(activations(80), "memory: activations");
+  EXPECT_EQ(activations(14), "memory: activations, norms recomputed");
+  EXPECT_EQ(activations(11), "memory: activations, MLP recomputed");
+  EXPECT_EQ(activations(6), "memory: activations, recomputed by block");
+}
+
 TEST(Preflight, AdvisesSeveralRanksToDivideTheOptimizersState) {
   GoodJob job;
   job.machine.gpus.push_back(job.machine.gpus[0]);
@@ -122,7 +141,7 @@ TEST(Preflight, AdvisesSeveralRanksToDivideTheOptimizersState) {
     job.spec.mutable_resources()->set_gpus(ranks);
     Train(&job)->set_batch_size(2 * ranks);
     job.spec.mutable_runtime()->set_shard_optimizer(shard);
-    const int64_t needed = TotalBytes(MemoryEstimate(job.Check().spec()));
+    const int64_t needed = TotalBytes(MemoryEstimate(job.Check().spec(), Recompute::kBlock));
     for (MachineView::Gpu& gpu : job.machine.gpus) gpu.memory_bytes = needed - (1 << 20);
     const v1::PreflightReport report = job.Check();
     const v1::Finding* finding = FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED");

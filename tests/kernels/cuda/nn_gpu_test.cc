@@ -90,6 +90,18 @@ TEST_F(NnOnGpu, RmsNormBackwardEqualsTheCpuTruth) {
                   return RmsNormBackward(GpuExec(),
                                          {rows, dim, dy_gpu, x_gpu, w_gpu, rstd_gpu, t[0], t[1]});
                 });
+    // With its output as well, which has the bits of the forward pass.
+    const DeviceTensor forward(rows * dim, DType::kBf16), forward_rstd(rows, DType::kF32);
+    ASSERT_TRUE(RmsNorm(GpuExec(), {rows, dim, x_gpu, w_gpu, forward, forward_rstd}).ok());
+    ExpectOnGpu({{"dx", dx, DType::kBf16, kBf16Output, 1e-6, before},
+                 {"dweight", dw, DType::kF32, 1e-4, 1e-5, sums},
+                 {"y", y}},
+                [&](const Tensors& t) {
+                  const absl::Status status = RmsNormBackward(
+                      GpuExec(), {rows, dim, dy_gpu, x_gpu, w_gpu, forward_rstd, t[0], t[1], t[2]});
+                  EXPECT_TRUE(Identical("y", t[2].Bytes(), forward.Bytes()));
+                  return status;
+                });
   }
 }
 
@@ -112,6 +124,17 @@ void ExpectActivationOfTheCpu(Activation kind) {
         [&](const Tensors& t) {
           const absl::Status status = Activate(GpuExec(), {t[0], t[0], kind});
           return status.ok() ? ActivateBackward(GpuExec(), {t[1], x_gpu, t[1], kind}) : status;
+        });
+    // In place, with the output in place of the input: the bits of the forward pass.
+    const DeviceTensor forward(size, DType::kBf16);
+    ASSERT_TRUE(Activate(GpuExec(), {x_gpu, forward, kind}).ok());
+    ExpectOnGpu(
+        {{"y", y, DType::kBf16, kBf16Output, 1e-6, x},
+         {"dx", dx, DType::kBf16, kBf16Output, 1e-6, dy}},
+        [&](const Tensors& t) {
+          const absl::Status status = ActivateBackward(GpuExec(), {t[1], t[0], t[1], kind, t[0]});
+          EXPECT_TRUE(Identical("y", t[0].Bytes(), forward.Bytes()));
+          return status;
         });
   }
 }

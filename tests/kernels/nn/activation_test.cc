@@ -1,5 +1,7 @@
 #include "kernels/nn/activation.h"
 
+#include <cstring>
+
 #include "kernels/vector_exp.h"
 #include "tests/kernels/nn/values.h"
 
@@ -87,6 +89,31 @@ TEST(Activation, WorksInPlace) {
     ASSERT_TRUE(
         Activate({}, {.x = View(in_place), .y = std::span<float>(in_place), .kind = kind}).ok());
     EXPECT_EQ(apart, in_place);
+  }
+}
+
+// The backward pass of a model takes the place of the input with the output.
+TEST(Activation, BackwardComputesTheOutputAgain) {
+  for (const Activation kind : {Activation::kSilu, Activation::kRelu2}) {
+    std::vector<float> x = RandomValues(77, 3), y(77), again(77), dx(77), dx_in_place(77);
+    x[0] = NAN, x[1] = 0.0f, x[2] = -0.0f, x[3] = -90.0f, x[4] = 90.0f;
+    const std::vector<float> dy = RandomValues(77, 4);
+    ASSERT_TRUE(Activate({}, {.x = View(x), .y = std::span<float>(y), .kind = kind}).ok());
+    ActivateBackwardArgs args = {
+        .dy = View(dy), .x = View(x), .dx = std::span<float>(dx), .kind = kind};
+    args.y = std::span<float>(again);
+    ASSERT_TRUE(ActivateBackward({}, args).ok());
+    args.dx = std::span<float>(dx_in_place);
+    args.y = std::span<float>(x);
+    ASSERT_TRUE(ActivateBackward({}, args).ok());
+    const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+      return std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+    };
+    EXPECT_TRUE(same(again, y));
+    EXPECT_TRUE(same(x, y));
+    EXPECT_TRUE(same(dx_in_place, dx));
+    args.y = std::span<float>(again).first(76);
+    EXPECT_EQ(ActivateBackward({}, args).code(), absl::StatusCode::kInvalidArgument);
   }
 }
 

@@ -112,6 +112,29 @@ TEST(RmsNorm, DoesNotDependOnTheNumberOfThreads) {
   });
 }
 
+TEST(RmsNorm, BackwardComputesTheOutputAgain) {
+  constexpr int64_t kRows = 5, kDim = 33;
+  const std::vector<float> x = RandomValues(kRows * kDim, 6), weight = RandomValues(kDim, 7),
+                           dy = RandomValues(kRows * kDim, 8);
+  std::vector<float> y(x.size()), again(x.size(), NAN), rstd(kRows), dx(x.size()), dweight(kDim);
+  ASSERT_TRUE(
+      RmsNorm({}, {kRows, kDim, View(x), View(weight), std::span<float>(y), std::span<float>(rstd)})
+          .ok());
+  RmsNormBackwardArgs args = {kRows,
+                              kDim,
+                              View(dy),
+                              View(x),
+                              View(weight),
+                              View(rstd),
+                              std::span<float>(dx),
+                              std::span<float>(dweight)};
+  args.y = std::span<float>(again);
+  ASSERT_TRUE(RmsNormBackward({}, args).ok());
+  EXPECT_EQ(y, again);
+  args.y = std::span<float>(again).first(kDim);
+  EXPECT_EQ(RmsNormBackward({}, args).code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(RmsNorm, CarriesNaNThrough) {
   const std::vector<float> x = {1.0f, NAN, 2.0f}, weight(3, 1.0f);
   std::vector<float> y(3);

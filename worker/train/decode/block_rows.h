@@ -1,5 +1,5 @@
-// One block of the decoder (worker/train/model/block.h) on new tokens, with a cache of earlier
-// ones.
+// One block of the decoder (worker/train/model/block/block.h) on new tokens, with a cache of
+// earlier ones.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "worker/train/decode/layer_cache.h"
 #include "worker/train/decode/rotation.h"
 #include "worker/train/decode/sequence_memory.h"
-#include "worker/train/model/block.h"
+#include "worker/train/model/block/block.h"
 #include "worker/train/model/model_config.h"
 #include "worker/train/model/parameters.h"
 

@@ -20,7 +20,7 @@
 #include "worker/train/decode/decoder.h"
 #include "worker/train/decode/document_starts.h"
 #include "worker/train/decode/sequence_memory.h"
-#include "worker/train/model/block.h"
+#include "worker/train/model/block/block.h"
 #include "worker/train/model/model_config.h"
 #include "worker/train/model/parameters.h"
 

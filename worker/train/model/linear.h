@@ -28,19 +28,33 @@ inline absl::Status Linear(const Exec& exec, const LinearShape& s, const ConstTe
                        .add = add});
 }
 
-// dx = dy W (overwritten), dw += dyᵀ x.
+// dx = dy W, overwritten.
+inline absl::Status LinearInputGradient(const Exec& exec, const LinearShape& s,
+                                        const ConstTensor& dy, const ConstTensor& w,
+                                        const Tensor& dx) {
+  return Matmul(exec, {.m = s.rows, .n = s.in, .k = s.out, .a = dy, .b = w, .c = dx});
+}
+
+// dw += dyᵀ x.
+inline absl::Status LinearWeightGradient(const Exec& exec, const LinearShape& s,
+                                         const ConstTensor& dy, const ConstTensor& x,
+                                         const Tensor& dw) {
+  return Matmul(exec, {.m = s.out,
+                       .n = s.in,
+                       .k = s.rows,
+                       .transpose_a = true,
+                       .a = dy,
+                       .b = x,
+                       .c = dw,
+                       .accumulate = true});
+}
+
+// Both.
 inline absl::Status LinearBackward(const Exec& exec, const LinearShape& s, const ConstTensor& dy,
                                    const ConstTensor& x, const ConstTensor& w, const Tensor& dx,
                                    const Tensor& dw) {
-  NSA_RETURN_IF_ERROR(Matmul(exec, {.m = s.out,
-                                    .n = s.in,
-                                    .k = s.rows,
-                                    .transpose_a = true,
-                                    .a = dy,
-                                    .b = x,
-                                    .c = dw,
-                                    .accumulate = true}));
-  return Matmul(exec, {.m = s.rows, .n = s.in, .k = s.out, .a = dy, .b = w, .c = dx});
+  NSA_RETURN_IF_ERROR(LinearWeightGradient(exec, s, dy, x, dw));
+  return LinearInputGradient(exec, s, dy, w, dx);
 }
 
 }  // namespace nsa::train

@@ -12,7 +12,7 @@
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/rms_norm.h"
 #include "worker/train/model/activations.h"
-#include "worker/train/model/block.h"
+#include "worker/train/model/block/block.h"
 #include "worker/train/model/inputs.h"
 #include "worker/train/model/linear.h"
 #include "worker/train/model/model_config.h"
@@ -284,9 +284,10 @@ absl::Status Model::Impl::RecomputeBlock(const Exec& exec, int32_t layer) {
   if (layer == config_.n_layers - 1) return absl::OkStatus();  // still there
   switch (config_.recompute) {
     case Recompute::kNothing:
+    case Recompute::kNorms:
       return absl::OkStatus();
     case Recompute::kMlp:
-      return BlockRecomputeMlp(Context(exec, layer), InputOf(layer));
+      return BlockRecomputeMlp(Context(exec, layer));
     case Recompute::kBlock:
       return BlockForward(Context(exec, layer), InputOf(layer), {}, {});
   }

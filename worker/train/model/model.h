@@ -22,7 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/nsa/nsa_shape.h"
 #include "kernels/exec.h"
 #include "nsa/v1/job.pb.h"
@@ -48,7 +48,7 @@ struct ModelOptions {
   // Keep every micro-batch's token losses until the next step, for token_losses(micro_batch).
   bool keep_token_losses = false;
 
-  // For tests: in place of what RecomputeOf(job) says.
+  // In place of what RecomputeOf(job) says, which knows no GPU's memory.
   std::optional<Recompute> recompute = {};
 };
 

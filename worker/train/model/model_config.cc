@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
 #include "kernels/nsa/layer/projections.h"
 

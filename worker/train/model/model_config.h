@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "kernels/exec.h"
 #include "kernels/nn/activation.h"
 #include "kernels/nsa/layer/nsa_layer.h"

@@ -3,17 +3,27 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/estimate/memory/memory.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
+#include "kernels/cuda/device.h"
 
 namespace nsa::train {
 
 absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec& spec,
                                                                const ParameterLayout* layout,
                                                                Backend backend, int32_t world_size,
-                                                               int32_t rank, ContextGroup* group) {
+                                                               int32_t rank, ContextGroup* group,
+                                                               std::optional<Recompute> recompute) {
   const v1::TrainSpec& train = spec.train();
   const bool cuda = backend == Backend::kCuda;
+  if (!recompute.has_value()) {
+    int64_t memory = 0;
+    if (cuda) {
+      NSA_ASSIGN_OR_RETURN(memory, cuda::FreeBytes());
+    }
+    recompute = RecomputeOf(spec, memory);
+  }
   const Shares shares(*layout, train, world_size);
   const bool sharded = ShardsOptimizer(spec, world_size);
   const Slice all = {0, layout->size()}, own = sharded ? shares.of(rank) : all;
@@ -29,6 +39,7 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                                    .rank = rank,
                                                    .shares = shares,
                                                    .sharded = sharded,
+                                                   .recompute = *recompute,
                                                    .parameters = std::move(parameters),
                                                    .gradients = std::move(gradients),
                                                    .optimizer = std::move(optimizer),
@@ -41,7 +52,8 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                 .backend = backend,
                                 .micro_batches = cuda ? passes.count : 1,
                                 .group = group,
-                                .keep_token_losses = !spec.data().mix().empty()};
+                                .keep_token_losses = !spec.data().mix().empty(),
+                                .recompute = recompute};
   NSA_ASSIGN_OR_RETURN(state->model, Model::Create(spec, options, &state->parameters));
   return state;
 }

@@ -7,10 +7,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/estimate/memory/memory.h"
 #include "kernels/exec.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/model/model.h"
@@ -28,13 +30,12 @@ struct ModelState {
   // Allocates everything for rank `rank` of `world_size`; all zeros. `layout` outlives the state.
   // On a GPU the parameters have a bf16 copy, and the model holds all passes of a step at a time,
   // as its micro-batches. `group`: the ranks that share sequences with this one, as
-  // ModelOptions::group; null without context parallelism. ResourceExhausted when the device has
-  // too little memory.
-  static absl::StatusOr<std::unique_ptr<ModelState>> Create(const v1::JobSpec& spec,
-                                                            const ParameterLayout* layout,
-                                                            Backend backend, int32_t world_size,
-                                                            int32_t rank,
-                                                            ContextGroup* group = nullptr);
+  // ModelOptions::group; null without context parallelism. `recompute`: default what
+  // RecomputeOf(spec) says for the GPU's free memory. ResourceExhausted when the device has too
+  // little memory.
+  static absl::StatusOr<std::unique_ptr<ModelState>> Create(
+      const v1::JobSpec& spec, const ParameterLayout* layout, Backend backend, int32_t world_size,
+      int32_t rank, ContextGroup* group = nullptr, std::optional<Recompute> recompute = {});
 
   // The elements that this rank updates.
   Slice share() const { return sharded ? shares.of(rank) : Slice{0, gradients.layout().size()}; }
@@ -46,6 +47,7 @@ struct ModelState {
   int32_t rank = 0;
   Shares shares;         // of all ranks
   bool sharded = false;  // this rank has the optimizer's state of its share only
+  Recompute recompute = Recompute::kNothing;
   Arena parameters;
   Arena gradients;  // with kGradientExtras
   Optimizer optimizer;

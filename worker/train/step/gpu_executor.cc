@@ -17,6 +17,7 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
 #include "common/run/rank_address.h"
@@ -98,6 +99,8 @@ class GpuExecutor final : public StepExecutor {
     NSA_ASSIGN_OR_RETURN(
         state_, ModelState::Create(spec_, options_.layout, Backend::kCuda, launch_.world_size(),
                                    launch_.rank(), context_.get()));
+    spdlog::info("backward recomputes {}; {} MiB of weights, gradients, moments and activations",
+                 RecomputeName(state_->recompute), state_->bytes() >> 20);
     if (state_->sharded) {
       NSA_ASSIGN_OR_RETURN(piece_,
                            cuda::DeviceMemory::Allocate(4 * kPieceFloats, "checkpoint pieces"));

@@ -7,11 +7,12 @@
 #include <random>
 
 #include "common/estimate/layers.h"
+#include "common/estimate/memory/memory.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/sampling.h"
 #include "common/job/load.h"
 #include "worker/train/decode/sequence_memory.h"
-#include "worker/train/model/block.h"
+#include "worker/train/model/block/block.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 #include "worker/train/model/shares.h"
@@ -103,13 +104,16 @@ TEST(Estimate, CountsTheActivationsThatTheTrainerAllocates) {
     const v1::JobSpec spec = RandomJob(&random);
     const ParameterLayout layout(spec);
     const Arena parameters(&layout);
-    const auto model = Model::Create(
-        spec,
-        {.batch = spec.train().batch_size(), .seq_len = spec.train().seq_len(), .training = true},
-        &parameters);
+    const auto recompute = static_cast<Recompute>(round % 4);
+    const auto model = Model::Create(spec,
+                                     {.batch = spec.train().batch_size(),
+                                      .seq_len = spec.train().seq_len(),
+                                      .training = true,
+                                      .recompute = recompute},
+                                     &parameters);
     ASSERT_TRUE(model.ok()) << model.status() << spec.DebugString();
     int64_t estimated = 0;
-    for (const MemoryItem& item : MemoryEstimate(spec)) {
+    for (const MemoryItem& item : MemoryEstimate(spec, recompute)) {
       const bool arena = item.name.starts_with("activations") || item.name == "logits" ||
                          item.name == "attention, saved for backward" ||
                          item.name == "backward workspace";

@@ -9,7 +9,7 @@
 #include <optional>
 #include <random>
 
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "common/preflight/preflight.h"
 #include "tests/worker/train/tiny_job.h"
 #include "worker/train/gpu/gpu.h"
@@ -204,7 +204,7 @@ TEST_P(GpuModel, CheckpointingChangesNoBit) {
   const double loss = bench_->Run(Backend::kCuda);
   const std::vector<float> kept = bench_->Flat();
   bench_->spec().mutable_runtime()->set_gradient_checkpointing(true);
-  for (const Recompute what : {Recompute::kMlp, Recompute::kBlock}) {
+  for (const Recompute what : {Recompute::kNorms, Recompute::kMlp, Recompute::kBlock}) {
     EXPECT_EQ(bench_->Run(Backend::kCuda, what), loss);
     const std::vector<float> recomputed = bench_->Flat();
     EXPECT_EQ(std::memcmp(kept.data(), recomputed.data(), kept.size() * sizeof(float)), 0);

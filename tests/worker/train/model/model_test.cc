@@ -165,7 +165,7 @@ TEST_P(ModelVariants, CheckpointingChangesNoBitOfLossOrGradient) {
   const double loss = keep.Loss();
   keep.Backward();
   int64_t bytes = keep.model->activation_bytes();
-  for (const std::optional<Recompute> what : {std::optional<Recompute>(), {Recompute::kBlock}}) {
+  for (const Recompute what : {Recompute::kNorms, Recompute::kMlp, Recompute::kBlock}) {
     Bench recompute(spec, what);
     recompute.doc_start = keep.doc_start;
     recompute.Randomize();
@@ -376,7 +376,7 @@ TEST(Model, AnAuditIsTheSameWhateverBackwardRecomputes) {
   v1::JobSpec spec = TinyJob();
   spec.mutable_nsa()->set_l_sel(4);
   const auto keep = AuditOf(spec);
-  for (const Recompute recompute : {Recompute::kMlp, Recompute::kBlock}) {
+  for (const Recompute recompute : {Recompute::kNorms, Recompute::kMlp, Recompute::kBlock}) {
     const auto again = AuditOf(spec, recompute);
     for (size_t layer = 0; layer < keep.size(); ++layer) {
       EXPECT_EQ(again[layer].SerializeAsString(), keep[layer].SerializeAsString());

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "common/checkpoint/checkpoint_dir.h"
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "kernels/cuda/device.h"
 #include "tests/worker/train/run_job.h"
 #include "tests/worker/train/tiny_job.h"
@@ -251,10 +251,13 @@ TEST_F(GpuTrainer, TakesTheMemoryThatTheEstimateSays) {
     spec.mutable_train()->set_eval_every(0);
     spec.mutable_train()->set_save_every(0);
     spec.mutable_runtime()->set_gradient_checkpointing(job.checkpointing);
+    const absl::StatusOr<int64_t> free = cuda::FreeBytes();
+    ASSERT_TRUE(free.ok()) << free.status();
     const RankResult result = RunJob(dir_, spec, {.generation = generation})[0];
     ASSERT_EQ(result.steps.size(), 4u) << result.finished.text();
     const auto taken = static_cast<double>(result.steps.back().memory_reserved_bytes());
-    const auto estimated = static_cast<double>(TotalBytes(MemoryEstimate(spec)));
+    const auto estimated =
+        static_cast<double>(TotalBytes(MemoryEstimate(spec, RecomputeOf(spec, *free))));
     printf("S=%d, checkpointing %d: estimated %.0f MiB, taken %.0f MiB, allocated %.0f MiB\n",
            job.seq_len, job.checkpointing, estimated / (1 << 20), taken / (1 << 20),
            static_cast<double>(result.steps.back().memory_allocated_bytes()) / (1 << 20));

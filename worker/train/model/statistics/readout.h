@@ -10,7 +10,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/nsa/layer/nsa_layer.h"
 #include "worker/train/model/activations.h"
-#include "worker/train/model/block.h"
+#include "worker/train/model/block/block.h"
 
 namespace nsa::train {
 

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <omp.h>
 
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "tests/worker/train/model/context/local_ranks.h"
 
 namespace nsa::train {
@@ -54,6 +54,7 @@ const Variant kVariants[] = {
        spec->mutable_model()->set_qk_norm(true);
      }},
     {"documents", [](v1::JobSpec*) {}, true},
+    {"norms_recomputed", [](v1::JobSpec*) {}, false, Recompute::kNorms},
     {"mlp_recomputed", [](v1::JobSpec*) {}, false, Recompute::kMlp},
     {"block_recomputed", [](v1::JobSpec*) {}, true, Recompute::kBlock},
     {"block_recomputed_in_turn",

@@ -2,7 +2,7 @@
 // as on several GPUs. Losses and gradients are those of one rank to within bf16's rounding.
 #include <functional>
 
-#include "common/estimate/estimate.h"
+#include "common/estimate/memory/memory.h"
 #include "tests/worker/train/model/context/local_ranks.h"
 
 namespace nsa::train {

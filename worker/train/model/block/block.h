@@ -54,6 +54,9 @@ struct ModelPlaces {
 // What a block's forward saves for its backward. R = B·S rows. With a context group of N ranks R is
 // B·S/N, but the attention (q, v, saved and its part of the workspace) has all S tokens of H/N
 // heads and G/N groups: as many elements.
+//
+// h1, h2 and a are saved with Recompute::kNothing only. Otherwise they have no memory of their own
+// and use that of the workspace, and backward computes them again on the way.
 struct BlockActivations {
   using Slot = ActivationArena::Slot;
   Slot rstd1, h1;                 // [R], [R, D]: RMSNorm1(x)
@@ -66,23 +69,30 @@ struct BlockActivations {
   Slot rstd2, h2;                 // [R], [R, D]: RMSNorm2(mid)
   Slot u, a;                      // [R, hidden]: fc1's output, and its activation
 
-  // Those of layer `layer` that take the attention to compute: q, v, saved, o and mid.
-  void PlanAttention(const ModelConfig& config, int32_t layer, ActivationArena* arena);
-  // Those that BlockRecomputeMlp() computes: rstd1, h1, rstd2, h2, u and a.
+  // All but the following, of layer `layer`.
+  void Plan(const ModelConfig& config, int32_t layer, ActivationArena* arena);
+  // u, which BlockRecomputeMlp() computes.
   void PlanMlp(const ModelConfig& config, ActivationArena* arena);
+  // h1, h2 and a.
+  void PlanNorms(const ModelConfig& config, ActivationArena* arena);
 };
 
-// Holds nothing between calls.
+// Holds nothing between calls, except that `h` still has the output of RMSNorm2 after forward or
+// BlockRecomputeMlp() of the block whose backward comes next. The attention and the MLP use the
+// same memory in turn.
 struct BlockWorkspace {
   using Slot = ActivationArena::Slot;
+  Slot h;   // [R, D]: output of a norm that is not saved
+  Slot dh;  // [R, D]: the gradient of a norm's output
+  // Of the MLP.
+  Slot hidden;  // [R, hidden]: in forward act(u) that is not saved; in backward gradients
+  // Of the attention.
   Slot wide;                       // [R, width]: all projections in one matrix, or its gradient
   std::array<Slot, kBranches> dk;  // [R, G·dk]
   Slot attention;                  // bytes
   Slot dq;                         // [R, H·dk]
   std::array<Slot, kBranches> dv;  // [R, G·dv]
   Slot d_o;                        // [R, H·dv]
-  Slot dh;                         // [R, D]
-  Slot da;                         // [R, hidden]
   // With a context group only: what is exchanged, and with a gate o before the exchange.
   Slot parts, o_heads;  // [R, width], [R, H·dv]
 
@@ -126,9 +136,8 @@ struct BlockContext {
 absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const Tensor& y,
                           const BlockStatistics& statistics);
 
-// Computes again what forward left in the tensors of PlanMlp(), from x and the others: the same
-// bits.
-absl::Status BlockRecomputeMlp(const BlockContext& block, const ConstTensor& x);
+// Computes again what forward left in u, from mid: the same bits.
+absl::Status BlockRecomputeMlp(const BlockContext& block);
 
 // `dx` [R, D] holds the gradient of y and becomes the gradient of x; gradients of parameters are
 // added to `gradients`.

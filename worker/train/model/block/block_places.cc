@@ -1,0 +1,65 @@
+// Where the parameters of a block are.
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "worker/train/model/block/block.h"
+
+namespace nsa::train {
+
+BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
+  const auto find = [&](std::string_view name) -> Place {
+    const auto found = layout.Find(
+        absl::StrCat("blocks.", layer, ".", absl::string_view(name.data(), name.size())));
+    return found.ok() ? Place{(*found)->offset, (*found)->size} : Place{};
+  };
+  const auto phi = [&](const std::string& name) -> PhiPlaces {
+    return {.position = find(name + ".position"),
+            .fc1_w = find(name + ".fc1.weight"),
+            .fc1_b = find(name + ".fc1.bias"),
+            .fc2_w = find(name + ".fc2.weight"),
+            .fc2_b = find(name + ".fc2.bias")};
+  };
+  BlockPlaces p{.norm1 = find("norm1.weight"),
+                .out = find("attn.out.weight"),
+                .gate_fc1_w = find("attn.gate.fc1.weight"),
+                .gate_fc1_b = find("attn.gate.fc1.bias"),
+                .gate_fc2_w = find("attn.gate.fc2.weight"),
+                .gate_fc2_b = find("attn.gate.fc2.bias"),
+                .phi_k = phi("attn.phi_k"),
+                .phi_v = phi("attn.phi_v"),
+                .norm2 = find("norm2.weight"),
+                .fc1 = find("mlp.fc1.weight"),
+                .fc2 = find("mlp.fc2.weight")};
+  // All projections lie between W_Q and `out`.
+  p.projections.offset = find("attn.W_Q.weight").offset;
+  p.projections.size = p.out.offset - p.projections.offset;
+  return p;
+}
+
+ModelPlaces ModelPlaces::Of(const ParameterLayout& layout, int32_t layers) {
+  const auto find = [&](std::string_view name) -> Place {
+    const auto found = layout.Find(name);
+    return found.ok() ? Place{(*found)->offset, (*found)->size} : Place{};
+  };
+  ModelPlaces places = {.embed = find("embed.weight"),
+                        .norm_f = find("norm_f.weight"),
+                        .head = find("lm_head.weight"),
+                        .blocks = {}};
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    places.blocks.push_back(BlockPlaces::Of(layout, layer));
+  }
+  return places;
+}
+
+Place ModelPlaces::PartOf(int32_t part) const {
+  const auto layers = static_cast<int32_t>(blocks.size());
+  const auto begin_of = [&](int32_t layer) {
+    return layer < layers ? blocks[layer].norm1.offset : norm_f.offset;
+  };
+  if (part < 0) return {0, begin_of(0)};
+  if (part < layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
+  return {norm_f.offset, head.offset + head.size - norm_f.offset};
+}
+
+}  // namespace nsa::train
