@@ -146,7 +146,6 @@ inline BackwardOut Backward(const Layer& layer, ForwardOut& forward, std::span<c
   forward.workspace = Poisoned(static_cast<int64_t>(forward.workspace.size()));
   NsaLayerBackwardArgs args{.config = config,
                             .params = layer.params(),
-                            .q = Span(layer.q),
                             .doc_start = Span(layer.doc_start),
                             .o = Span(forward.o),
                             .saved = Bytes(forward.saved_memory, NsaLayerSavedBytes(config)),

@@ -178,7 +178,8 @@ void BM_Gate(benchmark::State& state, const NsaShape& s) {
                       .o_branch = {saved.o[0], saved.o[1], saved.o[2]},
                       .gates = saved.gates,
                       .o = Span(bench.o),
-                      .gate_stats = std::span<float>(bench.forward.gate_stats)};
+                      .gate_stats = std::span<float>(bench.forward.gate_stats),
+                      .q_mean = saved.q_mean};
   Run(state, s, [&] { return Gate({}, args); });
 }
 void BM_GateBackward(benchmark::State& state, const NsaShape& s) {
@@ -187,7 +188,7 @@ void BM_GateBackward(benchmark::State& state, const NsaShape& s) {
   std::vector<float> d_o_branch[3] = {bench.o, bench.o, bench.o}, dq_mean(s.k_size());
   const GateBackwardArgs args{
       .shape = s,
-      .q = Span(bench.layer.q),
+      .q_mean = saved.q_mean,
       .params = bench.layer.params().gate,
       .o_branch = {saved.o[0], saved.o[1], saved.o[2]},
       .gates = saved.gates,
@@ -213,7 +214,6 @@ void BM_Layer(benchmark::State& state, const NsaShape& s, Phi phi, bool backward
                     .o = Span(bench.o)};
   NsaLayerBackwardArgs back{.config = layer.config,
                             .params = layer.params(),
-                            .q = Span(layer.q),
                             .o = Span(bench.o),
                             .saved = saved,
                             .workspace = workspace,

@@ -155,7 +155,6 @@ Call MakeLayer(const NsaShape& shape, Data* data, bool backward) {
       .keys_read = data->Raw(kBranches, DType::kI64)};
   NsaLayerBackwardArgs back{.config = config,
                             .params = args.params,
-                            .q = args.q,
                             .o = args.o,
                             .saved = args.saved,
                             .workspace = args.workspace};
@@ -204,8 +203,9 @@ void AddGate(const NsaShape& s, std::vector<Family>* out) {
                      data->Random(3 * hidden, 33, 0.1f), data->Random(3, 34, 0.1f)},
           .gates = data->Raw(rows * 3, DType::kF32),
           .o = data->Out(shape.o_size()),
-          .gate_stats = data->Raw(kGateStats, DType::kF32)};
-      GateBackwardArgs back{.shape = shape, .q = args.q, .params = args.params};
+          .gate_stats = data->Raw(kGateStats, DType::kF32),
+          .q_mean = data->Raw(shape.k_size(), DType::kF32)};
+      GateBackwardArgs back{.shape = shape, .q_mean = args.q_mean, .params = args.params};
       for (int c = 0; c < kBranches; ++c) {
         args.o_branch[c] = back.o_branch[c] = data->Random(shape.o_size(), 5 + c);
       }
@@ -227,10 +227,10 @@ void AddGate(const NsaShape& s, std::vector<Family>* out) {
               {{"dq_mean", back.dq_mean}}};
     };
   };
-  const double q = 2.0 * s.q_size(), o = 2.0 * s.o_size();
-  out->push_back({"gate", 0, q + 4 * o, make(false)});
+  const double q = 2.0 * s.q_size(), o = 2.0 * s.o_size(), q_mean = 4.0 * s.k_size();
+  out->push_back({"gate", 0, q + 4 * o + q_mean, make(false)});
   // Of each row and branch a log-sum-exp is read and two statistics are written.
-  out->push_back({"gate_backward", 0, q + 4 * o + 3 * 12.0 * HeadRows(s), make(true)});
+  out->push_back({"gate_backward", 0, q_mean + 4 * o + 3 * 12.0 * HeadRows(s), make(true)});
 }
 
 void AddRows(const NsaShape& s, const ModelWidths& w, std::vector<Family>* out) {

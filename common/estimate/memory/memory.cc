@@ -20,10 +20,10 @@ struct Kept {
   int64_t bytes(int64_t width) const { return elements * width + words * 4; }
 };
 
-// Kept per block: q and v, the attention output, the residual stream after the attention, and a
+// Kept per block: v, the attention output, the residual stream after the attention, and a
 // factor per row of each of the two norms.
 Kept BlockKept(const Sizes& s, int64_t tokens) {
-  return {tokens * (s.dim + s.q + s.n_branches * s.v + s.o), 2 * tokens};
+  return {tokens * (s.dim + s.n_branches * s.v + s.o), 2 * tokens};
 }
 
 // Kept per block and cheap to recompute: the outputs of the two norms and of the MLP's activation
@@ -40,13 +40,14 @@ int64_t CompressedTokens(const v1::JobSpec& spec) {
 }
 
 // Kept per block by the attention: rotated q and k (with qk_norm also their factors), branch
-// outputs, log-sum-exp, compressed keys and values, selected blocks, gates.
+// outputs, log-sum-exp, compressed keys and values, selected blocks, gates and the mean q of a
+// group.
 Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   const NsaShape shape = ShapeOf(spec);
   const int64_t count = s.n_branches;
   Kept kept;
   kept.elements = tokens * (s.q + count * s.k + (count > 1 ? count * s.o : 0));
-  kept.words = tokens * (count * shape.n_heads + (count > 1 ? count * shape.n_kv_groups : 0));
+  kept.words = tokens * (count * shape.n_heads + (count > 1 ? count * shape.n_kv_groups + s.k : 0));
   if (spec.model().qk_norm()) kept.words += tokens * (shape.n_heads + count * shape.n_kv_groups);
   if (s.branches[kCmp] || s.branches[kSel]) kept.elements += CompressedTokens(spec) * s.k;
   if (s.branches[kCmp]) kept.elements += CompressedTokens(spec) * s.v;

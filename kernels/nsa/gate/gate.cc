@@ -43,17 +43,13 @@ absl::Status CheckParams(const char* what, const NsaShape& shape, int n_branches
 
 // The checks that forward and backward share.
 template <class Args>
-absl::Status CheckCommon(const Args& args) {
+absl::Status CheckCommon(const Args& args, DType type) {
   const NsaShape& shape = args.shape;
-  NSA_RETURN_IF_ERROR(shape.Validate());
   const int n_branches = CountPresent(args.o_branch);
   if (n_branches < 2) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "o_branch: %d branches (2 to %d); one branch needs no gate", n_branches, kBranches));
   }
-  const DType type = args.q.dtype;
-  NSA_RETURN_IF_ERROR(CheckFloating("q", args.q));
-  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), type, "B·S·H·dk"));
   NSA_RETURN_IF_ERROR(CheckParams("params", shape, n_branches, args.params, type));
   for (const ConstTensor& o : args.o_branch) {
     NSA_RETURN_IF_ERROR(CheckOptional("o_branch", o, shape.o_size(), type, "B·S·H·dv"));
@@ -61,8 +57,27 @@ absl::Status CheckCommon(const Args& args) {
   return CheckTensor("gates", args.gates, RowsOf(shape) * n_branches, DType::kF32, "B·S·G·n_b");
 }
 
+absl::Status CheckQ(const GateArgs& args) {
+  NSA_RETURN_IF_ERROR(CheckFloating("q", args.q));
+  const NsaShape& shape = args.shape;
+  const DType type = args.q.dtype;
+  if (args.q_stride == 0) return CheckTensor("q", args.q, shape.q_size(), type, "B·S·H·dk");
+  const int64_t least = int64_t{1} * shape.n_heads * shape.d_k;
+  NSA_RETURN_IF_ERROR(CheckAtLeast("q_stride", args.q_stride, least));
+  if (args.q_stride % 8 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("q_stride: %d (a multiple of 8); align the rows", args.q_stride));
+  }
+  return CheckTensor("q", args.q, int64_t{1} * shape.batch * shape.seq_len * args.q_stride, type,
+                     "B·S·q_stride");
+}
+
 absl::Status Check(const Exec& exec, const GateArgs& args) {
-  NSA_RETURN_IF_ERROR(CheckCommon(args));
+  NSA_RETURN_IF_ERROR(args.shape.Validate());
+  NSA_RETURN_IF_ERROR(CheckQ(args));
+  NSA_RETURN_IF_ERROR(CheckCommon(args, args.q.dtype));
+  NSA_RETURN_IF_ERROR(CheckOptional("q_mean", args.q_mean, RowsOf(args.shape) * args.shape.d_k,
+                                    DType::kF32, "B·S·G·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, args.shape.o_size(), args.q.dtype, "B·S·H·dv"));
   NSA_RETURN_IF_ERROR(
       CheckOptional("gate_stats", args.gate_stats, kGateStats, DType::kF32, "kGateStats"));
@@ -84,7 +99,7 @@ absl::Status CheckBranches(const Exec& exec, const GateBackwardArgs& args) {
   for (size_t c = 0; c < args.o_branch.size(); ++c) {
     const bool present = args.o_branch[c].wanted();
     NSA_RETURN_IF_ERROR(CheckPresent("d_o_branch", args.d_o_branch[c], present && !cuda,
-                                     shape.o_size(), args.q.dtype, "B·S·H·dv on the CPU"));
+                                     shape.o_size(), args.d_o.dtype, "B·S·H·dv on the CPU"));
     NSA_RETURN_IF_ERROR(
         CheckPresent("lse", args.lse[c], present && cuda, rows, DType::kF32, "B·S·H on CUDA"));
     NSA_RETURN_IF_ERROR(CheckPresent("stats", args.stats[c], present && cuda, 2 * rows, DType::kF32,
@@ -94,11 +109,15 @@ absl::Status CheckBranches(const Exec& exec, const GateBackwardArgs& args) {
 }
 
 absl::Status Check(const Exec& exec, const GateBackwardArgs& args) {
-  NSA_RETURN_IF_ERROR(CheckCommon(args));
   const NsaShape& shape = args.shape;
-  const DType type = args.q.dtype;
-  NSA_RETURN_IF_ERROR(CheckBackend(exec, "gate_backward", type));
+  NSA_RETURN_IF_ERROR(shape.Validate());
+  const DType type = args.d_o.dtype;
+  NSA_RETURN_IF_ERROR(CheckFloating("d_o", args.d_o));
   NSA_RETURN_IF_ERROR(CheckTensor("d_o", args.d_o, shape.o_size(), type, "B·S·H·dv"));
+  NSA_RETURN_IF_ERROR(CheckCommon(args, type));
+  NSA_RETURN_IF_ERROR(CheckBackend(exec, "gate_backward", type));
+  NSA_RETURN_IF_ERROR(
+      CheckTensor("q_mean", args.q_mean, RowsOf(shape) * shape.d_k, DType::kF32, "B·S·G·dk"));
   NSA_RETURN_IF_ERROR(CheckBranches(exec, args));
   NSA_RETURN_IF_ERROR(
       CheckTensor("dq_mean", args.dq_mean, RowsOf(shape) * shape.d_k, type, "B·S·G·dk"));
@@ -134,7 +153,7 @@ Mlp MlpOf(const Args& args) {
 
 // Intermediate values of a row's gate.
 struct Row {
-  float x[kMaxWidth];        // mean of q over the heads
+  const float* x;            // mean of q over the heads
   float before[kMaxHidden];  // output of fc1
   float act[kMaxHidden];     // silu(before)
 };
@@ -194,8 +213,14 @@ void Combine(const std::array<ConstTensor, kBranches>& branches, const float* ga
 void GateRow(const GateArgs& args, const Mlp& mlp, int64_t index) {
   const int h = args.shape.heads_per_group();
   const int64_t first_head = index * h;  // (token · G + g) · h = token · H + g · h
-  Row row;
-  MeanOverHeads(Floats(args.q) + first_head * mlp.width, h, mlp.width, row.x);
+  const int64_t row_width = int64_t{1} * args.shape.n_heads * mlp.width;
+  const int64_t stride = args.q_stride == 0 ? row_width : args.q_stride;
+  const int64_t token = index / args.shape.n_kv_groups;
+  float own[kMaxWidth];
+  float* const x = args.q_mean.wanted() ? Floats(args.q_mean) + index * mlp.width : own;
+  MeanOverHeads(Floats(args.q) + token * stride + first_head * mlp.width - token * row_width, h,
+                mlp.width, x);
+  Row row{.x = x};
   Hidden(mlp, &row);
   float* gates = Floats(args.gates) + index * mlp.n_branches;
   Logits(mlp, row, gates);
@@ -315,8 +340,7 @@ void GateBackwardRow(const GateBackwardArgs& args, const Mlp& mlp, int64_t index
   const int h = args.shape.heads_per_group();
   const int64_t first_head = index * h;
   const float* gates = Floats(args.gates) + index * mlp.n_branches;
-  Row row;
-  MeanOverHeads(Floats(args.q) + first_head * mlp.width, h, mlp.width, row.x);
+  Row row{.x = Floats(args.q_mean) + index * mlp.width};
   Hidden(mlp, &row);
   float dz[kBranches];
   CombineBackward(args, gates, first_head * args.shape.d_v, int64_t{1} * h * args.shape.d_v, dz);

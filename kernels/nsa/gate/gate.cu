@@ -100,7 +100,8 @@ __global__ void __launch_bounds__(kGateWarps* kWarp)
     const int rows = RowsFrom(p, range, base, warps);
     if (warp * kGateRows < rows) {
       GateMeans<kDk> x;
-      LoadMeans<kDk>(p, row0 + warp * kGateRows, lane, x);
+      ComputeMeans<kDk>(p, row0 + warp * kGateRows, lane, x);
+      if (p.q_mean != nullptr) StoreMeans<kDk>(p, row0 + warp * kGateRows, lane, x);
       GateUnits<kDk> before;
       HiddenUnits<kDk, kN>(m, x, lane, before);
       RowGates<kN> gate;
@@ -174,7 +175,11 @@ __global__ void AddMeanGradientKernel(Begin begin, const bf16* mean, bf16* dq, i
 
 absl::Status Gate(const Exec& exec, const GateArgs& args) {
   int branches = 0;
-  const GateProblem p = GateProblemOf(args, &branches);
+  GateProblem p = GateProblemOf(args, &branches);
+  p.q = DataOf<bf16>(args.q);
+  p.q_stride = args.q_stride;
+  if (p.q_stride == 0) p.q_stride = int64_t{1} * args.shape.n_heads * args.shape.d_k;
+  p.q_mean = DataOf<float>(args.q_mean);
   NSA_ASSIGN_OR_RETURN(void* const workspace,
                        WorkspaceOf(exec, PlanGateScratch(args.shape).bytes, "gate"));
   float* partial = args.gate_stats.wanted() ? static_cast<float*>(workspace) : nullptr;

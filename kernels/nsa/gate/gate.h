@@ -76,17 +76,21 @@ struct GateArgs {
   NsaShape shape;
   GateKind kind = GateKind::kSoftmax;
   ConstTensor q;  // [B, S, H, dk], not rotated
+  // Elements from a token of q to the next, a multiple of 8; 0: H·dk. With another number q has
+  // B·S times as many elements, of which the first H·dk of each token are read.
+  int64_t q_stride = 0;
   GateParams params;
   std::array<ConstTensor, kBranches> o_branch;  // each [B, S, H, dv] or absent
   Tensor gates;                                 // fp32 [B, S, G, n_b], overwritten
   Tensor o;                                     // [B, S, H, dv], overwritten
   Tensor gate_stats;                            // optional fp32 [kGateStats], overwritten
+  Tensor q_mean;                                // optional fp32 [B, S, G, dk], overwritten: x
 };
 
 struct GateBackwardArgs {
   NsaShape shape;
   GateKind kind = GateKind::kSoftmax;
-  ConstTensor q;
+  ConstTensor q_mean;  // output of forward
   GateParams params;
   std::array<ConstTensor, kBranches> o_branch;
   ConstTensor gates;  // output of forward

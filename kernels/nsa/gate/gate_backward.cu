@@ -406,7 +406,8 @@ __global__ void GateGradsKernel(Begin begin, GradPointers grads, const float* pa
 
 absl::Status GateBackward(const Exec& exec, const GateBackwardArgs& args) {
   int branches = 0;
-  const GateProblem p = GateProblemOf(args, &branches);
+  GateProblem p = GateProblemOf(args, &branches);
+  p.q_mean = const_cast<float*>(DataOf<float>(args.q_mean));  // only read
   NSA_ASSIGN_OR_RETURN(void* const workspace,
                        WorkspaceOf(exec, PlanGateScratch(args.shape).bytes, "gate_backward"));
   GateBackwardPointers g{DataOf<float>(args.gates),  DataOf<bf16>(args.d_o),        {}, {},

@@ -36,14 +36,14 @@ __device__ __forceinline__ int RowsFrom(const GateProblem& p, const GroupRange& 
   return static_cast<int>(min(groups * kGateRows, p.rows - base * kGateRows));
 }
 
+// All but q and its means.
 template <class Args>
 GateProblem GateProblemOf(const Args& args, int* branches) {
   const NsaShape& s = args.shape;
   GateProblem p{};
   p.rows = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups;
-  p.h = s.heads_per_group(), p.dv = s.d_v;
+  p.groups = s.n_kv_groups, p.h = s.heads_per_group(), p.dv = s.d_v;
   p.sigmoid = args.kind == GateKind::kSigmoid;
-  p.q = DataOf<bf16>(args.q);
   p.fc1_w = DataOf<bf16>(args.params.fc1_w), p.fc1_b = DataOf<bf16>(args.params.fc1_b);
   p.fc2_w = DataOf<bf16>(args.params.fc2_w), p.fc2_b = DataOf<bf16>(args.params.fc2_b);
   *branches = 0;

@@ -18,9 +18,12 @@ constexpr int kGateBlockRows = kGateWarps * kGateRows;  // at most
 
 struct GateProblem {
   int64_t rows;  // B·S·G
-  int h, dv;
+  int groups, h, dv;
   bool sigmoid;
-  const bf16 *q, *fc1_w, *fc1_b, *fc2_w, *fc2_b;
+  const bf16* q;     // forward only
+  int64_t q_stride;  // elements from a token of q to the next
+  float* q_mean;     // [rows, dk]: written in forward unless null, read in backward
+  const bf16 *fc1_w, *fc1_b, *fc2_w, *fc2_b;
   const bf16* branch[kBranches];  // the present ones, in order
   int branch_id[kBranches];       // their Branch
 };
@@ -76,8 +79,8 @@ template <int kDk>
 using GateMeans = float[2][kDk / 4];
 
 template <int kDk>
-__device__ __forceinline__ void LoadMeans(const GateProblem& p, int64_t row0, int lane,
-                                          GateMeans<kDk>& x) {
+__device__ __forceinline__ void ComputeMeans(const GateProblem& p, int64_t row0, int lane,
+                                             GateMeans<kDk>& x) {
   constexpr int kOwn = kDk / 4;
   using Chunk = std::conditional_t<kOwn >= 8, uint4, uint2>;
   constexpr int kPairs = sizeof(Chunk) / 4;
@@ -87,7 +90,9 @@ __device__ __forceinline__ void LoadMeans(const GateProblem& p, int64_t row0, in
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) x[i][c] = 0;
     if (row >= p.rows) continue;
-    const bf16* q = p.q + row * p.h * kDk + (lane & 3) * kOwn;
+    const unsigned int token = static_cast<unsigned int>(row) / p.groups;  // B·S·G < 2³¹
+    const int group = static_cast<int>(row) - static_cast<int>(token) * p.groups;
+    const bf16* q = p.q + token * p.q_stride + group * p.h * kDk + (lane & 3) * kOwn;
 #pragma unroll 4  // so many heads under way
     for (int a = 0; a < p.h; ++a) {
 #pragma unroll
@@ -105,6 +110,40 @@ __device__ __forceinline__ void LoadMeans(const GateProblem& p, int64_t row0, in
     const float share = 1.0f / p.h;
 #pragma unroll
     for (int c = 0; c < kOwn; ++c) x[i][c] *= share;
+  }
+}
+
+// The four means from column c of those that a lane has in row i.
+template <int kDk>
+__device__ __forceinline__ float4* MeansAt(const GateProblem& p, int64_t row, int lane, int c) {
+  return reinterpret_cast<float4*>(p.q_mean + row * kDk + (lane & 3) * (kDk / 4) + c);
+}
+
+template <int kDk>
+__device__ __forceinline__ void StoreMeans(const GateProblem& p, int64_t row0, int lane,
+                                           const GateMeans<kDk>& x) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int64_t row = row0 + lane / 4 + 8 * i;
+    if (row >= p.rows) continue;
+#pragma unroll
+    for (int c = 0; c < kDk / 4; c += 4) {
+      *MeansAt<kDk>(p, row, lane, c) = {x[i][c], x[i][c + 1], x[i][c + 2], x[i][c + 3]};
+    }
+  }
+}
+
+template <int kDk>
+__device__ __forceinline__ void LoadMeans(const GateProblem& p, int64_t row0, int lane,
+                                          GateMeans<kDk>& x) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int64_t row = row0 + lane / 4 + 8 * i;
+#pragma unroll
+    for (int c = 0; c < kDk / 4; c += 4) {
+      const float4 v = row < p.rows ? *MeansAt<kDk>(p, row, lane, c) : float4{0, 0, 0, 0};
+      x[i][c] = v.x, x[i][c + 1] = v.y, x[i][c + 2] = v.z, x[i][c + 3] = v.w;
+    }
   }
 }
 

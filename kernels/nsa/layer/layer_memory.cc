@@ -53,6 +53,7 @@ NsaLayerSaved CutSaved(const NsaLayerConfig& config, TensorCutter* memory) {
   if (config.has(kSel)) saved.blocks = memory->Take(shape.blocks_size(), DType::kI32);
   if (config.has_gate()) {
     saved.gates = memory->Take(TokenGroups(shape) * config.n_branches(), DType::kF32);
+    saved.q_mean = memory->Take(TokenGroups(shape) * shape.d_k, DType::kF32);
   }
   return saved;
 }

@@ -26,7 +26,7 @@ struct NsaLayerSaved {
   Tensor k_cmp, v_cmp;                   // [B, S_cmp, G, dk or dv]; k_cmp also for sel without cmp
   Tensor phi_k_hidden, phi_v_hidden;     // [B, S_cmp, G, m], when has_phi()
   Tensor blocks;                         // int32 [B, S, G, n]
-  Tensor gates;                          // fp32 [B, S, G, n_b], when has_gate()
+  Tensor gates, q_mean;                  // fp32 [B, S, G, n_b or dk], when has_gate()
 };
 
 // The tensors of the branches, for reading.

@@ -92,7 +92,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kPieces; ++j) {
         const int64_t piece = to + 8 * j * lanes;
-        if (at.part == 0) *reinterpret_cast<uint4*>(parts.to[0] + piece) = raw[u][j];
+        if (at.part == 0 && parts.to[0] != nullptr) {
+          *reinterpret_cast<uint4*>(parts.to[0] + piece) = raw[u][j];
+        }
         Store8((at.part == 0 ? parts.q_rotated : parts.to[at.part]) + piece,
                Rotated(Scaled(x[j], r), own + 4 * j * lanes, 1.0f));
       }

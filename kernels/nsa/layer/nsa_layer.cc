@@ -30,8 +30,8 @@ absl::Status Check(const Exec& exec, const NsaLayerArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& shape = config.shape;
   NSA_RETURN_IF_ERROR(config.Validate());
-  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
   if (!args.rotated) {
+    NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
     NSA_RETURN_IF_ERROR(CheckBranches("k", config, args.k, shape.k_size(), "B·S·G·dk"));
   }
   NSA_RETURN_IF_ERROR(CheckBranches("v", config, args.v, shape.v_size(), "B·S·G·dv"));
@@ -48,7 +48,6 @@ absl::Status Check(const Exec& exec, const NsaLayerBackwardArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& shape = config.shape;
   NSA_RETURN_IF_ERROR(config.Validate());
-  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
   NSA_RETURN_IF_ERROR(CheckBranches("v", config, args.v, shape.v_size(), "B·S·G·dv"));
   NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, shape.o_size(), config.dtype, "B·S·H·dv"));
   NSA_RETURN_IF_ERROR(CheckBytes("saved", args.saved, NsaLayerSavedBytes(config)));
@@ -161,11 +160,13 @@ absl::Status CombineBranches(const Exec& exec, const NsaLayerArgs& args,
   return Gate(exec, {.shape = args.config.shape,
                      .kind = args.config.gate,
                      .q = args.q,
+                     .q_stride = args.rotated ? args.q_stride : 0,
                      .params = args.params.gate,
                      .o_branch = ReadOnly(saved.o),
                      .gates = saved.gates,
                      .o = args.o,
-                     .gate_stats = args.gate_stats});
+                     .gate_stats = args.gate_stats,
+                     .q_mean = saved.q_mean});
 }
 
 // Zeroes the statistics, which the kernels of the present branches add to.
@@ -228,7 +229,7 @@ absl::Status CombineBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
   }
   return GateBackward(WithScratch(exec, state.scratch.gate), {.shape = args.config.shape,
                                                               .kind = args.config.gate,
-                                                              .q = args.q,
+                                                              .q_mean = saved.q_mean,
                                                               .params = args.params.gate,
                                                               .o_branch = ReadOnly(saved.o),
                                                               .gates = saved.gates,

@@ -51,7 +51,10 @@ struct NsaLayerArgs {
   // True: `saved` already holds the rotated q and k, and with qk_norm their factors (from
   // SplitProjections), and `k` is not read.
   bool rotated = false;
-  ConstTensor q;                         // [B, S, H, dk], projected, not rotated
+  // [B, S, H, dk], projected, not rotated. With `rotated` only the gate reads it, and its tokens
+  // may be `q_stride` elements apart, as GateArgs says.
+  ConstTensor q;
+  int64_t q_stride = 0;
   std::array<ConstTensor, kBranches> k;  // [B, S, G, dk], projected, not rotated
   std::array<ConstTensor, kBranches> v;  // [B, S, G, dv]
   ConstTensor doc_start;                 // optional int32 [B, S]
@@ -68,7 +71,6 @@ struct NsaLayerArgs {
 struct NsaLayerBackwardArgs {
   NsaLayerConfig config;
   NsaLayerParams params;
-  ConstTensor q;                         // as in forward
   std::array<ConstTensor, kBranches> v;  // as in forward
   ConstTensor doc_start;
   ConstTensor o;                     // output of forward

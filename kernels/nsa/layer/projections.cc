@@ -35,7 +35,7 @@ absl::Status Check(const Exec& exec, const SplitProjectionsArgs& args) {
   NSA_RETURN_IF_ERROR(config.Validate());
   NSA_RETURN_IF_ERROR(CheckTensor("wide", args.wide, RowsOf(shape) * ProjectionWidth(config),
                                   config.dtype, "B·S·width"));
-  NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
+  NSA_RETURN_IF_ERROR(CheckOptional("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
   NSA_RETURN_IF_ERROR(
       CheckTensor("q_rotated", args.q_rotated, shape.q_size(), config.dtype, "B·S·H·dk"));
   NSA_RETURN_IF_ERROR(CheckBranches("k", config, args.k, shape.k_size(), "B·S·G·dk"));
@@ -98,11 +98,12 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
     exec.Enter("split_projections");
     return cuda::SplitProjections(exec, args);
   }
-  const std::vector<Tensor> parts = Parts<Tensor>(config, args.q, args.k, args.v);
+  const Tensor q = args.q.wanted() ? args.q : args.q_rotated;
+  const std::vector<Tensor> parts = Parts<Tensor>(config, q, args.k, args.v);
   NSA_RETURN_IF_ERROR(
       SplitColumns(exec, {.rows = RowsOf(config.shape), .wide = args.wide, .parts = parts}));
   NSA_RETURN_IF_ERROR(
-      Rotate(exec, config, config.shape.n_heads, args.q, args.q_rotated, args.q_rstd, args.first));
+      Rotate(exec, config, config.shape.n_heads, q, args.q_rotated, args.q_rstd, args.first));
   for (int c = 0; c < kBranches; ++c) {
     if (!config.branches[c]) continue;
     NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_kv_groups, args.k[c], args.k[c],

@@ -59,7 +59,8 @@ __global__ void __launch_bounds__(kThreads)
       const Place at = walk.Next(c, row0);
       bf16* to = parts.to[at.part];
       const int64_t row = 8 * at.InCache(c);
-      if (!at.turned() || at.part == 0) *reinterpret_cast<uint4*>(to + row) = raw[u];
+      const bool copied = !at.turned() || (at.part == 0 && to != nullptr);
+      if (copied) *reinterpret_cast<uint4*>(to + row) = raw[u];
       if (!at.turned()) continue;
       Store8((at.part == 0 ? parts.q_rotated : to) + row,
              Rotated(AsFloats(raw[u]), at.AnglesIn(angles, c), 1.0f));

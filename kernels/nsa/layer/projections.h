@@ -26,7 +26,7 @@ int64_t ProjectionWidth(const NsaLayerConfig& config);
 struct SplitProjectionsArgs {
   NsaLayerConfig config;
   ConstTensor wide;                 // [R, ProjectionWidth]
-  Tensor q;                         // [B, S, H, dk], as projected, overwritten
+  Tensor q;                         // optional [B, S, H, dk], as projected, overwritten
   Tensor q_rotated;                 // [B, S, H, dk], overwritten
   std::array<Tensor, kBranches> k;  // [B, S, G, dk], rotated, overwritten
   std::array<Tensor, kBranches> v;  // [B, S, G, dv], overwritten

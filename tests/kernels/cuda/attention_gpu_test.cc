@@ -104,7 +104,6 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
   if (config.has(kSel)) args.selection_stats = selection;
   NsaLayerBackwardArgs back{.config = config,
                             .params = args.params,
-                            .q = in.q,
                             .doc_start = in.doc_start,
                             .o = o,
                             .saved = saved,

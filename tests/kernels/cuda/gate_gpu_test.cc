@@ -81,17 +81,19 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
   const GateInputs in = InputsOf(s, present);
   const int64_t rows = s.k_size() / s.d_k;
   std::vector<float> gates = Poisoned(rows * in.n), o = Poisoned(s.o_size()),
-                     stats = Poisoned(kGateStats), dq_mean = Poisoned(s.k_size());
+                     stats = Poisoned(kGateStats), dq_mean = Poisoned(s.k_size()),
+                     q_mean = Poisoned(s.k_size());
   GateArgs args{.shape = s,
                 .kind = kind,
                 .q = Span(in.q),
                 .params = ParamsOf(in.params),
                 .gates = Span(gates),
                 .o = Span(o),
-                .gate_stats = Span(stats)};
+                .gate_stats = Span(stats),
+                .q_mean = Span(q_mean)};
   GateBackwardArgs back{.shape = s,
                         .kind = kind,
-                        .q = Span(in.q),
+                        .q_mean = Span(std::as_const(q_mean)),
                         .params = ParamsOf(in.params),
                         .gates = Span(std::as_const(gates)),
                         .d_o = Span(in.d_o),
@@ -111,7 +113,7 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
   const DeviceTensor q = ToDevice(in.q), d_o = ToDevice(in.d_o), fc1_w = ToDevice(in.params.fc1_w),
                      fc1_b = ToDevice(in.params.fc1_b), fc2_w = ToDevice(in.params.fc2_w),
                      fc2_b = ToDevice(in.params.fc2_b);
-  args.q = back.q = q, back.d_o = d_o;
+  args.q = q, back.d_o = d_o;
   args.params = back.params = {fc1_w, fc1_b, fc2_w, fc2_b};
   back.d_o_branch = {};
   std::vector<DeviceTensor> branches, lse;
@@ -125,8 +127,17 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
     const std::vector<double> want = StatisticsOf(s, in, gates, c, slot++);
     outputs.push_back({"statistics", {want.begin(), want.end()}, DType::kF32, 1e-5, 1e-5});
   }
-  ExpectOnGpu(outputs, [&](const Tensors& t) {
+  outputs.push_back({"q_mean", q_mean, DType::kF32, 1e-6});
+  // The tokens of q side by side, and then as in a matrix with all projections.
+  const int64_t width = int64_t{1} * s.n_heads * s.d_k, tokens = s.q_size() / width;
+  std::vector<float> apart = Poisoned(tokens * (width + 24));
+  for (int64_t token = 0; token < tokens; ++token) {
+    std::copy_n(in.q.begin() + token * width, width, apart.begin() + token * (width + 24));
+  }
+  const DeviceTensor wide = ToDevice(apart);
+  const auto run = [&](const Tensors& t) {
     args.gates = t[0], args.o = t[1], args.gate_stats = t[2];
+    args.q_mean = t.back(), back.q_mean = t.back();
     back.gates = t[0], back.dq_mean = t[3], back.grads = {t[4], t[5], t[6], t[7]};
     for (int c = 0, i = 8; c < 3; ++c) {
       if (!present[c]) continue;
@@ -135,7 +146,10 @@ void CompareGate(const NsaShape& s, GateKind kind, const std::array<bool, 3>& pr
     }
     const absl::Status status = Gate(Gpu::Get().exec(), args);
     return status.ok() ? GateBackward(Gpu::Get().exec(), back) : status;
-  });
+  };
+  ExpectOnGpu(outputs, run);
+  args.q = wide, args.q_stride = width + 24;
+  ExpectOnGpu(outputs, run);
 }
 
 // Checks one branch's statistics of a gate with three branches. A shift has two roundings and the
@@ -186,12 +200,12 @@ TEST_P(GateOnGpu, TheStatisticsOfRowsEqualTheirFormula) {
     in.lse[1][row] = INFINITY;
     std::fill_n(in.o[1].begin() + row * s.d_v, s.d_v, 0.0f);
   }
-  const DeviceTensor q = ToDevice(in.q), d_o = ToDevice(in.d_o), fc1_w = ToDevice(in.params.fc1_w),
-                     fc1_b = ToDevice(in.params.fc1_b), fc2_w = ToDevice(in.params.fc2_w),
-                     fc2_b = ToDevice(in.params.fc2_b), gates_gpu = ToDeviceF32(gates),
-                     dq_mean(s.k_size(), DType::kBf16);
+  const DeviceTensor q_mean = ToDeviceF32(Random(s.k_size(), 1)), d_o = ToDevice(in.d_o),
+                     fc1_w = ToDevice(in.params.fc1_w), fc1_b = ToDevice(in.params.fc1_b),
+                     fc2_w = ToDevice(in.params.fc2_w), fc2_b = ToDevice(in.params.fc2_b),
+                     gates_gpu = ToDeviceF32(gates), dq_mean(s.k_size(), DType::kBf16);
   GateBackwardArgs args{.shape = s,
-                        .q = q,
+                        .q_mean = q_mean,
                         .params = {fc1_w, fc1_b, fc2_w, fc2_b},
                         .gates = gates_gpu,
                         .d_o = d_o,

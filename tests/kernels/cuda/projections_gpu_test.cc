@@ -78,17 +78,22 @@ TEST_F(ProjectionsOnGpu, AreHandedOutAndRotated) {
     }
     if (config.qk_norm) outputs.push_back({"q_rstd", q_rstd, DType::kF32, 1e-5});
     const DeviceTensor wide_gpu = ToDevice(wide);
-    ExpectOnGpu(outputs, [&](const Tensors& t) {
-      args.config = OnGpu(config), args.wide = wide_gpu, args.q = t[0], args.q_rotated = t[1];
-      for (int c = 0, i = 2; c < kBranches; ++c) {
+    args.config = OnGpu(config), args.wide = wide_gpu;
+    const auto run = [&](const Tensors& t) {
+      size_t i = 0;
+      args.q = t.size() == outputs.size() ? Tensor(t[i++]) : Tensor();
+      args.q_rotated = t[i++];
+      for (int c = 0; c < kBranches; ++c) {
         if (config.branches[c]) args.k[c] = t[i], args.v[c] = t[i + 1], i += 2;
       }
-      for (int c = 0, i = 2 + 2 * config.n_branches(); config.qk_norm && c < kBranches; ++c) {
+      for (int c = 0; config.qk_norm && c < kBranches; ++c) {
         if (config.branches[c]) args.k_rstd[c] = t[i++];
       }
       if (config.qk_norm) args.q_rstd = t.back();
       return SplitProjections(Gpu::Get().exec(), args);
-    });
+    };
+    ExpectOnGpu(outputs, run);
+    ExpectOnGpu({outputs.begin() + 1, outputs.end()}, run);  // without q as projected
   }
 }
 

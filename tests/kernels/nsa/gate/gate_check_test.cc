@@ -36,7 +36,8 @@ TEST(GateCheck, Forward) {
                                   .o_branch = TakeBranches(memory),
                                   .gates = memory.Take(kRows * 3),
                                   .o = memory.Take(kShape.o_size()),
-                                  .gate_stats = memory.Take(kGateStats)},
+                                  .gate_stats = memory.Take(kGateStats),
+                                  .q_mean = memory.Take(kShape.k_size())},
                          .run = nsa::Gate};
   GateParams& params = forward.args.params;
   forward.inputs = {{"q", &forward.args.q},
@@ -46,7 +47,8 @@ TEST(GateCheck, Forward) {
                     {"params.fc2_b", &params.fc2_b}};
   forward.outputs = {{"gates", &forward.args.gates},
                      {"o", &forward.args.o},
-                     {"gate_stats", &forward.args.gate_stats}};
+                     {"gate_stats", &forward.args.gate_stats},
+                     {"q_mean", &forward.args.q_mean}};
   ExpectEveryTensorIsChecked(forward);
 }
 
@@ -55,7 +57,7 @@ TEST(GateCheck, Backward) {
   const auto p = TakeParams(memory), g = TakeParams(memory);
   const auto branch = [&] { return memory.Take(kShape.o_size()); };
   Call<GateBackwardArgs> backward{.args = {.shape = kShape,
-                                           .q = memory.Take(kShape.q_size()),
+                                           .q_mean = memory.Take(kShape.k_size()),
                                            .params = {p[0], p[1], p[2], p[3]},
                                            .o_branch = TakeBranches(memory),
                                            .gates = memory.Take(kRows * 3),
@@ -65,8 +67,9 @@ TEST(GateCheck, Backward) {
                                            .grads = {g[0], g[1], g[2], g[3]}},
                                   .run = nsa::GateBackward};
   GateGrads& grads = backward.args.grads;
-  backward.inputs = {
-      {"q", &backward.args.q}, {"gates", &backward.args.gates}, {"d_o", &backward.args.d_o}};
+  backward.inputs = {{"q_mean", &backward.args.q_mean},
+                     {"gates", &backward.args.gates},
+                     {"d_o", &backward.args.d_o}};
   backward.outputs = {{"d_o_branch", &backward.args.d_o_branch[1]},
                       {"dq_mean", &backward.args.dq_mean},
                       {"grads.fc1_w", &grads.fc1_w},
@@ -100,7 +103,7 @@ TEST(GateCheck, BackwardOnCuda) {
   const auto half = [&](int64_t size) { return memory.Take(size, DType::kBf16); };
   GateBackwardArgs args{
       .shape = kShape,
-      .q = half(kShape.q_size()),
+      .q_mean = memory.Take(kShape.k_size()),
       .params = {half(hidden * kShape.d_k), half(hidden), half(2 * hidden), half(2)},
       .o_branch = {half(kShape.o_size()), {}, half(kShape.o_size())},
       .gates = memory.Take(kRows * 2),

@@ -16,6 +16,7 @@ struct GateCase {
     params = RandomGate(s, n, seed + 10);
     gates = Poisoned(s.k_size() / s.d_k * n);
     o = Poisoned(s.o_size());
+    q_mean = Poisoned(s.k_size());
   }
 
   absl::Status Run() {
@@ -26,7 +27,8 @@ struct GateCase {
                      .o_branch = Branches(),
                      .gates = Span(gates),
                      .o = Span(o),
-                     .gate_stats = std::span<float>(stats)});
+                     .gate_stats = std::span<float>(stats),
+                     .q_mean = Span(q_mean)});
   }
   std::array<ConstTensor, 3> Branches() const {
     std::array<ConstTensor, 3> out;
@@ -39,7 +41,7 @@ struct GateCase {
   NsaShape s;
   GateKind kind;
   int n = 0;
-  std::vector<float> q, gates, o;
+  std::vector<float> q, gates, o, q_mean;
   std::array<std::vector<float>, 3> o_branch;
   GateValues params;
   std::array<float, kGateStats> stats = {};
@@ -87,6 +89,37 @@ TEST(Gate, ForwardEqualsTheFormulaForEverySubsetOfTwoOrThree) {
   }
 }
 
+// As where q is part of a matrix with all projections.
+TEST(Gate, ReadsTokensThatAreApart) {
+  const NsaShape s{2, 5, 6, 2, 16, 16, 4, 2, 2, 3, 4};
+  GateCase c(s, GateKind::kSigmoid, {true, true, true}, 1);
+  ASSERT_OK(c.Run());
+  const int64_t width = int64_t{s.n_heads} * s.d_k, stride = width + 24;
+  std::vector<float> wide = Poisoned(s.batch * s.seq_len * stride);
+  for (int64_t token = 0; token < int64_t{1} * s.batch * s.seq_len; ++token) {
+    std::copy_n(c.q.begin() + token * width, width, wide.begin() + token * stride);
+  }
+  std::vector<float> gates = Poisoned(static_cast<int64_t>(c.gates.size())),
+                     o = Poisoned(s.o_size()), q_mean = Poisoned(s.k_size());
+  GateArgs args = {.shape = s,
+                   .kind = c.kind,
+                   .q = Span(wide),
+                   .q_stride = stride,
+                   .params = ParamsOf(c.params),
+                   .o_branch = c.Branches(),
+                   .gates = Span(gates),
+                   .o = Span(o),
+                   .q_mean = Span(q_mean)};
+  ASSERT_OK(Gate({}, args));
+  EXPECT_EQ(gates, c.gates);
+  EXPECT_EQ(o, c.o);
+  EXPECT_EQ(q_mean, c.q_mean);
+  for (const int64_t wrong : {int64_t{4}, width - 8, stride + 4, stride + 8}) {
+    args.q_stride = wrong;
+    EXPECT_EQ(Gate({}, args).code(), absl::StatusCode::kInvalidArgument) << wrong;
+  }
+}
+
 TEST(Gate, GradientsEqualCentralDifferences) {
   const NsaShape s{1, 5, 4, 2, 16, 16, 4, 2, 2, 3, 4};
   for (const GateKind kind : {GateKind::kSoftmax, GateKind::kSigmoid}) {
@@ -107,7 +140,7 @@ TEST(Gate, GradientsEqualCentralDifferences) {
     for (int call = 0; call < 2; ++call) {  // parameter gradients accumulate, the others do not
       ASSERT_OK(GateBackward({}, {.shape = s,
                                   .kind = kind,
-                                  .q = Span(c.q),
+                                  .q_mean = Span(c.q_mean),
                                   .params = ParamsOf(c.params),
                                   .o_branch = c.Branches(),
                                   .gates = Span(c.gates),

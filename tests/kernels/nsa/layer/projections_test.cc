@@ -98,6 +98,22 @@ std::vector<NsaLayerConfig> Configs() {
   return out;
 }
 
+TEST(Projections, QAsProjectedIsOptional) {
+  for (const NsaLayerConfig& config : Configs()) {
+    const Values wide = Random(Rows(config.shape) * ProjectionWidth(config), 1);
+    Split split = SplitOf(config, wide);
+    Values q_rotated = Poisoned(config.shape.q_size());
+    EXPECT_OK(SplitProjections({}, {.config = config,
+                                    .wide = Span(wide),
+                                    .q_rotated = Span(q_rotated),
+                                    .k = Spans<Tensor>(config, split.k),
+                                    .v = Spans<Tensor>(config, split.v),
+                                    .q_rstd = Span(split.q_rstd),
+                                    .k_rstd = Spans<Tensor>(config, split.k_rstd)}));
+    EXPECT_EQ(q_rotated, split.q_rotated);
+  }
+}
+
 TEST(Projections, AreHandedOutInTheirOrderAndRotated) {
   for (const NsaLayerConfig& config : Configs()) {
     const NsaShape& s = config.shape;
@@ -280,7 +296,8 @@ LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_r
   if (!layer_rotates) Save(split, LayoutSaved(config, saved));
   NsaLayerArgs args{.config = config,
                     .rotated = !layer_rotates,
-                    .q = Span(split.q),
+                    .q = layer_rotates ? Span(std::as_const(split.q)) : Span(wide),
+                    .q_stride = layer_rotates ? 0 : ProjectionWidth(config),
                     .v = Spans<ConstTensor>(config, std::as_const(split.v)),
                     .saved = saved,
                     .workspace = work,
@@ -290,7 +307,6 @@ LayerRun RunLayer(const NsaLayerConfig& config, const Values& wide, bool layer_r
   Values dq = Poisoned(s.q_size());
   BranchValues dk = PerBranch(config, s.k_size()), dv = PerBranch(config, s.v_size());
   NsaLayerBackwardArgs back{.config = config,
-                            .q = args.q,
                             .v = args.v,
                             .o = Span(std::as_const(out.o)),
                             .saved = saved,

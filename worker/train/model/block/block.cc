@@ -141,7 +141,6 @@ absl::Status ProjectionsForward(const BlockContext& block) {
   const NsaLayerSaved saved = LayoutSaved(attention, arena[act.saved]);
   return SplitProjections(block.exec, {.config = attention,
                                        .wide = arena[work.wide],
-                                       .q = arena[act.q],
                                        .q_rotated = saved.q,
                                        .k = saved.k,
                                        .v = Tensors<Tensor>(arena, act.v),
@@ -157,7 +156,8 @@ absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& 
       NsaLayer(block.exec, {.config = block.attention,
                             .params = AttentionParams(block.parameters, block.places),
                             .rotated = true,
-                            .q = arena[act.q],
+                            .q = arena[block.workspace.wide],
+                            .q_stride = ProjectionWidth(block.attention),
                             .v = Tensors<ConstTensor>(arena, act.v),
                             .doc_start = block.doc_start,
                             .saved = arena[act.saved],
@@ -222,7 +222,6 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
   }
   return NsaLayerBackward(block.exec, {.config = block.attention,
                                        .params = AttentionParams(block.parameters, p),
-                                       .q = arena[act.q],
                                        .v = Tensors<ConstTensor>(arena, act.v),
                                        .doc_start = block.doc_start,
                                        .o = OutputOfHeads(block),

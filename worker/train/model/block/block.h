@@ -52,7 +52,7 @@ struct ModelPlaces {
 };
 
 // What a block's forward saves for its backward. R = B·S rows. With a context group of N ranks R is
-// B·S/N, but the attention (q, v, saved and its part of the workspace) has all S tokens of H/N
+// B·S/N, but the attention (v, saved and its part of the workspace) has all S tokens of H/N
 // heads and G/N groups: as many elements.
 //
 // h1, h2 and a are saved with Recompute::kNothing only. Otherwise they have no memory of their own
@@ -60,7 +60,6 @@ struct ModelPlaces {
 struct BlockActivations {
   using Slot = ActivationArena::Slot;
   Slot rstd1, h1;                 // [R], [R, D]: RMSNorm1(x)
-  Slot q;                         // [R, H·dk], not rotated
   std::array<Slot, kBranches> v;  // [R, G·dv]
   Slot saved;                     // of the attention
   Slot o;                         // [R, H·dv]

@@ -40,7 +40,6 @@ void BlockActivations::Plan(const ModelConfig& config, int32_t layer, Activation
   const int64_t rows = config.rows();
   rstd1 = arena->Plan(rows);
   rstd2 = arena->Plan(rows);
-  q = arena->Plan(shape.q_size(), type);
   for (const Branch branch : kProjectionOrder) {
     if (attention.has(branch)) v[branch] = arena->Plan(shape.v_size(), type);
   }
