@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "kernels/check.h"
 
@@ -43,6 +44,23 @@ absl::Status Zero(const Exec& exec, const Tensor& to) {
 #pragma omp parallel for schedule(static) if (bytes > 4 * kChunk)
   for (int64_t begin = 0; begin < bytes; begin += kChunk) {
     std::memset(target + begin, 0, std::min(kChunk, bytes - begin));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ZeroRanges(const Exec& exec, const Tensor& to, std::span<const ElementRange> ranges) {
+  NSA_RETURN_IF_ERROR(CheckTensor("to", to, to.size, DType::kF32, "N"));
+  for (const ElementRange& range : ranges) {
+    if (range.begin < 0 || range.size < 0 || range.begin > to.size - range.size) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("zero: elements %d to %d (of %d); name elements of the tensor",
+                          range.begin, range.begin + range.size, to.size));
+    }
+  }
+  exec.Enter("zero");
+  if (exec.backend == Backend::kCuda) return cuda::ZeroRanges(exec, to, ranges);
+  for (const ElementRange& range : ranges) {
+    std::fill_n(to.as<float>().begin() + range.begin, range.size, 0.0f);
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,5 @@
 // Copies, converts and clears tensors on CUDA.
+#include "absl/strings/str_format.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/util.cuh"
 #include "kernels/nn/copy.h"
@@ -37,7 +38,51 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = first; i < min(first + kOwn, size); ++i) to[i] = __bfloat162float(from[i]);
 }
 
+// Ranges for one launch, in units of four floats; range i has the chunks of kThreads units from
+// chunk[i] on.
+constexpr int kMostRanges = 128;
+struct Ranges {
+  int count = 0;
+  unsigned int begin[kMostRanges], units[kMostRanges], chunk[kMostRanges];
+};
+
+__global__ void __launch_bounds__(kThreads)
+    ZeroRangesKernel(Begin start, float4* to, const __grid_constant__ Ranges ranges) {
+  start.WaitForPrevious();
+  int i = ranges.count - 1;
+  while (ranges.chunk[i] > blockIdx.x) --i;
+  const unsigned int unit = (blockIdx.x - ranges.chunk[i]) * kThreads + threadIdx.x;
+  if (unit < ranges.units[i]) to[ranges.begin[i] + unit] = float4{0, 0, 0, 0};
+}
+
+absl::Status CheckMultiplesOf4(const ElementRange& range) {
+  if (range.begin % 4 == 0 && range.size % 4 == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("zero: %d elements from %d (multiples of 4 on a GPU); align the range",
+                      range.size, range.begin));
+}
+
 }  // namespace
+
+absl::Status ZeroRanges(const Exec& exec, const Tensor& to, std::span<const ElementRange> ranges) {
+  for (const ElementRange& range : ranges) NSA_RETURN_IF_ERROR(CheckMultiplesOf4(range));
+  while (!ranges.empty()) {
+    Ranges some;
+    unsigned int chunks = 0;
+    for (; some.count < kMostRanges && !ranges.empty(); ranges = ranges.subspan(1)) {
+      if (ranges[0].size == 0) continue;
+      some.begin[some.count] = static_cast<unsigned int>(ranges[0].begin / 4);
+      some.units[some.count] = static_cast<unsigned int>(ranges[0].size / 4);
+      some.chunk[some.count] = chunks;
+      chunks += CeilDiv64(some.units[some.count], kThreads);
+      ++some.count;
+    }
+    if (some.count == 0) break;
+    NSA_RETURN_IF_ERROR(Launch(exec, "zero", ZeroRangesKernel, {.grid = chunks, .block = kThreads},
+                               reinterpret_cast<float4*>(to.data), some));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to) {
   return ToStatus(cudaMemcpyAsync(to.data, from.data, from.size * SizeOf(from.dtype),

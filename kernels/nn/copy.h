@@ -1,6 +1,9 @@
 // Copies, converts and clears tensors on the device of an Exec.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "absl/status/status.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
@@ -13,6 +16,16 @@ absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 // to ← 0.
 absl::Status Zero(const Exec& exec, const Tensor& to);
 
+// A run of elements.
+struct ElementRange {
+  int64_t begin = 0;
+  int64_t size = 0;
+};
+
+// These elements of an fp32 tensor ← 0. On a GPU begins and sizes are multiples of 4, and a range
+// has less than 2³² elements. InvalidArgument where a range is not within the tensor.
+absl::Status ZeroRanges(const Exec& exec, const Tensor& to, std::span<const ElementRange> ranges);
+
 // to ← from, one of them fp32 and the other bf16, which is rounded to nearest even; NaN stays NaN.
 // InvalidArgument when sizes or types are others. They must not overlap.
 absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to);
@@ -24,6 +37,7 @@ namespace nsa::cuda {
 
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 absl::Status Zero(const Exec& exec, const Tensor& to);
+absl::Status ZeroRanges(const Exec& exec, const Tensor& to, std::span<const ElementRange> ranges);
 absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to);
 
 }  // namespace nsa::cuda

@@ -50,7 +50,7 @@ absl::Status Bench::Make(std::optional<Recompute> recompute) {
   NSA_ASSIGN_OR_RETURN(gpu, nsa::train::Gpu::Open());
   train::ModelConfig config = train::ModelConfigOf(spec);
   config.attention.dtype = DType::kBf16;
-  NSA_RETURN_IF_ERROR(gpu->Plan(train::ProductsOf(config)));
+  NSA_RETURN_IF_ERROR(gpu->Plan(train::ProductsOf(config, PassesOf(spec).count)));
   NSA_RETURN_IF_ERROR(
       gpu->Plan(train::Optimizer::Products(spec.train(), layout, train::Slice{0, layout.size()})));
   NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1, 0,

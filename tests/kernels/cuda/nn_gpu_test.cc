@@ -308,6 +308,26 @@ TEST_F(NnOnGpu, CopyAndZeroTouchExactlyTheirTensor) {
   EXPECT_EQ(after.back(), before.back());
 }
 
+// More ranges than one launch takes, some of them empty.
+TEST_F(NnOnGpu, ZeroRangesTouchesExactlyItsElements) {
+  std::vector<float> want = Random(1 << 20, 1);
+  const DeviceTensor to = ToDeviceF32(want);
+  std::vector<ElementRange> ranges;
+  std::mt19937 engine(5);
+  for (int64_t begin = 4; begin < 1'000'000;) {
+    const int64_t size = 4 * static_cast<int64_t>(engine() % (ranges.size() % 7 == 0 ? 5000 : 9));
+    ranges.push_back({begin, size});
+    std::fill_n(want.begin() + begin, size, 0.0f);
+    begin += size + 4 * static_cast<int64_t>(1 + engine() % 1500);
+  }
+  ASSERT_GT(ranges.size(), 200u);
+  ASSERT_TRUE(ZeroRanges(GpuExec(), to, ranges).ok());
+  EXPECT_EQ(to.Floats(), want);
+  for (const ElementRange& wrong : {ElementRange{2, 4}, {4, 2}, {(1 << 20) - 4, 8}, {-4, 4}}) {
+    EXPECT_EQ(ZeroRanges(GpuExec(), to, {&wrong, 1}).code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
 // Both directions, in place, every head width, positions up to 65,535 (whose angles need more
 // precision than fp32), a scale and another base.
 TEST_F(NnOnGpu, RopeEqualsTheCpuTruth) {

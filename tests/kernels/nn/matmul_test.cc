@@ -147,6 +147,16 @@ TEST(Copy, CopiesAndClearsBuffersLargerThanAChunk) {
   std::vector<float> to(from.size());
   ASSERT_TRUE(Copy({}, View(from), std::span<float>(to)).ok());
   EXPECT_EQ(from, to);
+  std::vector<float> parts = from;
+  const ElementRange ranges[] = {{1, 2}, {3, 0}, {std::ssize(parts) - 1, 1}};
+  ASSERT_TRUE(ZeroRanges({}, std::span<float>(parts), ranges).ok());
+  std::vector<float> want = from;
+  want[1] = want[2] = want.back() = 0;
+  EXPECT_EQ(parts, want);
+  for (const ElementRange wrong : {ElementRange{-1, 2}, {0, -1}, {1, std::ssize(parts)}}) {
+    EXPECT_EQ(ZeroRanges({}, std::span<float>(parts), {&wrong, 1}).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
   ASSERT_TRUE(Zero({}, std::span<float>(to)).ok());
   EXPECT_EQ(to, std::vector<float>(from.size()));
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/base/status.h"
-#include "kernels/nn/copy.h"
 #include "kernels/optimizer/global_norm.h"
 
 namespace nsa::train {
@@ -56,7 +55,6 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
   Model* const model = options_.state->model.get();
   Arena* const gradients = &options_.state->gradients;
   if (reducer_ != nullptr) reducer_->Reset();
-  NSA_RETURN_IF_ERROR(Zero(exec_, gradients->with_extras()));
   for (int32_t micro = 0; micro < options_.micro_batches; ++micro) {
     progress_->EnterPhase(Phase::kForward, micro);
     if (step == options_.spin_at_step) {
@@ -74,7 +72,8 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
     if (reducer_ != nullptr && SumsInBackward() && micro + 1 == options_.micro_batches) {
       after_part = [this](int32_t part) { return SumPart(part); };
     }
-    NSA_RETURN_IF_ERROR(model->Backward(exec_, options_.gradient_scale, gradients, after_part));
+    NSA_RETURN_IF_ERROR(model->Backward(exec_, options_.gradient_scale, gradients, after_part,
+                                        /*overwrite=*/micro == 0));
   }
   return model->EnqueueReadout(exec_);
 }

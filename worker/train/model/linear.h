@@ -35,10 +35,10 @@ inline absl::Status LinearInputGradient(const Exec& exec, const LinearShape& s,
   return Matmul(exec, {.m = s.rows, .n = s.in, .k = s.out, .a = dy, .b = w, .c = dx});
 }
 
-// dw += dyᵀ x.
+// dw += dyᵀ x, or dw = dyᵀ x with `overwrite`.
 inline absl::Status LinearWeightGradient(const Exec& exec, const LinearShape& s,
                                          const ConstTensor& dy, const ConstTensor& x,
-                                         const Tensor& dw) {
+                                         const Tensor& dw, bool overwrite) {
   return Matmul(exec, {.m = s.out,
                        .n = s.in,
                        .k = s.rows,
@@ -46,14 +46,14 @@ inline absl::Status LinearWeightGradient(const Exec& exec, const LinearShape& s,
                        .a = dy,
                        .b = x,
                        .c = dw,
-                       .accumulate = true});
+                       .accumulate = !overwrite});
 }
 
 // Both.
 inline absl::Status LinearBackward(const Exec& exec, const LinearShape& s, const ConstTensor& dy,
                                    const ConstTensor& x, const ConstTensor& w, const Tensor& dx,
-                                   const Tensor& dw) {
-  NSA_RETURN_IF_ERROR(LinearWeightGradient(exec, s, dy, x, dw));
+                                   const Tensor& dw, bool overwrite) {
+  NSA_RETURN_IF_ERROR(LinearWeightGradient(exec, s, dy, x, dw, overwrite));
   return LinearInputGradient(exec, s, dy, w, dx);
 }
 

@@ -30,7 +30,7 @@ class Model::Impl {
 
   absl::StatusOr<double> Forward(const Exec& exec, const TokenBatch& batch);
   absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
-                        const AfterPart& after_part);
+                        const AfterPart& after_part, bool overwrite);
   absl::Status Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch);
   absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch);
   absl::Status EnqueueReadout(const Exec& exec);
@@ -79,7 +79,8 @@ class Model::Impl {
             .activations = activations_[layer],
             .workspace = workspaces_[layer],
             .doc_start = inputs_.doc_start(arena_, current_),
-            .group = config_.context > 1 ? options_.group : nullptr};
+            .group = config_.context > 1 ? options_.group : nullptr,
+            .overwrite = overwrite_};
   }
   void EnterLayer(int32_t layer) {
     if (on_layer_) on_layer_(layer);
@@ -111,6 +112,7 @@ class Model::Impl {
   // Of the last forward, for Backward.
   int32_t current_ = 0;
   bool forward_done_ = false;
+  bool overwrite_ = false;  // of Backward
 
   // Statistics.
   std::vector<LayerTotals> totals_;
@@ -267,7 +269,7 @@ absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, A
   NSA_RETURN_IF_ERROR(CrossEntropy(exec, loss));
   NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.vocab}, logits,
                                      arena_[h_f_], Weight(places_.head), dh,
-                                     Gradient(gradients, places_.head)));
+                                     Gradient(gradients, places_.head), overwrite_));
   NSA_RETURN_IF_ERROR(Zero(exec, arena_[dx_]));
   return RmsNormBackward(exec, {.rows = rows_,
                                 .dim = config_.dim,
@@ -282,20 +284,14 @@ absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, A
 // Computes again what blocks share and block `layer` + 1 has overwritten.
 absl::Status Model::Impl::RecomputeBlock(const Exec& exec, int32_t layer) {
   if (layer == config_.n_layers - 1) return absl::OkStatus();  // still there
-  switch (config_.recompute) {
-    case Recompute::kNothing:
-    case Recompute::kNorms:
-      return absl::OkStatus();
-    case Recompute::kMlp:
-      return BlockRecomputeMlp(Context(exec, layer));
-    case Recompute::kBlock:
-      return BlockForward(Context(exec, layer), InputOf(layer), {}, {});
-  }
-  return absl::OkStatus();
+  const BlockContext block = Context(exec, layer);
+  if (config_.recompute == Recompute::kMlp) return BlockRecomputeMlp(block);
+  if (config_.recompute < Recompute::kMlp) return absl::OkStatus();
+  return BlockForward(block, InputOf(layer), {}, {});
 }
 
 absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena* gradients,
-                                   const AfterPart& after_part) {
+                                   const AfterPart& after_part, bool overwrite) {
   if (!options_.training || !std::exchange(forward_done_, false)) {
     return absl::FailedPreconditionError(
         "model: backward without a forward of a training model; call Forward first");
@@ -303,6 +299,10 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
   const auto complete = [&](int32_t part) {
     return after_part ? after_part(part) : absl::OkStatus();
   };
+  overwrite_ = overwrite;
+  if (const std::span<float> all = gradients->with_extras(); overwrite) {
+    NSA_RETURN_IF_ERROR(ZeroRanges(exec, all, places_.AddedTo(std::ssize(all))));
+  }
   NSA_RETURN_IF_ERROR(HeadBackward(exec, gradient_scale, gradients));
   NSA_RETURN_IF_ERROR(complete(config_.n_layers));
   for (int32_t layer = config_.n_layers - 1; layer >= 0; --layer) {
@@ -416,8 +416,8 @@ absl::StatusOr<double> Model::Forward(const Exec& exec, const TokenBatch& batch)
   return impl_->Forward(exec, batch);
 }
 absl::Status Model::Backward(const Exec& exec, float gradient_scale, Arena* gradients,
-                             const AfterPart& after_part) {
-  return impl_->Backward(exec, gradient_scale, gradients, after_part);
+                             const AfterPart& after_part, bool overwrite) {
+  return impl_->Backward(exec, gradient_scale, gradients, after_part, overwrite);
 }
 int32_t Model::n_layers() const { return impl_->n_layers(); }
 Place Model::PlaceOf(int32_t part) const { return impl_->PlaceOf(part); }

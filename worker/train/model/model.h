@@ -90,9 +90,11 @@ class Model {
 
   // Adds gradient_scale · d(Σ of the last Forward's token losses)/d(parameter) to `gradients`; with
   // train.z_loss also that of the z-loss, which no loss contains. Once per Forward. For the
-  // gradient of a mean over n tokens the scale is 1/n.
+  // gradient of a mean over n tokens the scale is 1/n. With `overwrite` it takes `gradients` and
+  // what is behind them (Arena::extras()) for zeros, whatever they are; that is faster than adding
+  // to zeros.
   absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
-                        const AfterPart& after_part = {});
+                        const AfterPart& after_part = {}, bool overwrite = false);
 
   int32_t n_layers() const;
 

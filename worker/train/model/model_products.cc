@@ -20,7 +20,7 @@ std::vector<int64_t> ProjectionWidths(const ModelConfig& config) {
 
 }  // namespace
 
-std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
+std::vector<MatmulArgs> ProductsOf(const ModelConfig& config, int32_t passes) {
   const int64_t rows = config.rows();
   struct Layer {
     LinearShape shape;
@@ -40,7 +40,7 @@ std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
   const Tensor activation(nullptr, 0, config.attention.dtype), gradient(nullptr, 0, DType::kF32);
   std::vector<MatmulArgs> products;
   for (const auto& [s, adds] : layers) {
-    // As in linear.h: y = x Wᵀ; dW += dyᵀ x; dx = dy W.
+    // As in linear.h: y = x Wᵀ; dW = dyᵀ x; dx = dy W.
     products.push_back({.m = s.rows,
                         .n = s.out,
                         .k = s.in,
@@ -55,8 +55,11 @@ std::vector<MatmulArgs> ProductsOf(const ModelConfig& config) {
                         .transpose_a = true,
                         .a = activation,
                         .b = activation,
-                        .c = gradient,
-                        .accumulate = true});
+                        .c = gradient});
+    if (passes > 1) {
+      products.push_back(products.back());
+      products.back().accumulate = true;
+    }
     products.push_back(
         {.m = s.rows, .n = s.in, .k = s.out, .a = activation, .b = activation, .c = activation});
   }

@@ -2,6 +2,7 @@
 // memory is allocated (cuda::Blas::Plan).
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "kernels/nn/matmul.h"
@@ -10,7 +11,8 @@
 namespace nsa::train {
 
 // Shapes, transpositions and types, without memory. `config` is that of one rank: with
-// context parallelism after DivideContext().
-std::vector<MatmulArgs> ProductsOf(const ModelConfig& config);
+// context parallelism after DivideContext(). The first of a step's passes overwrites the gradients
+// of weights, others add to them.
+std::vector<MatmulArgs> ProductsOf(const ModelConfig& config, int32_t passes);
 
 }  // namespace nsa::train

@@ -270,7 +270,7 @@ absl::Status GpuExecutor::PlanProducts() {
   config.attention.dtype = DType::kBf16;
   config.attention.shape.batch = passes_.sequences;
   NSA_RETURN_IF_ERROR(config.DivideContext(ContextOf(spec_)));
-  NSA_RETURN_IF_ERROR(gpu_->Plan(ProductsOf(config)));
+  NSA_RETURN_IF_ERROR(gpu_->Plan(ProductsOf(config, passes_.count)));
   // Those of all ranks: rank 0 records its choices in checkpoints for all.
   const int32_t world_size = launch_.world_size();
   const Shares shares = ShardsOptimizer(spec_, world_size)

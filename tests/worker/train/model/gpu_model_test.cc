@@ -58,7 +58,7 @@ class Bench {
 
   // Returns the loss; gradients() then returns the gradients, in host memory. Statistics are those
   // of the last call.
-  double Run(Backend backend, std::optional<Recompute> recompute = {}) {
+  double Run(Backend backend, std::optional<Recompute> recompute = {}, bool overwrite = false) {
     if (backend == Backend::kCuda && gpu_ == nullptr) {
       auto gpu = Gpu::Open();
       EXPECT_TRUE(gpu.ok()) << gpu.status();
@@ -86,7 +86,12 @@ class Bench {
     const auto loss = (*model)->Forward(exec, {tokens_, targets_, doc_start_});
     Check(loss.status());
     const auto rows = static_cast<double>(tokens_.size());
-    Check((*model)->Backward(exec, static_cast<float>(1 / rows), &*gradients));
+    if (overwrite) {
+      Arena poison(&layout_);
+      std::fill(poison.flat().begin(), poison.flat().end(), NAN);
+      Check(CopyArena(exec, poison, &*gradients));
+    }
+    Check((*model)->Backward(exec, static_cast<float>(1 / rows), &*gradients, {}, overwrite));
     Check(CopyArena(exec, *gradients, &gradients_));
     stats_ = (*model)->TakeLayerStats();
     return loss.ok() ? *loss : NAN;
@@ -209,6 +214,21 @@ TEST_P(GpuModel, CheckpointingChangesNoBit) {
     const std::vector<float> recomputed = bench_->Flat();
     EXPECT_EQ(std::memcmp(kept.data(), recomputed.data(), kept.size() * sizeof(float)), 0);
   }
+}
+
+// The library may compute the products with another algorithm then.
+TEST_P(GpuModel, OverwrittenGradientsAreThoseAddedToZeros) {
+  bench_->Run(Backend::kCuda);
+  const std::vector<float> added = bench_->Flat();
+  bench_->Run(Backend::kCuda, {}, /*overwrite=*/true);
+  const std::vector<float> overwritten = bench_->Flat();
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < added.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(overwritten[i])) << i;
+    error += std::pow(double{overwritten[i]} - added[i], 2);
+    norm += std::pow(double{added[i]}, 2);
+  }
+  EXPECT_LE(std::sqrt(error), 1e-4 * std::sqrt(norm));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -192,7 +192,8 @@ absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gra
   NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc2, dx, View(block.parameters, p.fc2), du));
   NSA_RETURN_IF_ERROR(ActivateBackward(
       exec, {.dy = du, .x = u, .dx = du, .kind = config.activation, .y = saved ? Tensor() : a}));
-  NSA_RETURN_IF_ERROR(LinearWeightGradient(exec, fc2, dx, a, View(gradients, p.fc2)));
+  NSA_RETURN_IF_ERROR(
+      LinearWeightGradient(exec, fc2, dx, a, View(gradients, p.fc2), block.overwrite));
   NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc1, du, View(block.parameters, p.fc1), dh));
   // Where fc1 was recomputed, its input is still there.
   const bool has_h2 = config.recompute != Recompute::kNorms;
@@ -205,7 +206,7 @@ absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gra
                                              .dx = dx,
                                              .dweight = View(gradients, p.norm2),
                                              .y = has_h2 ? Tensor() : h2}));
-  return LinearWeightGradient(exec, fc1, du, h2, View(gradients, p.fc1));
+  return LinearWeightGradient(exec, fc1, du, h2, View(gradients, p.fc1), block.overwrite);
 }
 
 absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Arena* gradients) {
@@ -215,7 +216,7 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
   const ActivationArena& arena = block.arena;
   NSA_RETURN_IF_ERROR(LinearBackward(block.exec, OutShape(block.config), dx, arena[act.o],
                                      View(block.parameters, p.out), arena[work.d_o],
-                                     View(gradients, p.out)));
+                                     View(gradients, p.out), block.overwrite));
   if (block.group != nullptr) {
     NSA_RETURN_IF_ERROR(
         ExchangeOutput(block).ToHeads(block.exec, arena[work.d_o], arena[work.d_o]));
@@ -273,7 +274,7 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
                                                    .dweight = View(gradients, p.norm1),
                                                    .y = has_h1 ? Tensor() : h1}));
   return LinearWeightGradient(block.exec, shape, arena[work.wide], h1,
-                              View(gradients, p.projections));
+                              View(gradients, p.projections), block.overwrite);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/exec.h"
+#include "kernels/nn/copy.h"
 #include "kernels/nsa/layer/nsa_layer.h"
 #include "worker/train/model/activations.h"
 #include "worker/train/model/context/context_group.h"
@@ -49,6 +50,10 @@ struct ModelPlaces {
 
   // Where the parameters of a part lie; parts as in Model::AfterPart.
   Place PartOf(int32_t part) const;
+
+  // The gradients, of `size` elements of an arena, that backward always adds to. The others, of the
+  // weights of projections, MLPs and head, it can overwrite (BlockContext::overwrite).
+  std::vector<ElementRange> AddedTo(int64_t size) const;
 };
 
 // What a block's forward saves for its backward. R = B·S rows. With a context group of N ranks R is
@@ -128,6 +133,8 @@ struct BlockContext {
   const BlockWorkspace& workspace;
   ConstTensor doc_start;          // optional int32 [B, S]
   ContextGroup* group = nullptr;  // null: one rank has whole sequences
+  // Backward overwrites the gradients that are not in ModelPlaces::AddedTo().
+  bool overwrite = false;
 };
 
 // x [R, D] → y [R, D]. Without `y` it computes only what backward needs, for gradient

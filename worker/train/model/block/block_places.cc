@@ -1,6 +1,7 @@
 // Where the parameters of a block are.
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/train/model/block/block.h"
@@ -50,6 +51,21 @@ ModelPlaces ModelPlaces::Of(const ParameterLayout& layout, int32_t layers) {
     places.blocks.push_back(BlockPlaces::Of(layout, layer));
   }
   return places;
+}
+
+std::vector<ElementRange> ModelPlaces::AddedTo(int64_t size) const {
+  std::vector<ElementRange> ranges;
+  int64_t begin = 0;
+  const auto skip = [&](const Place& place) {
+    ranges.push_back({begin, place.offset - begin});
+    begin = place.offset + place.size;
+  };
+  for (const BlockPlaces& block : blocks) {
+    for (const Place& place : {block.projections, block.out, block.fc1, block.fc2}) skip(place);
+  }
+  skip(head);
+  ranges.push_back({begin, size - begin});
+  return ranges;
 }
 
 Place ModelPlaces::PartOf(int32_t part) const {
