@@ -337,10 +337,14 @@ int64_t MemoryOfRank(const PreflightFacts& facts) {
   return memory[wanted - 1];
 }
 
+namespace {
+
 // What a rank can have of its GPU; 0 on the CPU, or if no machine is known.
 int64_t GpuMemory(const PreflightFacts& facts) {
   return facts.cuda() && facts.machine() != nullptr ? MemoryOfRank(facts) : 0;
 }
+
+}  // namespace
 
 std::vector<MemoryItem> RankMemory(const PreflightFacts& facts) {
   std::vector<MemoryItem> items =

@@ -57,7 +57,7 @@ absl::Status ActivateBackward(const Exec& exec, const ActivateBackwardArgs& args
   NSA_RETURN_IF_ERROR(CheckTensor("dy", args.dy, args.dy.size, type, "N"));
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, args.dy.size, type, "N"));
   NSA_RETURN_IF_ERROR(CheckTensor("dx", args.dx, args.dy.size, type, "N"));
-  if (args.y.wanted()) NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, args.dy.size, type, "N"));
+  NSA_RETURN_IF_ERROR(CheckOptional("y", args.y, args.dy.size, type, "N"));
   const bool silu = args.kind == Activation::kSilu;
   exec.Enter(silu ? "silu_backward" : "relu2_backward");
   if (exec.backend == Backend::kCuda) return cuda::ActivateBackward(exec, args);

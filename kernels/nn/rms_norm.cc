@@ -32,9 +32,7 @@ absl::Status Check(const Exec& exec, const RmsNormBackwardArgs& args) {
   NSA_RETURN_IF_ERROR(CheckTensor("weight", args.weight, args.dim, type, "dim"));
   NSA_RETURN_IF_ERROR(CheckTensor("rstd", args.rstd, args.rows, DType::kF32, "rows"));
   NSA_RETURN_IF_ERROR(CheckTensor("dx", args.dx, args.rows * args.dim, type, "rows·dim"));
-  if (args.y.wanted()) {
-    NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, args.rows * args.dim, type, "rows·dim"));
-  }
+  NSA_RETURN_IF_ERROR(CheckOptional("y", args.y, args.rows * args.dim, type, "rows·dim"));
   return CheckTensor("dweight", args.dweight, args.dim, DType::kF32, "dim");
 }
 

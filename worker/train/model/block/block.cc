@@ -1,10 +1,8 @@
 #include "worker/train/model/block/block.h"
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/nn/activation.h"
 #include "kernels/nn/rms_norm.h"
