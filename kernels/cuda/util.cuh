@@ -13,6 +13,13 @@ namespace nsa::cuda {
 using bf16 = __nv_bfloat16;
 
 constexpr int kWarp = 32;
+
+// The number of the thread's warp in its block. All threads of the warp call. The compiler sees
+// that lanes agree, and keeps what follows from the number in uniform registers.
+__device__ __forceinline__ int WarpIndex() {
+  return __reduce_max_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarp));
+}
+
 // Bytes of shared memory that a thread block may use on an A100. Kernels for heads wider than 64
 // need no more, but in sm_90a code.
 constexpr int kSharedOfA100 = 163 * 1024;

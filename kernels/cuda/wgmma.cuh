@@ -43,13 +43,19 @@ __device__ __forceinline__ uint64_t Descriptor(const bf16* tile) {
   return (uint64_t{SharedAddress(tile)} >> 4) | (uint64_t{1} << 16) | (uint64_t{kWidth} << 32) |
          (uint64_t{1} << 62);
 }
-// What to add to a descriptor, in units of 16 bytes, for the panel to the right, ...
-constexpr uint64_t kPanelStep = 64;
+// A descriptor moved by `step` units of 16 bytes. The address is in its lower half, from which
+// nothing is carried: the upper half stays a constant for the compiler.
+__device__ __forceinline__ uint64_t Moved(uint64_t descriptor, uint32_t step) {
+  const uint32_t address = static_cast<uint32_t>(descriptor) + step;
+  return (descriptor & ~uint64_t{0xffffffff}) | address;
+}
+// By how much to move a descriptor for the panel to the right, ...
+constexpr uint32_t kPanelStep = 64;
 // ... for the columns from 16 · step on, ...
-__device__ constexpr uint64_t ColumnStep(int step) { return step / 4 * kPanelStep + step % 4 * 2; }
+__device__ constexpr uint32_t ColumnStep(int step) { return step / 4 * kPanelStep + step % 4 * 2; }
 // ... and for the rows 16 further down.
 template <int kWidth>
-constexpr uint64_t kRowStep = 2 * kWidth;
+constexpr uint32_t kRowStep = 2 * kWidth;
 
 __device__ __forceinline__ void BeginProducts() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -136,7 +142,7 @@ __device__ __forceinline__ void EnqueueByRow(float (&c)[kTiles][4], const bf16* 
   const uint64_t a_tile = Descriptor<kWidth>(a), b_tile = Descriptor<kWidth>(b);
 #pragma unroll
   for (int step = 0; step < kWidth / 16; ++step) {
-    ProductShared(c, a_tile + ColumnStep(step), b_tile + ColumnStep(step), step > 0);
+    ProductShared(c, Moved(a_tile, ColumnStep(step)), Moved(b_tile, ColumnStep(step)), step > 0);
   }
 }
 
@@ -145,10 +151,10 @@ __device__ __forceinline__ void EnqueueByRow(float (&c)[kTiles][4], const bf16* 
 template <int kWidth>
 __device__ __forceinline__ void EnqueueAccumulate(float (&sum)[kWidth / 8][4],
                                                   const uint32_t (&c)[4], uint64_t tile, int step) {
-  const uint64_t rows = tile + step * kRowStep<kWidth>;
+  const uint64_t rows = Moved(tile, step * kRowStep<kWidth>);
   ProductRegisters<0>(sum, c, rows);
-  if constexpr (kWidth > 64) ProductRegisters<1>(sum, c, rows + kPanelStep);
-  if constexpr (kWidth > 128) ProductRegisters<2>(sum, c, rows + 2 * kPanelStep);
+  if constexpr (kWidth > 64) ProductRegisters<1>(sum, c, Moved(rows, kPanelStep));
+  if constexpr (kWidth > 128) ProductRegisters<2>(sum, c, Moved(rows, 2 * kPanelStep));
 }
 
 // Enqueues c[64 × kWidth] = aᵀ · b for a Tile<64> `a` and a tile `b`, of 64 rows each.
@@ -159,9 +165,10 @@ __device__ __forceinline__ void EnqueueByColumn(float (&c)[kWidth / 8][4], const
   const uint64_t a_tile = Descriptor<64>(a), b_tile = Descriptor<kWidth>(b);
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    const uint64_t a_rows = a_tile + step * kRowStep<64>, b_rows = b_tile + step * kRowStep<kWidth>;
+    const uint64_t a_rows = Moved(a_tile, step * kRowStep<64>);
+    const uint64_t b_rows = Moved(b_tile, step * kRowStep<kWidth>);
     ProductByColumn<0>(c, a_rows, b_rows, step > 0);
-    if constexpr (kWidth == 128) ProductByColumn<1>(c, a_rows, b_rows + kPanelStep, step > 0);
+    if constexpr (kWidth == 128) ProductByColumn<1>(c, a_rows, Moved(b_rows, kPanelStep), step > 0);
   }
 }
 

@@ -75,8 +75,8 @@ constexpr int kDqThreads = kD == 128 ? 384 : 256;
 constexpr int kStagesOfCode = 0;
 template <Branch kBranch, int kD, int kStages>
 __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
-    AttentionDqKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
-                      int queries_per_tile, int tiles_per_sequence) {
+    AttentionDqKernel(Begin begin, AttentionProblem p, const __grid_constant__ KeyBoxes boxes,
+                      AttentionGradients grad, int queries_per_tile, int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
@@ -85,16 +85,16 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
       KeyStages<kBranch, kD, kStages == kStagesOfCode ? StagesOf(kLargeTiles<kD>) : kStages>;
   bf16* const stage_tiles = do_tile + at.rows_padded * kDv<kD>;
   auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
-  Stages stages(stage_tiles, p, at, barriers);
+  Stages stages(stage_tiles, p, boxes, at, barriers);
   begin.WaitForPrevious();
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   LoadQueryTile<kDv<kD>>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles =
       PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
-  if constexpr (Stages::kBarriers) __syncthreads();
   stages.Begin(p, tiles);
 
   const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
+  const CommonKeys common(rows);
   const float scale_log2 = p.scale * kLog2E;
   float2 stats[2];
 #pragma unroll
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
     const KeyTile tile = TileAt<kBranch>(p, tiles, i);
     Rows16<kKeyTile> weights, d_weights;
     const auto weigh = [&] {
-      HideUnseen(weights, tile, rows, at.lane);
+      if (!common.Contain(tile)) HideUnseen(weights, tile, rows, at.lane);
       // A shift of +inf makes every weight 0.
       const float shift[2] = {Takes(tile, rows[0]) ? stats[0].x : INFINITY,
                               Takes(tile, rows[1]) ? stats[1].x : INFINITY};
@@ -120,16 +120,16 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
       }
     };
     TwoByRow<kD, kDv<kD>, kKeyTile>(
-        weights, q_tile, stages.Keys(i), d_weights, do_tile, stages.Values(i), at.warp, at.lane,
+        weights, q_tile, stages.Keys(), d_weights, do_tile, stages.Values(), at.warp, at.lane,
         [&] { stages.Refill(p, tiles, i); }, weigh);
-    Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(i), at.lane, [&](int step) {
+    Accumulate<kD, kKeyTile>(dq, weights, stages.Keys(), at.lane, [&](int step) {
 #pragma unroll
       for (int n = 2 * step; n < 2 * step + 2; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) weights[n][e] *= d_weights[n][e] - stats[e >> 1].y;
       }
     });
-    stages.Release(i);
+    stages.Release();
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreDq<kD>(dq, p, grad, rows[i], i, at.lane);
@@ -292,7 +292,7 @@ template <Branch kBranch, int kD, int kGroups>
 __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
                          int b, int g, uint8_t* shared) {
   constexpr int kRows = kRowTile<kD>, kKeys = kGroups * kKeyTile;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = WarpIndex();
   bf16* k_tile = reinterpret_cast<bf16*>(shared);
   bf16* v_tile = k_tile + kKeys * kD;
   LoadKeyTile<kD, kKeys>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);

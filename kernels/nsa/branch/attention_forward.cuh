@@ -38,50 +38,65 @@ constexpr float kMaximumSlack = 8;
 template <int kWidth>
 struct OnlineSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY};
+  float most[2] = {-INFINITY, -INFINITY};  // the maximum is updated for a logit above this
+  float shift[2] = {0, 0};                 // −maximum, or 0 while there is none
   float sum[2] = {0, 0};
   Rows16<kWidth> o = {};
+
+  // Sets the maximum of the rows whose `top`, the largest logit of any of their threads, is too
+  // large for the present one, and multiplies what there is accordingly.
+  __device__ __forceinline__ void Raise(const float (&top)[2], const bool (&takes)[2]) {
+    float shrink[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float row_top = QuadMax(top[i]);
+      shrink[i] = 1;
+      if (!takes[i] || !(row_top > most[i])) continue;
+      // Before its first key a row has neither sum nor values, and exp2(−inf) is 0.
+      shrink[i] = Exp2(maximum[i] - row_top);
+      maximum[i] = row_top;
+      most[i] = row_top + kMaximumSlack;
+      shift[i] = -row_top;
+      sum[i] *= shrink[i];
+    }
+#pragma unroll
+    for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) o[n][e] *= shrink[e >> 1];
+    }
+  }
 
   // Turns logits into weights and adds them to the state, for the rows that take the tile.
   __device__ __forceinline__ void Add(Rows16<kKeyTile>& logits, const bool (&takes)[2],
                                       float scale_log2, const bf16* v, int lane) {
-    float shrink[2], shift[2];
+    float top[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float top = -INFINITY;
+      top[i] = fmaxf(logits[0][2 * i], logits[0][2 * i + 1]);
 #pragma unroll
-      for (int n = 0; n < kKeyTile / 8; ++n) {
-        top = fmaxf(top, fmaxf(logits[n][2 * i], logits[n][2 * i + 1]));
+      for (int n = 1; n < kKeyTile / 8; ++n) {
+        top[i] = fmaxf(top[i], fmaxf(logits[n][2 * i], logits[n][2 * i + 1]));
       }
-      top = QuadMax(top) * scale_log2;
-      const float seen = takes[i] && top > maximum[i] + kMaximumSlack ? top : maximum[i];
-      // A row that has seen no key yet gets a finite reference, to avoid (−inf) − (−inf). A shift
-      // of +inf makes every weight 0.
-      const float reference = seen == -INFINITY ? 0.0f : seen;
-      shrink[i] = Exp2(maximum[i] - reference);
-      if (seen == maximum[i]) shrink[i] = 1.0f;
-      maximum[i] = seen;
-      shift[i] = takes[i] ? reference : INFINITY;
+      top[i] *= scale_log2;
     }
-    if (__any_sync(0xffffffffu, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-      for (int n = 0; n < kWidth / 8; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) o[n][e] *= shrink[e >> 1];
-      }
+    if (__any_sync(0xffffffffu, (takes[0] && top[0] > most[0]) || (takes[1] && top[1] > most[1]))) {
+      Raise(top, takes);
     }
+    // A shift of −inf makes every weight 0.
+    const float shift_of[2] = {takes[0] ? shift[0] : -INFINITY, takes[1] ? shift[1] : -INFINITY};
     float added[2] = {0, 0};
     Accumulate<kWidth, kKeyTile>(o, logits, v, lane, [&](int step) {
 #pragma unroll
       for (int n = 2 * step; n < 2 * step + 2; ++n) {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          logits[n][e] = Exp2(fmaf(logits[n][e], scale_log2, -shift[e >> 1]));
+          logits[n][e] = Exp2(fmaf(logits[n][e], scale_log2, shift_of[e >> 1]));
           added[e >> 1] += logits[n][e];
         }
       }
     });
 #pragma unroll
-    for (int i = 0; i < 2; ++i) sum[i] = sum[i] * shrink[i] + added[i];
+    for (int i = 0; i < 2; ++i) sum[i] += added[i];
   }
 };
 
@@ -103,69 +118,59 @@ __device__ __forceinline__ void StoreRow(const OnlineSoftmax<kWidth>& state, con
   }
 }
 
-// Counts the keys that a thread's rows see, once for all heads of a group and all lanes of a row.
-struct KeyCount {
-  bool counts[2];
+// Adds to keys_read how many keys the tile's queries see. Called by all threads of a block.
+template <Branch kBranch>
+__device__ __forceinline__ void CountKeysRead(const AttentionProblem& p, const QueryTile& at,
+                                              const KeyTiles& tiles,
+                                              unsigned long long* keys_read) {
   unsigned int keys = 0;
-
-  __device__ __forceinline__ KeyCount(const AttentionProblem& p, const QueryTile& at,
-                                      const Row (&rows)[2], bool wanted) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = at.warp * 16 + at.lane / 4 + 8 * i;
-      counts[i] = wanted && (at.lane & 3) == 0 && row == rows[i].query * p.h;
+  for (int query = at.lane; query < at.queries; query += kWarp) {
+    const KeyRange seen = KeysOf<kBranch>(p, at.b, at.t0 + query);
+    const Row row{.valid = true, .query = query, .lo = seen.begin, .hi = seen.end, .at = 0};
+    for (int i = at.warp; i < tiles.tiles; i += blockDim.x / kWarp) {
+      keys += KeysSeen(TileAt<kBranch>(p, tiles, i), row);
     }
   }
-  __device__ __forceinline__ void Add(const KeyTile& tile, const Row (&rows)[2]) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      if (counts[i]) keys += KeysSeen(tile, rows[i]);
-    }
-  }
-};
+  keys = __reduce_add_sync(0xffffffffu, keys);
+  // The order of an integer sum does not matter.
+  if (at.lane == 0 && keys > 0) atomicAdd(keys_read, static_cast<unsigned long long>(keys));
+}
 
 template <Branch kBranch, int kD>
 __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
-    AttentionForwardKernel(Begin begin, AttentionProblem p, AttentionOutputs out,
-                           int queries_per_tile, int tiles_per_sequence) {
+    AttentionForwardKernel(Begin begin, AttentionProblem p, const __grid_constant__ KeyBoxes boxes,
+                           AttentionOutputs out, int queries_per_tile, int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
   using Stages = KeyStages<kBranch, kD, StagesOf(kLargeTiles<kD>)>;
   bf16* const stage_tiles = q_tile + at.rows_padded * kD;
   auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
-  Stages stages(stage_tiles, p, at, barriers);
+  Stages stages(stage_tiles, p, boxes, at, barriers);
   begin.WaitForPrevious();
   LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
   const KeyTiles tiles =
       PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
-  if constexpr (Stages::kBarriers) __syncthreads();
   stages.Begin(p, tiles);
 
   const Row rows[2] = {RowOf<kBranch>(p, at, 0), RowOf<kBranch>(p, at, 1)};
+  const CommonKeys common(rows);
   const float scale_log2 = p.scale * kLog2E;
   OnlineSoftmax<kDv<kD>> state;
-  KeyCount count(p, at, rows, out.keys_read != nullptr);
+  if (out.keys_read != nullptr) CountKeysRead<kBranch>(p, at, tiles, out.keys_read);
   for (int i = 0; i < tiles.tiles; ++i) {
     stages.Await(p, tiles, i);
     const KeyTile tile = TileAt<kBranch>(p, tiles, i);
     Rows16<kKeyTile> logits;
-    ByRow<kD, kKeyTile>(logits, q_tile, stages.Keys(i), at.warp, at.lane,
+    ByRow<kD, kKeyTile>(logits, q_tile, stages.Keys(), at.warp, at.lane,
                         [&] { stages.Refill(p, tiles, i); });
-    HideUnseen(logits, tile, rows, at.lane);
-    count.Add(tile, rows);
+    if (!common.Contain(tile)) HideUnseen(logits, tile, rows, at.lane);
     const bool takes[2] = {Takes(tile, rows[0]), Takes(tile, rows[1])};
-    state.Add(logits, takes, scale_log2, stages.Values(i), at.lane);
-    stages.Release(i);
+    state.Add(logits, takes, scale_log2, stages.Values(), at.lane);
+    stages.Release();
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) StoreRow(state, rows[i], i, out, p.dv, at.lane);
-  if (out.keys_read != nullptr) {
-    const unsigned int keys_seen = __reduce_add_sync(0xffffffffu, count.keys);
-    // The order of an integer sum does not matter.
-    if (at.lane == 0 && keys_seen > 0)
-      atomicAdd(out.keys_read, static_cast<unsigned long long>(keys_seen));
-  }
 }
 
 }  // namespace nsa::cuda

@@ -57,6 +57,16 @@ inline absl::StatusOr<bool> LargeTiles(int width) {
   return architecture >= 90;
 }
 
+// The boxes of keys and values, where the code that the driver has loaded reads them.
+inline absl::StatusOr<KeyBoxes> BoxesOf(const AttentionProblem& p) {
+  KeyBoxes boxes{};
+  NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
+  if (architecture < 90 || std::max(p.dk, p.dv) != kPanelColumns || p.keys == 0) return boxes;
+  NSA_ASSIGN_OR_RETURN(boxes.k, RowBoxes(p.k, p.batch, p.keys, p.groups, p.dk));
+  NSA_ASSIGN_OR_RETURN(boxes.v, RowBoxes(p.v, p.batch, p.keys, p.groups, p.dv));
+  return boxes;
+}
+
 // A number of thread blocks or threads as CUDA takes it.
 inline unsigned int Blocks(int count) { return static_cast<unsigned int>(count); }
 
@@ -119,8 +129,9 @@ absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionPr
     constexpr int kD = decltype(width)::value;
     auto* kernel = AttentionForwardKernel<kBranch, kD>;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+    NSA_ASSIGN_OR_RETURN(const KeyBoxes boxes, BoxesOf(p));
     const int shared = ForwardSharedBytes<kD>(large_tiles, grid.rows_padded(), grid.union_bytes);
-    return Launch(exec, what, kernel, grid.Shape(shared), p, out, grid.queries, grid.tiles);
+    return Launch(exec, what, kernel, grid.Shape(shared), p, boxes, out, grid.queries, grid.tiles);
   });
 }
 
@@ -163,7 +174,7 @@ absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
   QueryGrid grid = GridOf<kBranch>(p, kRows);
   if (!large_tiles && shared(grid) > kSharedOfA100) grid = GridOf<kBranch>(p, kRows / 2);
   return Launch(exec, what, AttentionDqKernel<kBranch, kD, kStagesOfCode>, grid.Shape(shared(grid)),
-                p, grad, grid.queries, grid.tiles);
+                p, KeyBoxes{}, grad, grid.queries, grid.tiles);
 }
 
 template <Branch kBranch, class Args>
@@ -184,7 +195,9 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
         if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
       }
       const int shared = DqSharedBytes<kD>(stages, grid.rows_padded(), grid.union_bytes);
-      return Launch(exec, what, kernel, grid.Shape(shared), p, grad, grid.queries, grid.tiles);
+      NSA_ASSIGN_OR_RETURN(const KeyBoxes boxes, BoxesOf(p));
+      return Launch(exec, what, kernel, grid.Shape(shared), p, boxes, grad, grid.queries,
+                    grid.tiles);
     }
   });
 }

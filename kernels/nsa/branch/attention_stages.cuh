@@ -3,11 +3,17 @@
 //
 // With three stages, one tile is multiplied while the next is already loaded and the one after that
 // is being copied. On Hopper two barriers in shared memory belong to each stage: `full` completes
-// when all threads' copies have arrived, `free` when all warps are done with the tile. So a warp
-// group may begin its products with the next tile while another still works on this one. Elsewhere
-// all threads meet once for each tile, and with two stages twice.
+// when the tile has arrived, `free` when all warps are done with it. So a warp group may begin its
+// products with the next tile while another still works on this one. Elsewhere all threads meet
+// once for each tile, and with two stages twice.
+//
+// Tiles of 64 columns are copied by Hopper's copy engine (cuda/tensor_box.cuh), which one thread
+// starts; wider ones, whose panels alternate, by all threads.
 #pragma once
 
+#include <type_traits>
+
+#include "kernels/cuda/tensor_box.cuh"
 #include "kernels/nsa/branch/attention_tile.cuh"
 
 namespace nsa::cuda {
@@ -21,36 +27,39 @@ struct StageBarriers {
 };
 constexpr int kStageBarrierBytes = static_cast<int>(sizeof(StageBarriers));
 
-__device__ __forceinline__ void InitBarrier(uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;\n" ::"r"(SharedAddress(barrier)), "r"(arrivals)
-               : "memory");
-}
-__device__ __forceinline__ void Arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];\n" ::"r"(SharedAddress(barrier)) : "memory");
-}
-// Arrives once all copies that the thread has started so far are complete.
-__device__ __forceinline__ void ArriveAfterCopies(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];\n" ::"r"(SharedAddress(barrier))
-               : "memory");
-}
-// Waits for the barrier's use number `use`, counted from 0.
-__device__ __forceinline__ void AwaitUse(uint64_t* barrier, int use) {
-#ifdef NSA_WGMMA
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\n"
-      "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n@!done bra again;\n}\n" ::"r"(
-          SharedAddress(barrier)),
-      "r"(use & 1)
-      : "memory");
-#endif
-}
+// Keys and values of a call as boxes of 64 rows and 64 columns; set where kByBoxes.
+struct KeyBoxes {
+  TensorMap k, v;
+};
+template <int kD>
+constexpr bool kByBoxes = kByWarpGroup<kD>&& kD == 64;
 
-// The stages of keys and values of a query-major kernel. A thread copies the same rows and columns
-// of every tile: one chunk of a row, or where kD is 192 the same chunk of each panel of 64 columns,
-// so that whole rows are copied by a power of two of threads. For each tile i: Await(i), first
-// products, Refill(i), other products, Release(i).
+// Which stage a tile is in.
+template <int kStages>
+struct StageCursor {
+  int stage = 0;
+  int round = 0;  // uses of this stage before
+
+  // The stage of the tile `distance` < kStages tiles later.
+  __device__ __forceinline__ int After(int distance) const {
+    const int later = stage + distance;
+    return later < kStages ? later : later - kStages;
+  }
+  __device__ __forceinline__ void Advance() {
+    stage = After(1);
+    if (stage == 0) ++round;
+  }
+  // The tile before has the stage of the tile kStages − 1 later. Number of uses of that stage
+  // before the earlier tile.
+  __device__ __forceinline__ int RoundBefore() const { return stage == 0 ? round - 1 : round; }
+};
+
+// The stages of keys and values of a query-major kernel, filled by all threads. A thread copies the
+// same rows and columns of every tile: one chunk of a row, or where kD is 192 the same chunk of
+// each panel of 64 columns, so that whole rows are copied by a power of two of threads. For each
+// tile i: Await(i), first products, Refill(i), other products, Release().
 template <Branch kBranch, int kD, int kStages>
-struct KeyStages {
+struct CopiedStages {
   static constexpr int kElements = kStages * kKeyTile * kBothWidths<kD>;
   static constexpr int kChunks = kD > 128 ? 8 : Tile<kD>::kChunks;  // of a row, in as many threads
   static constexpr int kKeyCopies = Tile<kD>::kChunks / kChunks;    // of a thread, in a row
@@ -64,9 +73,11 @@ struct KeyStages {
   int first_row;   // row of key 0 in [B, keys, G]
   int row, chunk;  // the first of the thread's rows
   bool k_column, v_column[kValueCopies];
+  StageCursor<kStages> cursor;
 
-  __device__ __forceinline__ KeyStages(bf16* tiles, const AttentionProblem& p, const QueryTile& at,
-                                       StageBarriers* stage_barriers)
+  __device__ __forceinline__ CopiedStages(bf16* tiles, const AttentionProblem& p,
+                                          const KeyBoxes& /*boxes*/, const QueryTile& at,
+                                          StageBarriers* stage_barriers)
       : k(tiles),
         v(tiles + kStages * kKeyTile * kD),
         barriers(stage_barriers),
@@ -86,12 +97,16 @@ struct KeyStages {
     }
   }
 
-  // Starts the copies of a tile; rows at and after its end become zero.
-  __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i) {
+  // Starts the copies of tile i, which is `distance` after the cursor's; rows at and after its end
+  // become zero.
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i,
+                                       int distance) {
     if (i < tiles.tiles) {
       const KeyTile tile = TileAt<kBranch>(p, tiles, i);
       const int rows_apart = blockDim.x / kChunks;  // a multiple of 8, after which tiles repeat
-      bf16 *const k_tile = Keys(i), *const v_tile = Values(i);
+      const int stage = cursor.After(distance);
+      bf16 *const k_tile = k + stage * kKeyTile * kD, *const v_tile =
+                                                          v + stage * kKeyTile * kDv<kD>;
       int to = Tile<kD>::Offset(row, chunk), v_to = Tile<kDv<kD>>::Offset(row, chunk);
       for (int r = row; r < kKeyTile; r += rows_apart) {
         const int key = tile.begin + r, from = first_row + key * p.groups;
@@ -109,49 +124,123 @@ struct KeyStages {
         }
         to += rows_apart * kD, v_to += rows_apart * kDv<kD>;
       }
-      if constexpr (kBarriers) ArriveAfterCopies(&barriers->full[i % kStages]);
+      if constexpr (kBarriers) ArriveAfterCopies(&barriers->full[stage]);
     }
     if constexpr (!kBarriers) CommitCopies();
   }
-  // Starts the first copies. All threads must have passed a barrier since the constructor.
+  // Starts the first copies. Call once the copies of the query tile have started and `tiles` is
+  // there; all threads of the block call.
   __device__ __forceinline__ void Begin(const AttentionProblem& p, const KeyTiles& tiles) {
-    Load(p, tiles, 0);
-    if constexpr (kStages == 3) Load(p, tiles, 1);
+    if constexpr (kBarriers) __syncthreads();
+    Load(p, tiles, 0, 0);
+    if constexpr (kStages == 3) Load(p, tiles, 1, 1);
   }
-  // Waits until tile i is loaded.
+  // Waits until tile i is loaded, and the query tile.
   __device__ __forceinline__ void Await(const AttentionProblem& p, const KeyTiles& tiles, int i) {
     if constexpr (kBarriers) {
-      AwaitUse(&barriers->full[i % kStages], i / kStages);
+      AwaitUse(&barriers->full[cursor.stage], cursor.round);
       FenceTiles();
     } else {
-      if constexpr (kStages == 2) Load(p, tiles, i + 1);
+      if constexpr (kStages == 2) Load(p, tiles, i + 1, 1);
       WaitCopies<1>();
       FenceTiles();
       __syncthreads();
       // All threads are done with tile i − 1, whose stage tile i + 2 takes.
-      if constexpr (kStages == 3) Load(p, tiles, i + 2);
+      if constexpr (kStages == 3) Load(p, tiles, i + 2, 2);
     }
   }
   // Starts the copies of tile i + 2, which takes the stage of tile i − 1.
   __device__ __forceinline__ void Refill(const AttentionProblem& p, const KeyTiles& tiles, int i) {
     if constexpr (kBarriers) {
       if (i > 0 && i + 2 < tiles.tiles) {
-        AwaitUse(&barriers->free[(i - 1) % kStages], (i - 1) / kStages);
+        AwaitUse(&barriers->free[cursor.After(2)], cursor.RoundBefore());
       }
-      Load(p, tiles, i + 2);
+      Load(p, tiles, i + 2, 2);
     }
   }
-  // Call after the last use of tile i.
-  __device__ __forceinline__ void Release(int i) {
+  // Call after the last use of a tile.
+  __device__ __forceinline__ void Release() {
     if constexpr (kBarriers) {
-      if (threadIdx.x % kWarp == 0) Arrive(&barriers->free[i % kStages]);
+      if (threadIdx.x % kWarp == 0) Arrive(&barriers->free[cursor.stage]);
     }
     if constexpr (kStages == 2) __syncthreads();
+    cursor.Advance();
   }
-  __device__ __forceinline__ bf16* Keys(int i) const { return k + i % kStages * kKeyTile * kD; }
-  __device__ __forceinline__ bf16* Values(int i) const {
-    return v + i % kStages * kKeyTile * kDv<kD>;
-  }
+  // Of the tile between Await() and Release().
+  __device__ __forceinline__ bf16* Keys() const { return k + cursor.stage * kKeyTile * kD; }
+  __device__ __forceinline__ bf16* Values() const { return v + cursor.stage * kKeyTile * kDv<kD>; }
 };
+
+// The same, filled by the copy engine. A tile has the keys that follow its own too, which are
+// hidden.
+template <Branch kBranch, int kD, int kStages>
+struct BoxStages {
+  static constexpr int kElements = kStages * kKeyTile * kBothWidths<kD>;
+  static constexpr int kTileElements = kKeyTile * kD;
+  static_assert(kD == kPanelColumns && kDv<kD> == kD && kStages == 3);
+
+  bf16* k;  // kStages tiles
+  bf16* v;  // kStages tiles
+  StageBarriers* barriers;
+  const KeyBoxes& boxes;
+  int b, g;
+  StageCursor<kStages> cursor;
+
+  __device__ __forceinline__ BoxStages(bf16* tiles, const AttentionProblem& /*p*/,
+                                       const KeyBoxes& key_boxes, const QueryTile& at,
+                                       StageBarriers* stage_barriers)
+      : k(tiles),
+        v(tiles + kStages * kTileElements),
+        barriers(stage_barriers),
+        boxes(key_boxes),
+        b(at.b),
+        g(at.g) {
+    if (threadIdx.x != 0) return;
+    for (int stage = 0; stage < kStages; ++stage) {
+      InitBarrier(&barriers->full[stage], 1);
+      InitBarrier(&barriers->free[stage], blockDim.x / kWarp);
+    }
+    FenceBarriers();
+  }
+
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i,
+                                       int stage) const {
+    const int key = TileAt<kBranch>(p, tiles, i).begin;
+    uint64_t* const full = &barriers->full[stage];
+    ArriveExpecting(full, 2 * kTileElements * static_cast<int>(sizeof(bf16)));
+    LoadBox(k + stage * kTileElements, boxes.k, 0, g, key, b, full);
+    LoadBox(v + stage * kTileElements, boxes.v, 0, g, key, b, full);
+  }
+  __device__ __forceinline__ void Begin(const AttentionProblem& p, const KeyTiles& tiles) const {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int i = 0; i < min(kStages - 1, tiles.tiles); ++i) Load(p, tiles, i, i);
+    }
+    CommitCopies();
+    WaitCopies<0>();
+    FenceTiles();
+    __syncthreads();
+  }
+  __device__ __forceinline__ void Await(const AttentionProblem&, const KeyTiles&, int) const {
+    AwaitUse(&barriers->full[cursor.stage], cursor.round);
+  }
+  __device__ __forceinline__ void Refill(const AttentionProblem& p, const KeyTiles& tiles,
+                                         int i) const {
+    if (threadIdx.x != 0 || i + 2 >= tiles.tiles) return;
+    const int stage = cursor.After(2);
+    if (i > 0) AwaitUse(&barriers->free[stage], cursor.RoundBefore());
+    Load(p, tiles, i + 2, stage);
+  }
+  __device__ __forceinline__ void Release() {
+    if (threadIdx.x % kWarp == 0) Arrive(&barriers->free[cursor.stage]);
+    cursor.Advance();
+  }
+  __device__ __forceinline__ bf16* Keys() const { return k + cursor.stage * kTileElements; }
+  __device__ __forceinline__ bf16* Values() const { return v + cursor.stage * kTileElements; }
+};
+
+template <Branch kBranch, int kD, int kStages>
+using KeyStages = std::conditional_t<kByBoxes<kD>, BoxStages<kBranch, kD, kStages>,
+                                     CopiedStages<kBranch, kD, kStages>>;
 
 }  // namespace nsa::cuda

@@ -7,6 +7,8 @@
 // r / h. Keys are processed in tiles of 64.
 #pragma once
 
+#include <climits>
+
 #include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
 #include "kernels/cuda/util.cuh"
@@ -245,10 +247,29 @@ __device__ __forceinline__ bool Inside(const KeyTile& tile, const Row (&rows)[2]
   return __all_sync(0xffffffffu, inside);
 }
 
+// The same for many tiles and the same rows: the keys that all valid rows of the warp have in their
+// ranges.
+struct CommonKeys {
+  int lo, hi;
+
+  __device__ __forceinline__ explicit CommonKeys(const Row (&rows)[2]) : lo(INT_MIN), hi(INT_MAX) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (!rows[i].valid) continue;
+      lo = max(lo, rows[i].lo);
+      hi = min(hi, rows[i].hi);
+    }
+    lo = __reduce_max_sync(0xffffffffu, lo);
+    hi = __reduce_min_sync(0xffffffffu, hi);
+  }
+  __device__ __forceinline__ bool Contain(const KeyTile& tile) const {
+    return tile.end - tile.begin == kKeyTile && lo <= tile.begin && hi >= tile.end;
+  }
+};
+
 // Sets the logits of keys that a row does not see to −inf.
 __device__ __forceinline__ void HideUnseen(float (&logits)[kKeyTile / 8][4], const KeyTile& tile,
                                            const Row (&rows)[2], int lane) {
-  if (Inside(tile, rows)) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     // One unsigned comparison checks both ends: a key before lo wraps around to a large number.
@@ -277,7 +298,7 @@ __device__ __forceinline__ QueryTile QueryTileOf(const AttentionProblem& p, int 
                                                  int tiles_per_sequence) {
   QueryTile tile{};
   tile.lane = threadIdx.x % kWarp;
-  tile.warp = threadIdx.x / kWarp;
+  tile.warp = WarpIndex();
   const int bg = blockIdx.x / tiles_per_sequence;
   tile.b = bg / p.groups;
   tile.g = bg % p.groups;

@@ -234,7 +234,7 @@ __device__ __forceinline__ void PartialOutputs(Rows16<kDv<kD>>& o,
   Rows16<kKeyTile> weights;
   ByRow<kD, kKeyTile>(weights, q, shared.k, warp, lane, meanwhile);
   release();
-  HideUnseen(weights, keys, rows, lane);
+  if (!Inside(keys, rows)) HideUnseen(weights, keys, rows, lane);
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const float2 sum = Exponentials(weights, e, scale_log2);
@@ -254,7 +254,7 @@ __device__ __forceinline__ void PartialDq(Rows16<kD>& dq, const ByKeyShared<kD, 
   Rows16<kKeyTile> weights, d_weights;
   const float2 stats[2] = {row_stats[warp * 16 + lane / 4], row_stats[warp * 16 + lane / 4 + 8]};
   const auto weigh = [&] {
-    HideUnseen(weights, keys, rows, lane);
+    if (!Inside(keys, rows)) HideUnseen(weights, keys, rows, lane);
 #pragma unroll
     for (int n = 0; n < kKeyTile / 8; ++n) {
 #pragma unroll
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   const ByKeyRowTiles<kD, kGradient> tiles(p, grad, work, range, item);
   tiles.Begin(shared, p, work, item, list);
 
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp, warp = WarpIndex();
   const float scale_log2 = p.scale * kLog2E;
   unsigned int keys_seen = 0;
   for (int i = 0; i < tiles.tiles; ++i) {

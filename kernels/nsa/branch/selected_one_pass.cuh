@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
     const ByKeyRowTiles<kD, true> tiles(p, grad, work, range, item);
     tiles.Begin(shared, p, work, item, list);
 
-    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int lane = threadIdx.x % kWarp, warp = WarpIndex();
     const float scale_log2 = p.scale * kLog2E;
     Rows16<kD> dk = {}, dv = {};
     if (item.sums.continues()) {
