@@ -39,11 +39,11 @@ struct BranchScratch {
 };
 BranchScratch RangeScratch(const NsaShape& shape, Branch branch);
 
-// The selected branch, forward and backward (kernels/nsa/branch/selected_lists.cuh,
-// selected_by_key.cuh).
+// The selected branch, forward and backward (kernels/nsa/branch/selected/lists.cuh,
+// selected/by_key.cuh).
 struct SelectedScratch {
   // Tokens in a chunk of the inverse lists; largest number of tokens in an item of
-  // selected_by_key.cuh.
+  // selected/by_key.cuh.
   static constexpr int32_t kChunk = 32;
   static constexpr int32_t kItemTokens = 256;
 

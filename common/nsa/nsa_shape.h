@@ -65,7 +65,7 @@ struct NsaShape {
   std::optional<ShapeProblem> FindProblem() const;
 
   // The same with two more limits of the CUDA kernels. S_sel ≤ 16,384: shared memory has a mark for
-  // each selection block of a sequence (kernels/nsa/branch/selected_lists.cuh). l ≤ 8 l': shared
+  // each selection block of a sequence (kernels/nsa/branch/selected/lists.cuh). l ≤ 8 l': shared
   // memory also has the scores of all selection blocks that a few compressed keys overlap.
   std::optional<ShapeProblem> FindProblemOnCuda() const;
 

@@ -89,7 +89,7 @@ struct QueryGrid {
 template <Branch kBranch>
 QueryGrid GridOf(const AttentionProblem& p, int rows) {
   // Where there are many more blocks than a token chooses, neighbouring tokens share few of them,
-  // and a tile of fewer tokens has a smaller union. (With even more blocks: selected_by_key.cuh.)
+  // and a tile of fewer tokens has a smaller union. (With even more blocks: selected/by_key.cuh.)
   const bool thin = kBranch == kSel && p.sel_blocks >= 8 * p.n_sel;
   QueryGrid grid{};
   grid.queries = (thin ? 64 : rows) / p.h;

@@ -3,13 +3,13 @@
 // Forward and dq are query-major where a token chooses a large part of the blocks: a tile of 21
 // tokens · 6 heads iterates over the union of its tokens' blocks, with a mask of the tokens that
 // chose each block (attention_tile.cuh). Where a token chooses few of many blocks, forward and dq
-// are key-major (selected_by_key.cuh). dk and dv are always key-major and use the same inverse
-// lists (selected_lists.cuh): 64 keys gather exactly the rows that chose them, so no work is wasted
+// are key-major (selected/by_key.cuh). dk and dv are always key-major and use the same inverse
+// lists (selected/lists.cuh): 64 keys gather exactly the rows that chose them, so no work is wasted
 // however few blocks a token chooses. Long lists (block 0 is chosen by every token) are cut into
 // segments with fp32 partial sums. On Hopper, where dq is key-major too, one kernel computes all
-// three gradients (selected_one_pass.cuh).
+// three gradients (selected/one_pass.cuh).
+#include "kernels/nsa/branch/selected/one_pass.cuh"
 #include "kernels/nsa/branch/selected_attention.h"
-#include "kernels/nsa/branch/selected_one_pass.cuh"
 
 namespace nsa::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Backward of the selected branch by key block in one pass, on Hopper: dq, dk and dv of 64 keys and
 // the rows that chose them.
 //
-// dq by key block (selected_by_key.cuh) and dk, dv (attention_backward.cuh) gather the same rows
+// dq by key block (selected/by_key.cuh) and dk, dv (attention_backward.cuh) gather the same rows
 // and compute the same weights. One kernel for both needs five products instead of seven and reads
 // each row once per choice instead of twice. Keys are the rows of its products: dk and dv stay in a
 // thread's accumulators for all rows of an item, and the gradients of the logits pass through
@@ -12,7 +12,7 @@
 // (block 0 is chosen by every token), AddItemSumsKernel adds their sums in order.
 #pragma once
 
-#include "kernels/nsa/branch/selected_by_key.cuh"
+#include "kernels/nsa/branch/selected/by_key.cuh"
 
 namespace nsa::cuda {
 

@@ -2,7 +2,7 @@
 //
 // In this case neighbouring tokens share hardly any blocks, so a query tile that iterates over the
 // union of its tokens' choices mostly computes products that only one token needs. Here the kernel
-// instead takes 64 keys of a block and gathers the rows that chose the block (selected_lists.cuh).
+// instead takes 64 keys of a block and gathers the rows that chose the block (selected/lists.cuh).
 // Each row writes one partial result per choice, in bf16: the unnormalised output with its maximum
 // and sum in forward, a term of dq in backward. A second kernel adds the partial results of a row
 // in the order of its choices, so the bits do not depend on how the work is divided.
@@ -12,7 +12,7 @@
 // range of tokens.
 #pragma once
 
-#include "kernels/nsa/branch/selected_combine.cuh"
+#include "kernels/nsa/branch/selected/combine.cuh"
 
 namespace nsa::cuda {
 

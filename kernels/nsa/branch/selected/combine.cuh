@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/nsa/branch/attention_launch.cuh"
-#include "kernels/nsa/branch/selected_items.cuh"
+#include "kernels/nsa/branch/selected/items.cuh"
 
 namespace nsa::cuda {
 

@@ -1,8 +1,8 @@
-// How the kernels by key block (selected_by_key.cuh, selected_one_pass.cuh) divide their work, and
+// How the kernels by key block (selected/by_key.cuh, selected/one_pass.cuh) divide their work, and
 // where the partial results of a row are.
 #pragma once
 
-#include "kernels/nsa/branch/selected_lists.cuh"
+#include "kernels/nsa/branch/selected/lists.cuh"
 
 namespace nsa::cuda {
 
