@@ -1,11 +1,11 @@
 // Hopper's copy engine (TMA): one thread copies a box of a tensor from global to shared memory. And
 // the barriers in shared memory (mbarrier) by which threads wait for it and for each other.
 //
-// A TensorMap describes the tensor and the box; the host makes it with RowBoxes() (tensor_map.h)
+// A TensorMap describes the tensor and the box; the host makes it with MapOf() (tensor_map.h)
 // and passes it as a __grid_constant__ parameter. Elements of a box outside the tensor become zero.
-// A box arrives in the layout of a Tile<64> (util.cuh, wgmma.cuh), whose place in shared memory
-// begins at a multiple of 1,024 bytes. Products of a warp group may read it once the barrier is
-// complete, without FenceTiles().
+// A box arrives as rows of a Tile<64> (util.cuh, wgmma.cuh) that begins at a multiple of 1,024
+// bytes; it may begin at any row, since the order of chunks follows from the address. Products of a
+// warp group may read it once the barrier is complete, without FenceTiles().
 //
 // Only sm_90a code has copies by box; in other code LoadBox() does nothing and must not be called.
 #pragma once
@@ -53,15 +53,28 @@ __device__ __forceinline__ void AwaitUse(uint64_t* barrier, int use) {
 #endif
 }
 
-// Starts the copy of the box of the map's tensor [batch, row, group, column] that begins at these
-// coordinates. The bytes count for the barrier.
-__device__ __forceinline__ void LoadBox(void* to, const TensorMap& map, int column, int group,
-                                        int row, int batch, uint64_t* barrier) {
+// True for one of the warp's lanes, all of which call: for what one thread is to do.
+__device__ __forceinline__ bool Elected() {
+#ifdef NSA_WGMMA
+  int elected;
+  asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nselp.b32 %0, 1, 0, one;\n}\n"
+               : "=r"(elected));
+  return elected != 0;
+#else
+  return threadIdx.x % kWarp == 0;
+#endif
+}
+
+// Starts the copy of the box that begins at this row and head of the map's tensor [batch, rows,
+// heads, width]. Its bytes count for the barrier. The rows of the tile are the heads of the first
+// row, then those of the next.
+__device__ __forceinline__ void LoadBox(void* to, const TensorMap& map, int batch, int row,
+                                        int head, uint64_t* barrier) {
 #ifdef NSA_WGMMA
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
       "[%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(SharedAddress(to)),
-      "l"(&map), "r"(column), "r"(group), "r"(row), "r"(batch), "r"(SharedAddress(barrier))
+      "l"(&map), "r"(0), "r"(head), "r"(row), "r"(batch), "r"(SharedAddress(barrier))
       : "memory");
 #endif
 }

@@ -11,9 +11,17 @@ namespace nsa::cuda {
 
 using TensorMap = CUtensorMap;
 
-// A map of the bf16 tensor [batch, rows, groups, width] at `data`, in boxes of one group's 64 rows
-// and 64 columns. `data` is a multiple of 16 bytes, `width` of 8 columns, no size is 0. Internal
-// when the driver refuses; Unimplemented when it has no such maps (driver older than CUDA 12).
-absl::StatusOr<TensorMap> RowBoxes(const void* data, int batch, int rows, int groups, int width);
+// A bf16 tensor [batch, rows, heads, width] and the box that a copy takes of it: box_rows rows,
+// box_heads heads of each (1 to 256 both), 64 columns.
+struct BoxedTensor {
+  const void* data;  // a multiple of 16 bytes
+  int batch, rows, heads;
+  int width;  // a multiple of 8
+  int box_rows, box_heads;
+};
+
+// No size may be 0. Internal when the driver refuses the map; Unimplemented when it knows no maps
+// (drivers older than CUDA 12).
+absl::StatusOr<TensorMap> MapOf(const BoxedTensor& tensor);
 
 }  // namespace nsa::cuda

@@ -14,10 +14,13 @@ using bf16 = __nv_bfloat16;
 
 constexpr int kWarp = 32;
 
-// The number of the thread's warp in its block. All threads of the warp call. The compiler sees
-// that lanes agree, and keeps what follows from the number in uniform registers.
+// A number that is the same for all lanes of the warp, which all call. The compiler then knows:
+// what follows from it is kept in uniform registers, which the products of warp groups need.
+__device__ __forceinline__ int Uniform(int value) { return __reduce_max_sync(0xffffffffu, value); }
+
+// The number of the thread's warp in its block.
 __device__ __forceinline__ int WarpIndex() {
-  return __reduce_max_sync(0xffffffffu, static_cast<int>(threadIdx.x / kWarp));
+  return Uniform(static_cast<int>(threadIdx.x / kWarp));
 }
 
 // Bytes of shared memory that a thread block may use on an A100. Kernels for heads wider than 64

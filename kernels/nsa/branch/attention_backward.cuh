@@ -75,7 +75,7 @@ constexpr int kDqThreads = kD == 128 ? 384 : 256;
 constexpr int kStagesOfCode = 0;
 template <Branch kBranch, int kD, int kStages>
 __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
-    AttentionDqKernel(Begin begin, AttentionProblem p, const __grid_constant__ KeyBoxes boxes,
+    AttentionDqKernel(Begin begin, AttentionProblem p, const __grid_constant__ AttentionBoxes boxes,
                       AttentionGradients grad, int queries_per_tile, int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
@@ -87,8 +87,7 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
   auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
   Stages stages(stage_tiles, p, boxes, at, barriers);
   begin.WaitForPrevious();
-  LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
-  LoadQueryTile<kDv<kD>>(do_tile, grad.d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+  stages.LoadQueries(p, at, queries_per_tile, {q_tile, do_tile}, grad.d_o);
   const KeyTiles tiles =
       PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
   stages.Begin(p, tiles);
@@ -143,7 +142,7 @@ __host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups, i
   const int rows = RowTile<kD>(large_tiles), loaded = RowStages(groups) * rows;
   return 2 * (groups * kKeyTile + loaded) * kBothWidths<kD> +
          loaded * static_cast<int>(sizeof(float2)) +
-         kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + 4 * list;
+         kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + kRowBarrierBytes + 4 * list;
 }
 
 // Floats per key in the partial sums: kD for dk, then kDv<kD> for dv.
@@ -220,77 +219,12 @@ __device__ __forceinline__ void DifferentiateRows(Rows16<kRows>& d_weights,
   }
 }
 
-// The query rows of a key tile's work on their way through shared memory.
-template <Branch kBranch, int kD, int kGroups>
-struct RowTiles {
-  static constexpr int kRows = kRowTile<kD>, kStages = RowStages(kGroups);
-
-  bf16 *q, *d_o;          // kStages tiles each
-  RowPlan<kRows>* plans;  // kRowPlans
-  float2* stats;          // [kStages, kRows]
-  RowPlanner<kBranch, kRows> planner;
-  RowLoader<kD, kRows, true, kGroups * kDkvThreads> loader;
-  int count;  // tiles
-
-  __device__ __forceinline__ RowTiles(bf16* memory, const AttentionProblem& p,
-                                      const AttentionGradients& grad, const DkvWork& work, int b,
-                                      int g)
-      : q(memory),
-        d_o(q + kStages * kRows * kD),
-        plans(reinterpret_cast<RowPlan<kRows>*>(d_o + kStages * kRows * kDv<kD>)),
-        stats(reinterpret_cast<float2*>(plans + kRowPlans)),
-        planner(p),
-        loader(p, grad, b, g),
-        count(CeilDiv(work.count, planner.tokens)) {}
-
-  __device__ __forceinline__ void Plan(const AttentionProblem& p, const DkvWork& work, int b,
-                                       int i) const {
-    planner.Plan(p, work, b, i * planner.tokens, plans[i % kRowPlans]);
-  }
-  __device__ __forceinline__ void Load(const AttentionProblem& p, const DkvWork& work,
-                                       int i) const {
-    if (i < count) {
-      const int stage = i % kStages, from = i * planner.tokens;
-      const int rows = min(planner.tokens, work.count - from) * p.h;
-      const auto at = [&](int row) {
-        if constexpr (kBranch == kSel) {
-          return plans[i % kRowPlans].at[row];
-        } else {
-          const int query = QueryOf(p, row);
-          return row < rows ? (work.first + from + query) * p.heads + row - query * p.h : -1;
-        }
-      };
-      loader.Load(p, q + stage * kRows * kD, d_o + stage * kRows * kDv<kD>, stats + stage * kRows,
-                  at);
-    }
-    CommitCopies();
-  }
-  __device__ __forceinline__ void Begin(const AttentionProblem& p, const DkvWork& work,
-                                        int b) const {
-    for (int i = 0; i < kStages; ++i) Plan(p, work, b, i);
-    if constexpr (kBranch == kSel) __syncthreads();
-    for (int i = 0; i < kStages - 1; ++i) Load(p, work, i);
-  }
-  // Call before tile i is used: waits until it is loaded. Contains a barrier.
-  __device__ __forceinline__ void Await() const {
-    WaitCopies<kStages - 2>();
-    FenceTiles();
-    __syncthreads();
-  }
-  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage the next
-  // tile takes.
-  __device__ __forceinline__ void Refill(const AttentionProblem& p, const DkvWork& work, int b,
-                                         int i) const {
-    Load(p, work, i + kStages - 1);
-    Plan(p, work, b, i + kStages);
-  }
-};
-
 // Computes dk and dv of 64 · kGroups keys of group g over the rows of `work`; kDkvThreads · kGroups
 // threads, one warp per 16 keys.
 template <Branch kBranch, int kD, int kGroups>
-__device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& grad, DkvWork work,
-                         int b, int g, uint8_t* shared) {
+__device__ void WalkRows(const AttentionProblem& p, const AttentionBoxes& boxes,
+                         const AttentionGradients& grad, DkvWork work, int b, int g,
+                         uint8_t* shared) {
   constexpr int kRows = kRowTile<kD>, kKeys = kGroups * kKeyTile;
   const int lane = threadIdx.x % kWarp, warp = WarpIndex();
   bf16* k_tile = reinterpret_cast<bf16*>(shared);
@@ -298,14 +232,16 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
   LoadKeyTile<kD, kKeys>(k_tile, p.k, p.dk, p, b, g, work.begin, work.end);
   LoadKeyTile<kDv<kD>, kKeys>(v_tile, p.v, p.dv, p, b, g, work.begin, work.end);
   SetAllSeen<kBranch>(p, &work);
-  const RowTiles<kBranch, kD, kGroups> tiles(v_tile + kKeys * kDv<kD>, p, grad, work, b, g);
+  using Tiles = std::conditional_t<kByBoxes<kD>, BoxRowTiles<kBranch, kD>,
+                                   CopiedRowTiles<kBranch, kD, kGroups>>;
+  const Tiles tiles(v_tile + kKeys * kDv<kD>, p, boxes, grad, work, b, g);
   tiles.Begin(p, work, b);
 
   const float scale_log2 = p.scale * kLog2E;
   Rows16<kD> dk = {};
   Rows16<kDv<kD>> dv = {};
   for (int i = 0; i < tiles.count; ++i) {
-    tiles.Await();
+    tiles.Await(i);
     // One group refills while its products run. For two groups that is slower (measured).
     if constexpr (kGroups > 1) tiles.Refill(p, work, b, i);
     const auto refill = [&] {
@@ -318,8 +254,7 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionGradients& gr
     Rows16<kRows> weights, d_weights;
     const bool all_seen = tiles.planner.AllSeen(work, i * tiles.planner.tokens);
     const auto weigh = [&] {
-      WeighRows<kRows>(weights, stats, tiles.plans[i % kRowPlans], work, all_seen, scale_log2, warp,
-                       lane);
+      WeighRows<kRows>(weights, stats, tiles.PlanOf(i), work, all_seen, scale_log2, warp, lane);
     };
     TwoByRow<kD, kDv<kD>, kRows>(weights, k_tile, q, d_weights, v_tile, d_o, warp, lane, refill,
                                  weigh);

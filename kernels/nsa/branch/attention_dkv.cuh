@@ -18,7 +18,8 @@ template <Branch kBranch, int kD, int kGroups>
 __global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1
                                                         : kD > 64   ? 2
                                                                     : 3)
-    AttentionDkvKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
+    AttentionDkvKernel(Begin begin, AttentionProblem p,
+                       const __grid_constant__ AttentionBoxes boxes, AttentionGradients grad,
                        TokenSegments segments, float* partial) {
   static_assert(kBranch != kSel);
   constexpr int kKeys = kGroups * kKeyTile;
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1
   }
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   begin.WaitForPrevious();
-  WalkRows<kBranch, kD, kGroups>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+  WalkRows<kBranch, kD, kGroups>(p, boxes, grad, work, bg / p.groups, bg % p.groups, shared);
 }
 
 constexpr int kAddSlices = 8;  // thread blocks that add the partial sums of one key tile

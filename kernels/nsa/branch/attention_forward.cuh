@@ -138,8 +138,9 @@ __device__ __forceinline__ void CountKeysRead(const AttentionProblem& p, const Q
 
 template <Branch kBranch, int kD>
 __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
-    AttentionForwardKernel(Begin begin, AttentionProblem p, const __grid_constant__ KeyBoxes boxes,
-                           AttentionOutputs out, int queries_per_tile, int tiles_per_sequence) {
+    AttentionForwardKernel(Begin begin, AttentionProblem p,
+                           const __grid_constant__ AttentionBoxes boxes, AttentionOutputs out,
+                           int queries_per_tile, int tiles_per_sequence) {
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
   auto* const barriers = reinterpret_cast<StageBarriers*>(stage_tiles + Stages::kElements);
   Stages stages(stage_tiles, p, boxes, at, barriers);
   begin.WaitForPrevious();
-  LoadQueryTile<kD>(q_tile, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+  stages.LoadQueries(p, at, queries_per_tile, {q_tile, nullptr}, nullptr);
   const KeyTiles tiles =
       PlanKeyTiles<kBranch>(p, at.b, at.g, at.t0, at.queries, queries_per_tile, barriers + 1);
   stages.Begin(p, tiles);

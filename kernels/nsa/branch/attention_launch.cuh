@@ -57,13 +57,27 @@ inline absl::StatusOr<bool> LargeTiles(int width) {
   return architecture >= 90;
 }
 
-// The boxes of keys and values, where the code that the driver has loaded reads them.
-inline absl::StatusOr<KeyBoxes> BoxesOf(const AttentionProblem& p) {
-  KeyBoxes boxes{};
+// The tensors in boxes, where the code that the driver has loaded reads them: q, and d_o if it is
+// not null, in boxes of `tokens` tokens.
+inline absl::StatusOr<AttentionBoxes> BoxesOf(const AttentionProblem& p, const bf16* d_o,
+                                              int tokens) {
+  AttentionBoxes boxes{};
   NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
-  if (architecture < 90 || std::max(p.dk, p.dv) != kPanelColumns || p.keys == 0) return boxes;
-  NSA_ASSIGN_OR_RETURN(boxes.k, RowBoxes(p.k, p.batch, p.keys, p.groups, p.dk));
-  NSA_ASSIGN_OR_RETURN(boxes.v, RowBoxes(p.v, p.batch, p.keys, p.groups, p.dv));
+  if (architecture < 90 || std::max(p.dk, p.dv) != kPanelColumns) return boxes;
+  const auto keys = [&](const bf16* data, int width) {
+    return MapOf({data, p.batch, p.keys, p.groups, width, kKeyTile, 1});
+  };
+  const auto queries = [&](const bf16* data, int width) {
+    return MapOf({data, p.batch, p.seq_len, p.heads, width, tokens, p.h});
+  };
+  if (p.keys > 0) {
+    NSA_ASSIGN_OR_RETURN(boxes.k, keys(p.k, p.dk));
+    NSA_ASSIGN_OR_RETURN(boxes.v, keys(p.v, p.dv));
+  }
+  NSA_ASSIGN_OR_RETURN(boxes.q, queries(p.q, p.dk));
+  if (d_o != nullptr) {
+    NSA_ASSIGN_OR_RETURN(boxes.d_o, queries(d_o, p.dv));
+  }
   return boxes;
 }
 
@@ -129,7 +143,7 @@ absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionPr
     constexpr int kD = decltype(width)::value;
     auto* kernel = AttentionForwardKernel<kBranch, kD>;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
-    NSA_ASSIGN_OR_RETURN(const KeyBoxes boxes, BoxesOf(p));
+    NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, nullptr, grid.queries));
     const int shared = ForwardSharedBytes<kD>(large_tiles, grid.rows_padded(), grid.union_bytes);
     return Launch(exec, what, kernel, grid.Shape(shared), p, boxes, out, grid.queries, grid.tiles);
   });
@@ -174,7 +188,7 @@ absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
   QueryGrid grid = GridOf<kBranch>(p, kRows);
   if (!large_tiles && shared(grid) > kSharedOfA100) grid = GridOf<kBranch>(p, kRows / 2);
   return Launch(exec, what, AttentionDqKernel<kBranch, kD, kStagesOfCode>, grid.Shape(shared(grid)),
-                p, KeyBoxes{}, grad, grid.queries, grid.tiles);
+                p, AttentionBoxes{}, grad, grid.queries, grid.tiles);
 }
 
 template <Branch kBranch, class Args>
@@ -195,7 +209,7 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
         if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
       }
       const int shared = DqSharedBytes<kD>(stages, grid.rows_padded(), grid.union_bytes);
-      NSA_ASSIGN_OR_RETURN(const KeyBoxes boxes, BoxesOf(p));
+      NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, grid.queries));
       return Launch(exec, what, kernel, grid.Shape(shared), p, boxes, grad, grid.queries,
                     grid.tiles);
     }
@@ -208,13 +222,14 @@ absl::Status LaunchDkv(const Exec& exec, const AttentionProblem& p, const Attent
                        TokenSegments segments, bool large_tiles, float* sums, const char* what) {
   const int tiles = CeilDiv(p.keys, kGroups * kKeyTile) * p.batch * p.groups;
   auto* kernel = AttentionDkvKernel<kBranch, kD, kGroups>;
+  NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, kGroupRows / p.h));
   const int shared = DkvSharedBytes<kD>(large_tiles, kGroups, 0);
   NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
                              {.grid = Blocks(tiles * segments.count),
                               .block = kGroups * kDkvThreads,
                               .shared = shared,
                               .next_may_start = false},
-                             p, grad, segments, sums));
+                             p, boxes, grad, segments, sums));
   if (segments.count == 1) return absl::OkStatus();
   return Launch(exec, what, AddSegmentsKernel<kD, kGroups>,
                 {.grid = Blocks(tiles * kAddSlices), .block = 256}, p, grad, segments.count, sums);

@@ -3,11 +3,13 @@
 // A tile takes as many tokens as fit into its rows, times the h heads of a group. The tokens of a
 // segment follow each other or stand in a list. With a list, one thread per row finds out where the
 // row is (RowPlan), so that the threads that copy 16 bytes of it each need not. A plan is made one
-// tile before the copies begin, and all threads meet once per tile in between.
+// tile before the copies begin, and all threads meet once per tile in between. Where the copy
+// engine brings the rows (BoxRowTiles), a tile needs a plan only if a row does not see all keys.
 #pragma once
 
 #include <climits>
 
+#include "kernels/nsa/branch/attention_boxes.cuh"
 #include "kernels/nsa/branch/attention_tile.cuh"
 
 namespace nsa::cuda {
@@ -52,6 +54,8 @@ __host__ __device__ constexpr int RowStages(int groups) { return groups > 1 ? 3 
 
 constexpr int kDkvThreads = 128;  // of a warp group
 
+constexpr int kRowBarrierBytes = 16;  // BoxRowTiles::full
+
 // The rows of a tile.
 template <int kRows>
 struct alignas(16) RowPlan {
@@ -85,9 +89,13 @@ struct RowPlanner {
       return;
     }
     const int t = work.Token(from + query);
-    const KeyRange keys = KeysOf<kBranch>(p, b, t);
     plan.at[row] = t * p.heads + head;  // NsaShape limits B·S·H to below 2³¹
-    plan.keys[row] = {keys.begin, max(0, keys.end - keys.begin)};
+    plan.keys[row] = KeysAt(p, b, t);
+  }
+  // RowPlan::keys of a row of token t.
+  __device__ __forceinline__ int2 KeysAt(const AttentionProblem& p, int b, int t) const {
+    const KeyRange keys = KeysOf<kBranch>(p, b, t);
+    return {keys.begin, max(0, keys.end - keys.begin)};
   }
   // Whether every token of the tile sees every key of the work.
   __device__ __forceinline__ bool AllSeen(const DkvWork& work, int from) const {
@@ -160,6 +168,186 @@ struct RowLoader {
         row_stats[row] = {INFINITY, 0};
       }
     }
+  }
+};
+
+// The query rows of a key tile's work on their way through shared memory, copied by all threads.
+template <Branch kBranch, int kD, int kGroups>
+struct CopiedRowTiles {
+  static constexpr int kRows = kRowTile<kD>, kStages = RowStages(kGroups);
+
+  bf16 *q, *d_o;          // kStages tiles each
+  RowPlan<kRows>* plans;  // kRowPlans
+  float2* stats;          // [kStages, kRows]
+  RowPlanner<kBranch, kRows> planner;
+  RowLoader<kD, kRows, true, kGroups * kDkvThreads> loader;
+  int count;  // tiles
+
+  __device__ __forceinline__ CopiedRowTiles(bf16* memory, const AttentionProblem& p,
+                                            const AttentionBoxes& /*boxes*/,
+                                            const AttentionGradients& grad, const DkvWork& work,
+                                            int b, int g)
+      : q(memory),
+        d_o(q + kStages * kRows * kD),
+        plans(reinterpret_cast<RowPlan<kRows>*>(d_o + kStages * kRows * kDv<kD>)),
+        stats(reinterpret_cast<float2*>(plans + kRowPlans)),
+        planner(p),
+        loader(p, grad, b, g),
+        count(CeilDiv(work.count, planner.tokens)) {}
+
+  __device__ __forceinline__ void Plan(const AttentionProblem& p, const DkvWork& work, int b,
+                                       int i) const {
+    planner.Plan(p, work, b, i * planner.tokens, plans[i % kRowPlans]);
+  }
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const DkvWork& work,
+                                       int i) const {
+    if (i < count) {
+      const int stage = i % kStages, from = i * planner.tokens;
+      const int rows = min(planner.tokens, work.count - from) * p.h;
+      const auto at = [&](int row) {
+        if constexpr (kBranch == kSel) {
+          return plans[i % kRowPlans].at[row];
+        } else {
+          const int query = QueryOf(p, row);
+          return row < rows ? (work.first + from + query) * p.heads + row - query * p.h : -1;
+        }
+      };
+      loader.Load(p, q + stage * kRows * kD, d_o + stage * kRows * kDv<kD>, stats + stage * kRows,
+                  at);
+    }
+    CommitCopies();
+  }
+  __device__ __forceinline__ void Begin(const AttentionProblem& p, const DkvWork& work,
+                                        int b) const {
+    for (int i = 0; i < kStages; ++i) Plan(p, work, b, i);
+    if constexpr (kBranch == kSel) __syncthreads();
+    for (int i = 0; i < kStages - 1; ++i) Load(p, work, i);
+  }
+  // Call before tile i is used: waits until it is loaded. Contains a barrier.
+  __device__ __forceinline__ void Await(int /*i*/) const {
+    WaitCopies<kStages - 2>();
+    FenceTiles();
+    __syncthreads();
+  }
+  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage the next
+  // tile takes.
+  __device__ __forceinline__ void Refill(const AttentionProblem& p, const DkvWork& work, int b,
+                                         int i) const {
+    Load(p, work, i + kStages - 1);
+    Plan(p, work, b, i + kStages);
+  }
+  __device__ __forceinline__ const RowPlan<kRows>& PlanOf(int i) const {
+    return plans[i % kRowPlans];
+  }
+};
+
+// The same, where tiles are copied by box: with a list a box has one token, else all of a tile. One
+// warp group.
+template <Branch kBranch, int kD>
+struct BoxRowTiles {
+  static constexpr int kRows = kRowTile<kD>, kStages = RowStages(1), kTileElements = kRows * kD;
+  static_assert(kStages == 2 && kRowBarrierBytes >= kStages * 8);
+
+  bf16 *q, *d_o;          // kStages tiles each
+  RowPlan<kRows>* plans;  // kStages; `keys` alone, and only where not all keys are seen
+  float2* stats;          // [kStages, kRows]
+  uint64_t* full;         // a barrier of each stage
+  const AttentionBoxes& boxes;
+  RowPlanner<kBranch, kRows> planner;
+  const float2* stats_from;  // of token 0, first head of the group
+  int b, first_head;
+  int count;  // tiles
+
+  __device__ __forceinline__ BoxRowTiles(bf16* memory, const AttentionProblem& p,
+                                         const AttentionBoxes& tensor_boxes,
+                                         const AttentionGradients& grad, const DkvWork& work,
+                                         int batch_row, int g)
+      : q(memory),
+        d_o(q + kStages * kTileElements),
+        plans(reinterpret_cast<RowPlan<kRows>*>(d_o + kStages * kTileElements)),
+        stats(reinterpret_cast<float2*>(plans + kRowPlans)),
+        full(reinterpret_cast<uint64_t*>(stats + kStages * kRows)),
+        boxes(tensor_boxes),
+        planner(p),
+        b(batch_row),
+        first_head(g * p.h),
+        count(CeilDiv(work.count, planner.tokens)) {
+    stats_from = grad.stats + int64_t{1} * b * p.seq_len * p.heads + first_head;
+    if (threadIdx.x == 0) {
+      for (int stage = 0; stage < kStages; ++stage) InitBarrier(&full[stage], 1);
+      FenceBarriers();
+    }
+  }
+
+  __device__ __forceinline__ void Load(const AttentionProblem& p, const DkvWork& work,
+                                       int i) const {
+    if (i >= count) return;
+    const int stage = i % kStages, from = i * planner.tokens;
+    const int row = threadIdx.x;
+    if (row < kRows) {
+      const bool all_seen = planner.AllSeen(work, from);
+      float2* const row_stats = &stats[stage * kRows + row];
+      int2* const keys = &plans[stage].keys[row];
+      if (planner.HasRow(work, from)) {
+        const int t = work.Token(from + planner.query);
+        CopyAsync8(row_stats, stats_from + t * p.heads + planner.head);
+        if (!all_seen) *keys = planner.KeysAt(p, b, t);
+      } else {
+        *row_stats = {INFINITY, 0};
+        if (!all_seen) *keys = {0, 0};
+      }
+    }
+    CommitCopies();
+    uint64_t* const barrier = &full[stage];
+    bf16 *const q_tile = q + stage * kTileElements, *const do_tile = d_o + stage * kTileElements;
+    if (threadIdx.x == 0) {
+      ArriveExpecting(barrier, 2 * planner.tokens * p.h * kD * static_cast<int>(sizeof(bf16)));
+    }
+    if constexpr (kBranch == kSel) {
+      // The warps take turns. Tokens after the last are outside the tensor: their rows become zero.
+#pragma unroll 1
+      for (int token = WarpIndex(); token < planner.tokens; token += kDkvThreads / kWarp) {
+        const int t = Uniform(from + token < work.count ? work.list[from + token] : p.seq_len);
+        const int place = token * p.h * kD;
+        if (!Elected()) continue;
+        LoadBox(q_tile + place, boxes.q, b, t, first_head, barrier);
+        LoadBox(do_tile + place, boxes.d_o, b, t, first_head, barrier);
+      }
+    } else if (threadIdx.x < kWarp && Elected()) {
+      LoadBox(q_tile, boxes.q, b, work.first + from, first_head, barrier);
+      LoadBox(do_tile, boxes.d_o, b, work.first + from, first_head, barrier);
+    }
+  }
+  __device__ __forceinline__ void Begin(const AttentionProblem& p, const DkvWork& work,
+                                        int /*b*/) const {
+    // The rows after the boxes' stay zero.
+    const int first = planner.tokens * p.h * kD / 8;
+    for (int stage = 0; stage < kStages; ++stage) {
+      for (int at = first + threadIdx.x; at < kTileElements / 8; at += kDkvThreads) {
+        reinterpret_cast<uint4*>(q + stage * kTileElements)[at] = {0, 0, 0, 0};
+        reinterpret_cast<uint4*>(d_o + stage * kTileElements)[at] = {0, 0, 0, 0};
+      }
+    }
+    __syncthreads();
+    Load(p, work, 0);
+    // The tiles of keys and values, and the zeros.
+    WaitCopies<0>();
+    FenceTiles();
+  }
+  // Waits until tile i is loaded. Contains a barrier of all threads.
+  __device__ __forceinline__ void Await(int i) const {
+    AwaitUse(&full[i % kStages], i / kStages);
+    WaitCopies<0>();
+    __syncthreads();
+  }
+  // Call once after Await(), for tile i: all threads are done with tile i − 1, whose stage tile
+  // i + 1 takes.
+  __device__ __forceinline__ void Refill(const AttentionProblem& p, const DkvWork& work, int /*b*/,
+                                         int i) const {
+    Load(p, work, i + 1);
+  }
+  __device__ __forceinline__ const RowPlan<kRows>& PlanOf(int i) const {
+    return plans[i % kStages];
   }
 };
 

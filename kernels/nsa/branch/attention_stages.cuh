@@ -13,7 +13,7 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/tensor_box.cuh"
+#include "kernels/nsa/branch/attention_boxes.cuh"
 #include "kernels/nsa/branch/attention_tile.cuh"
 
 namespace nsa::cuda {
@@ -21,18 +21,17 @@ namespace nsa::cuda {
 // Number of key tiles (and of value tiles) that a query-major kernel has in shared memory.
 __host__ __device__ constexpr int StagesOf(bool large_tiles) { return large_tiles ? 3 : 2; }
 
-// The barriers of the stages.
+// The barriers of the stages, and the one that completes when the query tile has arrived.
 struct StageBarriers {
-  uint64_t full[3], free[3];
+  uint64_t full[3], free[3], queries;
 };
 constexpr int kStageBarrierBytes = static_cast<int>(sizeof(StageBarriers));
 
-// Keys and values of a call as boxes of 64 rows and 64 columns; set where kByBoxes.
-struct KeyBoxes {
-  TensorMap k, v;
+// The query tile of a thread block in shared memory.
+struct QueryTiles {
+  bf16* q;
+  bf16* d_o;  // null in forward
 };
-template <int kD>
-constexpr bool kByBoxes = kByWarpGroup<kD>&& kD == 64;
 
 // Which stage a tile is in.
 template <int kStages>
@@ -76,7 +75,7 @@ struct CopiedStages {
   StageCursor<kStages> cursor;
 
   __device__ __forceinline__ CopiedStages(bf16* tiles, const AttentionProblem& p,
-                                          const KeyBoxes& /*boxes*/, const QueryTile& at,
+                                          const AttentionBoxes& /*boxes*/, const QueryTile& at,
                                           StageBarriers* stage_barriers)
       : k(tiles),
         v(tiles + kStages * kKeyTile * kD),
@@ -128,8 +127,15 @@ struct CopiedStages {
     }
     if constexpr (!kBarriers) CommitCopies();
   }
-  // Starts the first copies. Call once the copies of the query tile have started and `tiles` is
-  // there; all threads of the block call.
+  // Starts the copies of the query tile. `d_o` is the tensor.
+  __device__ __forceinline__ void LoadQueries(const AttentionProblem& p, const QueryTile& at,
+                                              int /*queries_per_tile*/, const QueryTiles& to,
+                                              const bf16* d_o) const {
+    LoadQueryTile<kD>(to.q, p.q, p.dk, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+    if (to.d_o == nullptr) return;
+    LoadQueryTile<kDv<kD>>(to.d_o, d_o, p.dv, p, at.b, at.g, at.t0, at.queries, at.rows_padded);
+  }
+  // Starts the first copies of keys, after LoadQueries(). All threads call.
   __device__ __forceinline__ void Begin(const AttentionProblem& p, const KeyTiles& tiles) {
     if constexpr (kBarriers) __syncthreads();
     Load(p, tiles, 0, 0);
@@ -177,22 +183,23 @@ template <Branch kBranch, int kD, int kStages>
 struct BoxStages {
   static constexpr int kElements = kStages * kKeyTile * kBothWidths<kD>;
   static constexpr int kTileElements = kKeyTile * kD;
+  static constexpr int kRowBytes = kD * static_cast<int>(sizeof(bf16));
   static_assert(kD == kPanelColumns && kDv<kD> == kD && kStages == 3);
 
   bf16* k;  // kStages tiles
   bf16* v;  // kStages tiles
   StageBarriers* barriers;
-  const KeyBoxes& boxes;
+  const AttentionBoxes& boxes;
   int b, g;
   StageCursor<kStages> cursor;
 
   __device__ __forceinline__ BoxStages(bf16* tiles, const AttentionProblem& /*p*/,
-                                       const KeyBoxes& key_boxes, const QueryTile& at,
+                                       const AttentionBoxes& tensor_boxes, const QueryTile& at,
                                        StageBarriers* stage_barriers)
       : k(tiles),
         v(tiles + kStages * kTileElements),
         barriers(stage_barriers),
-        boxes(key_boxes),
+        boxes(tensor_boxes),
         b(at.b),
         g(at.g) {
     if (threadIdx.x != 0) return;
@@ -200,26 +207,35 @@ struct BoxStages {
       InitBarrier(&barriers->full[stage], 1);
       InitBarrier(&barriers->free[stage], blockDim.x / kWarp);
     }
+    InitBarrier(&barriers->queries, 1);
     FenceBarriers();
+  }
+
+  // Rows of the tile after the box's have any contents; none of their results is used.
+  __device__ __forceinline__ void LoadQueries(const AttentionProblem& p, const QueryTile& at,
+                                              int queries_per_tile, const QueryTiles& to,
+                                              const bf16* /*d_o*/) const {
+    if (threadIdx.x != 0) return;
+    const int tensors = to.d_o == nullptr ? 1 : 2;
+    ArriveExpecting(&barriers->queries, tensors * queries_per_tile * p.h * kRowBytes);
+    LoadBox(to.q, boxes.q, b, at.t0, g * p.h, &barriers->queries);
+    if (to.d_o != nullptr) LoadBox(to.d_o, boxes.d_o, b, at.t0, g * p.h, &barriers->queries);
   }
 
   __device__ __forceinline__ void Load(const AttentionProblem& p, const KeyTiles& tiles, int i,
                                        int stage) const {
     const int key = TileAt<kBranch>(p, tiles, i).begin;
     uint64_t* const full = &barriers->full[stage];
-    ArriveExpecting(full, 2 * kTileElements * static_cast<int>(sizeof(bf16)));
-    LoadBox(k + stage * kTileElements, boxes.k, 0, g, key, b, full);
-    LoadBox(v + stage * kTileElements, boxes.v, 0, g, key, b, full);
+    ArriveExpecting(full, 2 * kKeyTile * kRowBytes);
+    LoadBox(k + stage * kTileElements, boxes.k, b, key, g, full);
+    LoadBox(v + stage * kTileElements, boxes.v, b, key, g, full);
   }
   __device__ __forceinline__ void Begin(const AttentionProblem& p, const KeyTiles& tiles) const {
     __syncthreads();
     if (threadIdx.x == 0) {
       for (int i = 0; i < min(kStages - 1, tiles.tiles); ++i) Load(p, tiles, i, i);
     }
-    CommitCopies();
-    WaitCopies<0>();
-    FenceTiles();
-    __syncthreads();
+    AwaitUse(&barriers->queries, 0);
   }
   __device__ __forceinline__ void Await(const AttentionProblem&, const KeyTiles&, int) const {
     AwaitUse(&barriers->full[cursor.stage], cursor.round);

@@ -191,7 +191,8 @@ __device__ __forceinline__ KeyTiles PlanKeyTiles(const AttentionProblem& p, int 
     auto* takers = reinterpret_cast<uint32_t*>(ids + capacity);
     uint32_t* bits = takers + capacity;
     int* ranks = reinterpret_cast<int*>(bits + CeilDiv(p.sel_blocks, 32));
-    const int blocks = BuildUnion(p, b, g, t0, queries, capacity, ids, takers, bits, ranks);
+    const int blocks =
+        Uniform(BuildUnion(p, b, g, t0, queries, capacity, ids, takers, bits, ranks));
     tiles.union_ids = ids;
     tiles.takers = takers;
     tiles.parts = CeilDiv(p.l_sel, kKeyTile);

@@ -18,8 +18,9 @@ namespace {
 // slowest, so that the long lists of the first blocks start first.
 template <int kD>
 __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
-    SelectedDkvKernel(Begin begin, AttentionProblem p, AttentionGradients grad, SelectedLists lists,
-                      int parts, int max_segments, int partials, float* partial) {
+    SelectedDkvKernel(Begin begin, AttentionProblem p, const __grid_constant__ AttentionBoxes boxes,
+                      AttentionGradients grad, SelectedLists lists, int parts, int max_segments,
+                      int partials, float* partial) {
   begin.WaitForPrevious();
   int index = blockIdx.x;
   const int part = index % parts;
@@ -29,7 +30,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
   const int pairs = p.batch * p.groups;
   const int bg = index % pairs, block = index / pairs;
   const int slot = bg * p.sel_blocks + block;
-  const int size = lists.sizes[slot];
+  const int size = Uniform(lists.sizes[slot]);
   if (segment > 0 && segment * lists.segment >= size) return;
   DkvWork work{};
   work.begin = block * p.l_sel + part * kKeyTile;
@@ -47,7 +48,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
     const int64_t number = int64_t{1} * bg * partials + lists.segments[slot] + segment;
     work.partial = partial + (number * parts + part) * kKeyTile * kPartialRow<kD>;
   }
-  WalkRows<kSel, kD, 1>(p, grad, work, bg / p.groups, bg % p.groups, shared);
+  WalkRows<kSel, kD, 1>(p, boxes, grad, work, bg / p.groups, bg % p.groups, shared);
 }
 
 // Adds the segments of the blocks that have several. Grid: slices · parts · S_sel · B·G.
@@ -222,14 +223,15 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
     auto* kernel = SelectedDkvKernel<kD>;
     static_assert(DkvSharedBytes<kD>(false, 1, 2048) <= kSharedOfA100);  // the longest segment
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+    NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, 1));
     const int shared = DkvSharedBytes<kD>(large_tiles, 1, plan.segment);
     NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
                                {.grid = Blocks(plan.parts * plan.max_segments * slots),
                                 .block = kDkvThreads,
                                 .shared = shared,
                                 .next_may_start = false},
-                               p, grad, work.lists, plan.parts, plan.max_segments, plan.partials,
-                               work.sums));
+                               p, boxes, grad, work.lists, plan.parts, plan.max_segments,
+                               plan.partials, work.sums));
     if (plan.partials == 0) return absl::OkStatus();
     return Launch(exec, what, AddListSegmentsKernel<kD>,
                   {.grid = Blocks(kAddSlices * plan.parts * slots), .block = 256}, p, grad,
