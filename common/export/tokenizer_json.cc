@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "common/base/characters/utf8.h"
 
 namespace nsa {
 namespace {
@@ -17,25 +18,6 @@ SourcePlace PlaceOf(std::string_view text, size_t offset) {
   return place;
 }
 
-// Length of the valid UTF-8 sequence at the beginning of `text`; 0 if it is not valid. Overlong
-// forms, surrogates and code points above U+10FFFF are not valid.
-size_t Utf8Length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  const uint8_t second = byte(1);
-  if (first == 0xE0 && second < 0xA0) return 0;
-  if (first == 0xED && second > 0x9F) return 0;
-  if (first == 0xF0 && second < 0x90) return 0;
-  if (first == 0xF4 && second > 0x8F) return 0;
-  return length;
-}
-
 bool IsForbiddenControl(char c) {
   const auto u = static_cast<uint8_t>(c);
   return (u < 0x20 && c != '\t' && c != '\n' && c != '\r') || u == 0x7F;
@@ -45,7 +27,7 @@ bool IsForbiddenControl(char c) {
 
 bool IsUtf8(std::string_view text) {
   while (!text.empty()) {
-    const size_t length = Utf8Length(text);
+    const size_t length = FirstUtf8(text).bytes;
     if (length == 0) return false;
     text.remove_prefix(length);
   }
@@ -55,7 +37,7 @@ bool IsUtf8(std::string_view text) {
 std::string WithUtf8Escapes(std::string_view value) {
   std::string text;
   while (!value.empty()) {
-    size_t length = Utf8Length(value);
+    size_t length = FirstUtf8(value).bytes;
     if (length == 0) {
       text += '\xC2';  // U+0080 to U+00BF are 0xC2 and the byte itself
       length = 1;
@@ -88,7 +70,7 @@ std::optional<LoadError> CheckText(std::string_view* text) {
       return LoadError{PlaceOf(*text, i), "yaml",
                        absl::StrFormat("control character 0x%02X; remove it", rest[0])};
     }
-    const size_t length = Utf8Length(rest);
+    const size_t length = FirstUtf8(rest).bytes;
     if (length == 0) {
       return LoadError{
           PlaceOf(*text, i), "yaml",

@@ -2,7 +2,7 @@
 // and merges.txt; and any bytes as the patterns and added tokens of a tokenizer.json. What is
 // accepted gives back the bytes of every text, or as many times more as normalization may make of
 // them; a text in parts has the same tokens. What preflight reads of a tokenizer.json is read too.
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "common/job/data/tokenizer_files.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz.h"

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/base/characters/utf8.h"
 #include "common/base/status.h"
 #include "worker/train/data/random.h"
 #include "worker/train/decode/decoder.h"
@@ -99,13 +100,10 @@ absl::StatusOr<std::string> Sample(const TextModel& model, const SampleOptions& 
 std::string PrintableUtf8(std::string_view bytes) {
   std::string text;
   while (!bytes.empty()) {
-    const size_t length = Utf8Length(bytes);
-    const auto first = static_cast<unsigned char>(bytes[0]);
+    const auto [code, length] = FirstUtf8(bytes);
     const bool control =
-        length == 1 && (first < 0x20 || first == 0x7f) && first != '\n' && first != '\t';
-    const bool c1_control =
-        length == 2 && first == 0xc2 && static_cast<unsigned char>(bytes[1]) < 0xa0;
-    if (length == 0 || control || c1_control) {
+        (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0);
+    if (length == 0 || control) {
       text += kReplacementCharacter;
     } else {
       text += bytes.substr(0, length);

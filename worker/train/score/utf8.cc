@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/characters/utf8.h"
+
 namespace nsa::train {
 namespace {
 
@@ -15,28 +17,12 @@ size_t LengthFrom(unsigned char first) {
 
 }  // namespace
 
-size_t Utf8Length(std::string_view bytes) {
-  const auto at = [&](size_t i) {
-    return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0;
-  };
-  const auto first = at(0);
-  const size_t length = LengthFrom(static_cast<unsigned char>(first));
-  if (length == 1) return bytes.empty() ? 0 : 1;
-  for (size_t i = 1; i < length; ++i) {
-    if ((at(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (first == 0xe0 && at(1) < 0xa0) || (first == 0xf0 && at(1) < 0x90);
-  const bool surrogate = first == 0xed && at(1) > 0x9f;
-  const bool too_large = first == 0xf4 && at(1) > 0x8f;
-  return overlong || surrogate || too_large ? 0 : length;
-}
-
 size_t SettledUtf8(std::string_view bytes) {
   size_t done = 0;
   while (done < bytes.size()) {
     const std::string_view rest = bytes.substr(done);
     if (LengthFrom(static_cast<unsigned char>(rest[0])) > rest.size()) break;
-    done += std::max<size_t>(1, Utf8Length(rest));
+    done += std::max<size_t>(1, FirstUtf8(rest).bytes);
   }
   return done;
 }
@@ -45,7 +31,7 @@ std::string ValidUtf8(std::string_view bytes) {
   std::string text;
   text.reserve(bytes.size());
   while (!bytes.empty()) {
-    const size_t length = Utf8Length(bytes);
+    const size_t length = FirstUtf8(bytes).bytes;
     text += length == 0 ? kReplacementCharacter : bytes.substr(0, length);
     bytes.remove_prefix(std::max<size_t>(1, length));
   }

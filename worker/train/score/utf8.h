@@ -10,9 +10,6 @@ namespace nsa::train {
 // What stands for a byte that is not UTF-8: U+FFFD.
 inline constexpr std::string_view kReplacementCharacter = "\xef\xbf\xbd";
 
-// The length of the character at the start of `bytes`; 0 when there is none.
-size_t Utf8Length(std::string_view bytes);
-
 // The length of the part of `bytes` that bytes after it cannot change: all but a character at the
 // end that has begun and is not complete.
 size_t SettledUtf8(std::string_view bytes);

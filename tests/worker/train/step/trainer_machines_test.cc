@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "nlohmann/json.hpp"
 #include "tests/worker/train/step/trainer_jobs.h"
 

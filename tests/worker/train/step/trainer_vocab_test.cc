@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "common/checkpoint/safetensors_file.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"

@@ -29,8 +29,8 @@ struct AddedToken {
   bool normalized = false;  // looked for in the normalized text
 };
 
-// Texts are as the files write them (common/base/byte_characters.h); those of added tokens are as
-// they are.
+// Texts are as the files write them (common/base/characters/byte_characters.h); those of added
+// tokens are as they are.
 struct BpeFiles {
   std::unordered_map<std::string, int32_t> ids;             // each id once
   int32_t size = 0;                                         // the largest id, and one

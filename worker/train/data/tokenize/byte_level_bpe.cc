@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
 #include "worker/train/data/tokenize/bpe_files.h"

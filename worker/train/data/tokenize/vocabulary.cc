@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "common/job/data/tokenizer_files.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"

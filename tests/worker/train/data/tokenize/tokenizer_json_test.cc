@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"

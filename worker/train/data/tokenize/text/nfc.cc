@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/base/characters/utf8.h"
 #include "common/base/status.h"
 
 namespace nsa::train {
@@ -90,30 +91,6 @@ const CharacterSet& Unsettled() {
   return *set;
 }
 
-// A character of UTF-8, or a byte that is none.
-struct Character {
-  char32_t code = 0;
-  size_t bytes = 1;
-  bool valid = true;
-};
-
-Character CharacterAt(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  const auto first = byte(0);
-  if (first < 0x80) return {.code = first};
-  const size_t bytes = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-  if (first < 0xc2 || first > 0xf4 || at + bytes > text.size()) return {.valid = false};
-  char32_t code = first & (0x7fu >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {.valid = false};
-    code = code << 6 | (byte(i) & 0x3fu);
-  }
-  constexpr char32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool surrogate = code >= 0xd800 && code < 0xe000;
-  if (code < kLeast[bytes] || code >= kCharacters || surrogate) return {.valid = false};
-  return {.code = code, .bytes = bytes};
-}
-
 // The first byte from `at` on that is not ASCII.
 size_t SkipAscii(std::string_view text, size_t at) {
   uint64_t eight = 0;
@@ -140,18 +117,18 @@ Run NextRun(std::string_view text, size_t at) {
     if (end_of_ascii > at) settled = end_of_ascii - 1;
     at = end_of_ascii;
     if (at == text.size()) break;
-    const Character c = CharacterAt(text, at);
-    if (c.valid && unsettled[c.code]) {
+    const Utf8Character c = FirstUtf8(text.substr(at));
+    if (c.bytes > 0 && unsettled[c.code]) {
       Run run{.begin = settled, .end = at};
-      for (Character next = c; next.valid && unsettled[next.code];
-           next = CharacterAt(text, run.end)) {
+      for (Utf8Character next = c; next.bytes > 0 && unsettled[next.code];
+           next = FirstUtf8(text.substr(run.end))) {
         run.end += next.bytes;
         if (run.end == text.size()) break;
       }
       return run;
     }
-    settled = c.valid ? at : at + 1;
-    at += c.bytes;
+    settled = c.bytes > 0 ? at : at + 1;
+    at += std::max<size_t>(1, c.bytes);
   }
   return {.begin = text.size(), .end = text.size()};
 }
@@ -181,7 +158,7 @@ void OrderMarks(std::vector<uint32_t>* characters) {
 std::vector<int32_t> DecomposeRun(std::string_view run) {
   std::vector<uint32_t> characters;
   for (size_t at = 0; at < run.size();) {
-    const Character c = CharacterAt(run, at);
+    const Utf8Character c = FirstUtf8(run.substr(at));
     at += c.bytes;
     if (IsNewer(c.code)) {
       characters.push_back(c.code);

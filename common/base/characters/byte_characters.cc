@@ -1,4 +1,4 @@
-#include "common/base/byte_characters.h"
+#include "common/base/characters/byte_characters.h"
 
 #include <cstdint>
 
