@@ -12,4 +12,16 @@ inline std::string Count(int64_t number, std::string_view noun) {
   return std::to_string(number) + " " + std::string(noun) + (number == 1 ? "" : "s");
 }
 
+// "12,345,678".
+inline std::string Grouped(int64_t number) {
+  const std::string digits = std::to_string(number);
+  std::string grouped;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    const size_t left = digits.size() - i;
+    if (i > 0 && left % 3 == 0 && digits[i - 1] != '-') grouped += ',';
+    grouped += digits[i];
+  }
+  return grouped;
+}
+
 }  // namespace nsa

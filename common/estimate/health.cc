@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/count.h"
 #include "common/estimate/estimate.h"
 
 namespace nsa {
@@ -141,8 +142,8 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
       return "the loss or the gradient of the last step is not finite";
     case HealthRule::kPlateau:
       if (progress.step() - memory.best_step() <= kPlateauSteps) return "";
-      return absl::StrFormat("the loss has not improved for %d steps",
-                             progress.step() - memory.best_step());
+      return absl::StrFormat("the loss has not improved for %s steps",
+                             Grouped(progress.step() - memory.best_step()));
     case HealthRule::kUnsteadySpeed:
       if (memory.unsteady_steps() < kUnsteadySteps) return "";
       return absl::StrFormat(

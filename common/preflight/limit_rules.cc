@@ -1,6 +1,7 @@
 // Rules about how long the job may run, and machines on which it may not start.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {

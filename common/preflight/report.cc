@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
+#include "common/base/count.h"
 #include "common/preflight/preflight.h"
 #include "common/preflight/rules.h"
 
@@ -87,17 +88,6 @@ std::string EstimateTable(const v1::PreflightReport& report) {
 }
 
 }  // namespace
-
-std::string Grouped(int64_t number) {
-  const std::string digits = absl::StrCat(number);
-  std::string grouped;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    const size_t left = digits.size() - i;
-    if (i > 0 && left % 3 == 0 && digits[i - 1] != '-') grouped += ',';
-    grouped += digits[i];
-  }
-  return grouped;
-}
 
 std::string Duration(double seconds) {
   if (!std::isfinite(seconds)) return "unknown";

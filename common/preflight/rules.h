@@ -126,9 +126,6 @@ double TokensOfRun(const PreflightFacts& facts);
 // kGuardsSizes rules pass.
 std::vector<v1::EstimateItem> LinkEstimates(const PreflightFacts& facts);
 
-// "12,345,678".
-std::string Grouped(int64_t number);
-
 // "42 s", "12 min", "2.2 h", "3.0 days".
 std::string Duration(double seconds);
 

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/count.h"
 #include "common/estimate/estimate.h"
 #include "common/preflight/rules.h"
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/large_data.h"
 #include "common/job/data/tokenizer_files.h"

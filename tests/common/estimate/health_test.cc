@@ -107,7 +107,7 @@ TEST(Health, ALossThatDoesNotFallForAThousandStepsIsAPlateau) {
   EXPECT_THAT(run.Problems(), IsEmpty());
   run.Do(600, flat);
   EXPECT_THAT(run.Problems(), ElementsAre("PLATEAU"));
-  EXPECT_THAT(run.Health().words(), HasSubstr("has not improved for 1"));
+  EXPECT_THAT(run.Health().words(), HasSubstr("has not improved for 1,"));
   run.Do(100, [](v1::StepRecord* step) { step->set_loss(2); });
   EXPECT_THAT(run.Problems(), IsEmpty());
 }
