@@ -291,14 +291,20 @@ export class Chart {
         spread && h('small', {}, ` ${this.format(data[this.columns[i] + 1][place])}–${this.format(data[this.columns[i] + 2][place])}`));
     });
     const here = index === null || index === undefined ? null : h('span', { class: 'value at' }, axisText(this.mode, data[0][at]));
-    const mark = index !== null && index !== undefined && this.markAt(data[0][at]);
-    replace(this.values, here, items, mark && h('span', { class: 'value mark' }, mark.text));
+    const marks = here ? this.marksAt(data[0][at]) : [];
+    replace(this.values, here, items, marks.map((mark) => h('span', { class: 'value mark' }, mark.text)));
   }
 
-  markAt(x) {
-    if (!this.plot) return null;
-    const near = (this.plot.posToVal(8, 'x') - this.plot.posToVal(0, 'x'));
-    return this.marks.find((mark) => mark.x !== null && Math.abs(mark.x - x) <= near);
+  // The nearest mark of each kind within 8 pixels, so that a stop beside a checkpoint can be read too.
+  marksAt(x) {
+    const near = this.plot.posToVal(8, 'x') - this.plot.posToVal(0, 'x');
+    const nearest = {};
+    for (const mark of this.marks) {
+      const away = mark.x === null ? Infinity : Math.abs(mark.x - x);
+      if (away <= near && !(away >= nearest[mark.kind]?.away)) nearest[mark.kind] = { mark, away };
+    }
+    // What the line has no room for is cut off, so long texts come last.
+    return Object.values(nearest).map(({ mark }) => mark).sort((a, b) => a.text.length - b.text.length);
   }
 
   drawMarks() {
