@@ -144,7 +144,8 @@ def main():
     assert curve <= FIRST_CURVE * options.slack, f"first curve: {curve:.3f} s ({FIRST_CURVE} times {options.slack})"
     assert rate >= FRAMES / options.slack, f"frames a second: {rate:.1f} ({FRAMES} over {options.slack})"
     assert share <= THREAD_SHARE, f"share of a core of the page's thread: {share:.2f} ({THREAD_SHARE})"
-    extra = shares[True] - shares[False]
+    # Most of the coordinator's work is for steps, and on a virtual machine their rate may differ many times between the two.
+    extra = shares[True] - shares[False] * steps[False] / steps[True]
     assert extra <= COORDINATOR_SHARE * options.slack, f"share of a core of the coordinator for one page: {extra:.3f} ({COORDINATOR_SHARE} times {options.slack})"
 
 
