@@ -20,8 +20,9 @@ absl::StatusOr<decltype(&cuTensorMapEncodeTiled)> Encoder() {
                                                                 12000, cudaEnableDefault, &found),
                                "tensor map"));
   if (found != cudaDriverEntryPointSuccess || function == nullptr) {
-    return absl::UnimplementedError(
-        "tensor map: the driver has no cuTensorMapEncodeTiled; install a driver of CUDA 13");
+    return absl::FailedPreconditionError(
+        "tensor map: driver: without cuTensorMapEncodeTiled (CUDA 12 or newer has it); install a "
+        "driver of CUDA 13");
   }
   return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
 }

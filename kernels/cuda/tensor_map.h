@@ -20,8 +20,8 @@ struct BoxedTensor {
   int box_rows, box_heads;
 };
 
-// No size may be 0. Internal when the driver refuses the map; Unimplemented when it knows no maps
-// (drivers older than CUDA 12).
+// No size may be 0. FailedPrecondition when the driver knows no maps (older than CUDA 12); Internal
+// when it refuses this one.
 absl::StatusOr<TensorMap> MapOf(const BoxedTensor& tensor);
 
 }  // namespace nsa::cuda
