@@ -4,7 +4,7 @@
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "tests/client/nsactl_harness.h"
-#include "tests/testing/certificates.h"
+#include "tests/testing/net/certificates.h"
 
 namespace nsa::client {
 namespace {

@@ -7,9 +7,7 @@ dashboard is asked as Grafana asks it.
 import contextlib
 import json
 import pathlib
-import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +17,7 @@ import urllib.request
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "testing"))
 from board import Board, Prometheus, interpolate, pattern  # noqa: E402
+from ports import HeldPorts  # noqa: E402
 from scrape_test import write_job  # noqa: E402
 from service import Service  # noqa: E402
 
@@ -29,16 +28,11 @@ MAY_BE_EMPTY = ("Health", "MFU", "Memory of the GPUs", "GPU utilisation", "GPU p
 SCRAPE_SECONDS = 1
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @contextlib.contextmanager
 def prometheus_on(target, folder):
     """A Prometheus that scrapes `target`; yields its address once it answers."""
-    config, address = folder / "prometheus.yml", f"127.0.0.1:{free_port()}"
+    ports = HeldPorts()
+    config, address = folder / "prometheus.yml", f"127.0.0.1:{ports.first}"
     config.write_text(json.dumps({"global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": f"{SCRAPE_SECONDS}s"},
                                   "scrape_configs": [{"job_name": "nsa-coordinator", "static_configs": [{"targets": [target]}]}]}))
     with open(folder / "prometheus.log", "wb") as log:
@@ -56,6 +50,7 @@ def prometheus_on(target, folder):
     finally:
         process.terminate()
         process.wait()
+        ports.close()
 
 
 def check_questions():
@@ -93,7 +88,7 @@ def main():
         job = write_job(folder)
         with Service(sys.argv[1], folder) as service:
             start = time.time()
-            with prometheus_on(re.search(r"metrics on (\S+)", service.log.read_text())[1], folder) as address:
+            with prometheus_on(service.address, folder) as address:
                 service.ctl("submit", job, check=True)
                 with subprocess.Popen([service.bin / "nsactl", "watch", "scraped"], env=service.environment, stdout=subprocess.DEVNULL) as watcher:
                     problems = {}

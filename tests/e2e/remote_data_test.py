@@ -12,11 +12,11 @@ import random
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 
-from testing import parquet_file  # noqa: E402
-from testing.data_server import DataServer  # noqa: E402
-from testing.service import Service  # noqa: E402
+import parquet_file  # noqa: E402
+from net.data_server import DataServer  # noqa: E402
+from service import Service  # noqa: E402
 
 TOKEN = "hf_a-token-that-nobody-may-see"
 STEPS = 12

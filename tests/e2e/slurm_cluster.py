@@ -9,7 +9,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from ports import HeldPorts  # noqa: E402
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sacct", "scancel", "scontrol")
 CONFIGURATION = """\
@@ -47,22 +51,6 @@ class Unavailable(Exception):
     """Why there is no cluster."""
 
 
-def free_ports(count):
-    """The first of `count` ports in a row that nobody uses now."""
-    for first in range(20000, 60000, count):
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for port, probe in enumerate(sockets, first):
-                probe.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for probe in sockets:
-                probe.close()
-    raise Unavailable("no free ports")
-
-
 class SlurmCluster:
     def __init__(self, folder, nodes, cores=2):
         missing = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -80,7 +68,8 @@ class SlurmCluster:
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
-        port = free_ports(nodes + 1)
+        self.ports = HeldPorts(nodes + 1)
+        port = self.ports.first
         (folder / "slurm.conf").write_text(CONFIGURATION.format(
             folder=folder, host=socket.gethostname().split(".")[0], user=getpass.getuser(), nodes=nodes, cores=cores, port=port,
             first_port=port + 1, last_port=port + nodes))

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 
-from slurm_cluster import SlurmCluster, Unavailable, free_ports
+from slurm_cluster import HeldPorts, SlurmCluster, Unavailable
 
 STEPS = 1200
 SAVE_EVERY = 300
@@ -54,6 +54,7 @@ class Service:
     def __init__(self, bin_dir, folder, cluster):
         self.bin, self.folder, self.cluster = bin_dir, folder, cluster
         self.shared = folder / "shared"
+        self.ports = HeldPorts()
         self.environment = {**cluster.environment, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "OMP_NUM_THREADS": "1"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
             self.environment.pop(name, None)
@@ -70,7 +71,7 @@ class Service:
         def files(name):
             return f"{{certificate_file: {tls}/{name}.crt, private_key_file: {tls}/{name}.key, client_ca_file: {tls}/ca.crt}}"
         (folder / "coordinator.yaml").write_text(f"""\
-listen_address: 127.0.0.1:{free_ports(1)}
+listen_address: 127.0.0.1:{self.ports.first}
 token_file: {tls}/token
 tls: {files("coordinator")}
 metrics_address: ""

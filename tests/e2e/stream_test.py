@@ -19,10 +19,10 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 
-from testing import parquet_file  # noqa: E402
-from testing.data_server import DataServer  # noqa: E402
+import parquet_file  # noqa: E402
+from net.data_server import DataServer  # noqa: E402
 
 STEPS, KILLED_AFTER = 12, 6
 MOST_MIB = 200  # that a stream may take beside the model

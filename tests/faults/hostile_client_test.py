@@ -44,7 +44,7 @@ def token(service, *arguments):
 
 
 def write_world(service, folder, only):
-    tcp, http = re.search(r"gRPC on \S+ and (\S+), metrics on (\S+)", service.log.read_text()).groups()
+    tcp, http = re.search(r"gRPC on \S+ and (\S+), metrics", service.log.read_text())[1], service.address
     request_id = "submitted-by-ada"
     owner = folder / "ada.token"
     owner.touch(mode=0o600)

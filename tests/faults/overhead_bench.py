@@ -22,6 +22,7 @@ import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from processes import processor_seconds  # noqa: E402
 from service import Service  # noqa: E402
 
 JOB = """\
@@ -33,12 +34,6 @@ runtime: {{device: cpu, precision: fp32}}
 train: {{steps: {steps}, seq_len: 128, batch_size: 8, lr: 3.0e-4, log_every: 1, out_dir: {out_dir}}}
 preflight: {{policy: experiment}}
 """
-
-
-def processor_seconds(pid):
-    """User and system time of a process, without its children."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def step_time(out_dir):

@@ -129,13 +129,6 @@ def steps_done(out_dir):
         return 0
 
 
-def running(pid):
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def main(doc, test, bench, gpus_needed, cpu_ranks=1):
     """Runs such a test with its command line. Without --ranks, options.ranks is the number of GPUs here, or `cpu_ranks` on the CPU."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,11 +1,12 @@
-"""Runs a coordinator for a test: state in the given folder, no TCP except /metrics on a free port, with an agent."""
+"""Runs a coordinator for a test: state in the given folder, no TCP except /metrics on a port of its own, with an agent."""
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import time
 import urllib.request
+
+from ports import HeldPorts
 
 
 class Service:
@@ -18,7 +19,9 @@ class Service:
             self.environment.pop(name, None)
         self.log = folder / "coordinator.log"
         self.agent = None
-        arguments = ["--metrics", "127.0.0.1:0", *arguments]
+        self.ports = HeldPorts()
+        self.address = f"127.0.0.1:{self.ports.first}"
+        arguments = ["--metrics", self.address, *arguments]
         if agent_environment:
             (folder / "coordinator.yaml").write_text("local_agent: false\n")
             arguments += ["--config", folder / "coordinator.yaml"]
@@ -70,9 +73,8 @@ class Service:
         return self.get("/metrics")
 
     def get(self, path):
-        """What the present coordinator, which may have another port than an earlier one, answers to this path."""
-        address = re.findall(r"metrics on (\S+)", self.log.read_text())[-1]
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+        """What the coordinator answers to this path."""
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
             return answer.read().decode()
 
     def processes(self, program):

@@ -11,7 +11,6 @@ import copy
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 TOP = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(TOP / "tests/testing")]
 import manifests  # noqa: E402
+from ports import HeldPorts  # noqa: E402
+from processes import children  # noqa: E402
 from schema import Schema  # noqa: E402
 
 JOB = """
@@ -54,12 +55,6 @@ def until(condition, what, seconds=120):
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         time.sleep(0.1)
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Pod:
@@ -134,7 +129,8 @@ class Service:
 
     def __init__(self, bin_dir, folder, objects):
         self.folder = folder
-        self.port = free_port()
+        self.ports = HeldPorts()
+        self.port = self.ports.first
         self.coordinator = Pod(bin_dir, folder, objects, "StatefulSet", "nsa-coordinator",
                                {"/var/lib/nsa": "c/var", "/run/nsa": "c/run", "/etc/nsa": "c/etc", "/secrets": "c/secrets", "/data": "data"})
         self.agent = Pod(bin_dir, folder, objects, "DaemonSet", "nsa-agent",
@@ -246,10 +242,6 @@ def check_agent(service):
     assert "PREEMPTED" in events and f"RESUMED             from step {int(saved[-1].rpartition('-')[2])}" in events, events
     assert service.ctl("stop", "job", "--now").returncode == 0
     print("ok: the agent's script")
-
-
-def children(pid):
-    return [int(one) for one in (pathlib.Path("/proc") / str(pid) / "task" / str(pid) / "children").read_text().split()]
 
 
 def check_gang(bin_dir, folder, objects):

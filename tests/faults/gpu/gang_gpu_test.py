@@ -18,7 +18,8 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
-from gpu_jobs import SHAPES, Outcome, check_equal, differences, gpus, main, order_bound, running, steps_done  # noqa: E402
+from gpu_jobs import SHAPES, Outcome, check_equal, differences, gpus, main, order_bound, steps_done  # noqa: E402
+from processes import running  # noqa: E402
 
 
 def sizes(ranks):

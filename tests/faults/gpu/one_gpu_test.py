@@ -13,7 +13,8 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
-from gpu_jobs import Outcome, Runner, check_equal, gpus, main, running  # noqa: E402
+from gpu_jobs import Outcome, Runner, check_equal, gpus, main  # noqa: E402
+from processes import running  # noqa: E402
 from service import Service  # noqa: E402
 
 STEPS, BATCH, SAVE_EVERY = 40, 4, 10

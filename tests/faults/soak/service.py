@@ -11,24 +11,13 @@ import subprocess
 import threading
 import time
 
+from ports import HeldPorts  # these are in testing/, which soak.py has made known
+from processes import running
+
 DISK_MEGABYTES = 96
 # Daemons that end to be started again: a coordinator that cannot be reached, an agent that no connection helps.
 ENDS = {"coordinator": (6, "could not reach itself"), "agent": (7, "had no answer on any connection")}
 START_SECONDS = 120  # for a daemon on a machine with much else to do
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def state_of(pid):
-    """The letter of a process's state; none when it has ended."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return None
 
 
 class Link:
@@ -105,7 +94,8 @@ class Service:
         self.bin, self.folder = pathlib.Path(bin_dir).resolve(), folder
         self.state = folder / "state"
         self.disk = Disk(folder)
-        self.port, self.http = free_port(), free_port()
+        self.ports = HeldPorts(2)
+        self.port, self.http = self.ports.first, self.ports.first + 1
         self.link = Link(self.port)
         self.environment = {**os.environ, "NSA_STATE_DIR": str(self.state), "NSACTL_CONFIG": "/dev/null"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
@@ -199,7 +189,7 @@ class Service:
                 if entry.name.isdigit() and os.readlink(entry / "exe") == str(self.bin / "nsa-worker"):
                     words = (entry / "cmdline").read_bytes().split(b"\0")
                     folder = words[words.index(b"--run-dir") + 1].decode()
-                    if folder.startswith(str(self.folder)) and state_of(int(entry.name)) not in ("Z", "X", None):
+                    if folder.startswith(str(self.folder)) and running(int(entry.name)):
                         found.append((int(entry.name), pathlib.Path(folder)))
         return found
 

@@ -11,7 +11,7 @@
 #include "grpcpp/generic/generic_stub.h"
 #include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
-#include "tests/testing/certificates.h"
+#include "tests/testing/net/certificates.h"
 #include "tests/testing/net/http_get.h"
 #include "tests/testing/net/tcp_proxy.h"
 #include "tests/testing/open_watch.h"

@@ -5,11 +5,7 @@
 """
 import http.client
 import json
-import os
 import pathlib
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 
@@ -34,7 +30,7 @@ class Page:
     def __init__(self, bin_dir, folder, **service):
         self.folder = folder
         self.service = Service(bin_dir, folder, **service)
-        self.address = re.search(r"metrics on (\S+)", self.service.log.read_text())[1]
+        self.address = self.service.address
         self.base = f"http://{self.address}"
         self.token = (folder / "state" / "token").read_text().strip()
         self.count = 0
@@ -61,11 +57,9 @@ class Page:
 
     def restart(self):
         """Kills the coordinator and starts another on the same port; workers go on."""
-        os.kill(self.service.process.pid, signal.SIGKILL)
+        self.service.process.kill()
         self.service.process.wait()
-        with open(self.service.log, "ab") as log:
-            self.service.process = subprocess.Popen([self.service.bin / "nsa-coordinator", "--metrics", self.address],
-                                                    env=self.service.environment, stdout=log, stderr=log)
+        self.service.start()
 
 
 def check_access(page):

@@ -20,8 +20,7 @@ import time
 from page_test import Page  # noqa: E402  (skips without a browser)
 from browser import Browser  # noqa: E402
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "faults"))
-from overhead_bench import processor_seconds  # noqa: E402
+from processes import processor_seconds  # noqa: E402  (from testing/, which page_test has made known)
 
 FIRST_PAINT, FIRST_CURVE, FRAMES = 0.2, 0.3, 60
 THREAD_SHARE = 0.5  # of a core: more leaves no room for frames that are not late

@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[5]))
-from tests.testing.data_server import DataServer  # noqa: E402
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[5] / "tests/testing"))
+from net.data_server import DataServer  # noqa: E402
 
 JOB = """name: stream-bench
 data: {{source: jsonl, path: [{path}], stream: true, shuffle_window: {window}{more}}}
