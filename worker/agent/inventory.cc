@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/cores.h"
 #include "common/base/thread_name.h"
 #include "common/base/version.h"
 #include "common/run/atomic_file.h"

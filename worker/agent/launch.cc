@@ -12,6 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/cores.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 #include "common/run/data_environment.h"
@@ -122,7 +123,7 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   launch.set_cuda_device(assignment.cuda_device());
   launch.set_submitted_resume(assignment.submitted_resume());
   *launch.mutable_allowed_urls() = assignment.allowed_urls();
-  launch.set_cpu_threads(std::max(1, UsableCores() / std::max(1, assignment.ranks_on_node())));
+  launch.set_cpu_threads(ThreadsOfEach(assignment.ranks_on_node()));
   if (assignment.world_size() > 1) {
     launch.set_rendezvous_dir(dir.rendezvous().string());
   }

@@ -1,12 +1,12 @@
 #include "worker/agent/options.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
+#include "common/base/cores.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
@@ -59,12 +59,6 @@ absl::Status TakeRankAddress(const v1::AgentConfig& config, AgentOptions* option
 }
 
 }  // namespace
-
-int UsableCores() {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  return sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-}
 
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
   std::error_code error;

@@ -46,7 +46,4 @@ struct AgentOptions {
 // not root.
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 
-// Number of cores that this process may use (its CPU affinity).
-int UsableCores();
-
 }  // namespace nsa::agent

@@ -2,13 +2,13 @@
 
 #include <cblas.h>
 #include <omp.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+
+#include "common/base/cores.h"
 
 namespace nsa::train {
 
@@ -30,13 +30,7 @@ void SleepWhileWaiting(char** argv) {
 }
 
 int SetThreads(int threads, int ranks_here) {
-  if (threads <= 0) {
-    cpu_set_t cores;
-    CPU_ZERO(&cores);
-    const int count =
-        sched_getaffinity(0, sizeof(cores), &cores) == 0 ? CPU_COUNT(&cores) : omp_get_num_procs();
-    threads = std::max(1, count / std::max(1, ranks_here));
-  }
+  if (threads <= 0) threads = ThreadsOfEach(ranks_here);
   omp_set_num_threads(threads);
   openblas_set_num_threads(threads);
   return threads;

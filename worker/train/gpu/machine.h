@@ -19,8 +19,8 @@ absl::Status CheckProcessor();
 // long.
 void SleepWhileWaiting(char** argv);
 
-// Sets the number of threads for kernels and OpenBLAS to `threads`. 0: the cores of this process
-// divided by the ranks on this machine. Returns the number.
+// Sets the number of threads for kernels and OpenBLAS to `threads`; 0: as many as ThreadsOfEach()
+// (common/base/cores.h) has for the ranks on this machine. Returns the number.
 int SetThreads(int threads, int ranks_here);
 
 // Bytes of memory in use, and their peak.
