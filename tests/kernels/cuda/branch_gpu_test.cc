@@ -19,6 +19,7 @@ std::vector<Case> GpuCases() {
   cases.push_back({"m7c ragged, two sequences", {2, 1111, 12, 2, 64, 64, 32, 16, 64, 16, 512}});
   cases.push_back({"wide heads", {1, 700, 8, 2, 128, 128, 32, 16, 64, 6, 256}});
   cases.push_back({"blocks of 128", {1, 900, 4, 1, 32, 64, 32, 16, 128, 4, 100}});
+  cases.push_back({"one head in a group", {2, 333, 2, 2, 64, 64, 32, 16, 64, 6, 100}});
   cases.push_back({"a window without end", {1, 70, 2, 1, 16, 16, 8, 4, 8, 4, 2147483647}});
   // In tiles of 64 rows.
   cases.push_back({"wide heads, 9 n blocks", {1, 1700, 16, 1, 128, 128, 32, 16, 64, 3, 256}});
