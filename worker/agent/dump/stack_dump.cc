@@ -110,7 +110,14 @@ std::string Describe(pid_t pid, const ThreadSnapshot& thread,
   }
   std::string text = Heading(thread);
   const std::vector<StackFrame> frames = (*unwinder)->Unwind(thread);
-  for (size_t i = 0; i < frames.size(); ++i) absl::StrAppend(&text, FrameLine(i, frames[i]));
+  for (size_t i = 0; i < frames.size(); ++i) {
+    if (frames[i].searched) {
+      absl::StrAppend(&text,
+                      "  (no unwind information here; its callers were searched for on the "
+                      "stack, and the first may be an earlier call)\n");
+    }
+    absl::StrAppend(&text, FrameLine(i, frames[i]));
+  }
   return text;
 }
 

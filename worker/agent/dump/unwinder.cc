@@ -6,6 +6,7 @@
 #include <elfutils/libdwfl.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +20,8 @@ namespace {
 
 constexpr size_t kMaxFrames = 128;
 constexpr size_t kMaxName = 300;
+constexpr uint64_t kSearchedBytes = 16 << 10;  // of the stack, for callers
+constexpr size_t kFewestFrames = 3;            // of a stack that was searched for
 
 std::string Demangle(const char* name) {
   int status = 0;
@@ -54,6 +57,7 @@ struct Unwinder::State {
   pid_t pid = 0;
   Dwfl* dwfl = nullptr;
   const ThreadSnapshot* current = nullptr;
+  user_regs_struct registers = {};                    // from which the current stack is walked
   std::map<uint64_t, std::vector<StackFrame>> known;  // the frames of each address looked up so far
 
   ~State() {
@@ -62,9 +66,9 @@ struct Unwinder::State {
 
   bool ReadMemory(uint64_t address, Dwarf_Word* out) const {
     const ThreadSnapshot& thread = *current;
-    if (address >= thread.stack_begin &&
-        address + sizeof *out <= thread.stack_begin + thread.stack.size()) {
-      std::memcpy(out, thread.stack.data() + (address - thread.stack_begin), sizeof *out);
+    const uint64_t at = address - thread.stack_begin;  // large where the address is before it
+    if (thread.stack.size() >= sizeof *out && at <= thread.stack.size() - sizeof *out) {
+      std::memcpy(out, thread.stack.data() + at, sizeof *out);
       return true;
     }
     const iovec local = {out, sizeof *out};
@@ -73,13 +77,33 @@ struct Unwinder::State {
   }
 
   bool SetRegisters(Dwfl_Thread* thread) const {
-    const user_regs_struct& r = current->registers;
+    const user_regs_struct& r = registers;
     // In DWARF's order for x86-64; the last one, the return address, is the program counter here.
-    const Dwarf_Word registers[17] = {r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8,
-                                      r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rip};
-    return dwfl_thread_state_registers(thread, 0, 17, registers);
+    const Dwarf_Word values[17] = {r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8,
+                                   r.r9,  r.r10, r.r11, r.r12, r.r13, r.r14, r.r15, r.rip};
+    return dwfl_thread_state_registers(thread, 0, 17, values);
   }
 
+  // The addresses of a stack, innermost first, as far as it can be unwound.
+  struct Stack {
+    std::vector<uint64_t> addresses;
+    size_t known = 0;    // so many of the first are in the program or its libraries
+    bool whole = false;  // searched for, and down to the thread's first function
+  };
+  Stack Walk(const user_regs_struct& from);
+
+  // Of the stack of a function without call frame information.
+  enum class Call { kNone, kPossible, kOther };  // the last: of another function
+  struct ReturnAddress {
+    uint64_t place, address;
+    Call call;
+  };
+  std::vector<uint64_t> SearchCallers();
+  Stack WalkFromCaller(const ReturnAddress& caller, uint64_t next);
+  bool BeginsAThread(uint64_t address);
+  Call CallBefore(uint64_t address) const;
+  bool MayBeginHere(Dwfl_Module* module, uint64_t address) const;
+  bool ReadCode(uint64_t address, uint8_t (*code)[8]) const;
   std::vector<StackFrame> Lookup(uint64_t pc);
   void AddInlined(Dwfl_Module* module, uint64_t pc, std::vector<StackFrame>* frames);
 };
@@ -124,26 +148,140 @@ Unwinder::~Unwinder() = default;
 
 std::vector<StackFrame> Unwinder::Unwind(const ThreadSnapshot& snapshot) {
   state_->current = &snapshot;
-  std::vector<uint64_t> addresses;
+  const State::Stack stack = state_->Walk(snapshot.registers);
+  std::vector<uint64_t> addresses = stack.addresses;
+  if (addresses.empty()) addresses.push_back(snapshot.registers.rip);
+  size_t searched = addresses.size();  // index of the first address that was searched for
+  if (stack.known <= 1) {
+    const std::vector<uint64_t> callers = state_->SearchCallers();
+    if (!callers.empty()) addresses.resize(searched = 1);
+    addresses.insert(addresses.end(), callers.begin(), callers.end());
+  }
+  std::vector<StackFrame> frames;
+  for (size_t i = 0; i < addresses.size(); ++i) {
+    auto [it, is_new] = state_->known.try_emplace(addresses[i]);
+    if (is_new) it->second = state_->Lookup(addresses[i]);
+    const size_t first = frames.size();
+    frames.insert(frames.end(), it->second.begin(), it->second.end());
+    if (i == searched) frames[first].searched = true;
+  }
+  return frames;
+}
+
+Unwinder::State::Stack Unwinder::State::Walk(const user_regs_struct& from) {
+  registers = from;
+  Stack stack;
   const auto collect = [](Dwfl_Frame* frame, void* arg) -> int {
-    auto* const out = static_cast<std::vector<uint64_t>*>(arg);
+    auto& addresses = *static_cast<std::vector<uint64_t>*>(arg);
     Dwarf_Addr pc = 0;
     bool is_activation = false;
     if (!dwfl_frame_pc(frame, &pc, &is_activation) || pc == 0) return DWARF_CB_ABORT;
     // A return address points behind the call, perhaps to the next line or function.
-    out->push_back(is_activation ? pc : pc - 1);
-    return out->size() < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
+    addresses.push_back(is_activation ? pc : pc - 1);
+    return addresses.size() < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
   };
-  // The result is ignored: many stacks end with an error.
-  dwfl_getthread_frames(state_->dwfl, snapshot.tid, collect, &addresses);
-  if (addresses.empty()) addresses.push_back(snapshot.registers.rip);
-  std::vector<StackFrame> frames;
-  for (const uint64_t address : addresses) {
-    auto [it, is_new] = state_->known.try_emplace(address);
-    if (is_new) it->second = state_->Lookup(address);
-    frames.insert(frames.end(), it->second.begin(), it->second.end());
+  // The result says little: many good stacks end with an error, and some broken ones without.
+  dwfl_getthread_frames(dwfl, current->tid, collect, &stack.addresses);
+  const auto unknown = std::ranges::find_if(
+      stack.addresses, [this](uint64_t pc) { return dwfl_addrmodule(dwfl, pc) == nullptr; });
+  stack.known = static_cast<size_t>(unknown - stack.addresses.begin());
+  return stack;
+}
+
+// The callers of the function at the program counter, on a stack that reaches the beginning of the
+// thread if there is one. Empty when none are found.
+std::vector<uint64_t> Unwinder::State::SearchCallers() {
+  std::vector<ReturnAddress> found;
+  const uint64_t begin = (current->registers.rsp + 7) & ~uint64_t{7};
+  for (uint64_t at = begin; at < begin + kSearchedBytes; at += sizeof(Dwarf_Word)) {
+    Dwarf_Word word = 0;
+    if (!ReadMemory(at, &word)) break;
+    const Call call = CallBefore(word);
+    if (call != Call::kNone) found.push_back({at, word, call});
   }
-  return frames;
+  Stack longest;
+  // A tail call may hide who called, so calls to other functions come last.
+  for (const bool to_others : {false, true}) {
+    for (size_t i = 0; i < found.size(); ++i) {
+      if ((found[i].call == Call::kOther) != to_others) continue;
+      Stack stack = WalkFromCaller(found[i], i + 1 < found.size() ? found[i + 1].place : 0);
+      if (stack.whole) return stack.addresses;
+      if (stack.addresses.size() > longest.addresses.size()) longest = std::move(stack);
+    }
+  }
+  return longest.addresses;
+}
+
+// The stack from a caller on; empty when it is short. The function at the program counter may have
+// changed rbp. If the caller needs it, as frame pointer, it is the address below that of the
+// caller's own return address, `next`.
+Unwinder::State::Stack Unwinder::State::WalkFromCaller(const ReturnAddress& caller, uint64_t next) {
+  user_regs_struct from = current->registers;
+  from.rip = caller.address;
+  from.rsp = caller.place + sizeof(Dwarf_Word);
+  Stack longest;
+  for (const uint64_t rbp :
+       {static_cast<uint64_t>(from.rbp), static_cast<uint64_t>(next - sizeof(Dwarf_Word))}) {
+    from.rbp = rbp;
+    Stack stack = Walk(from);
+    if (stack.known < kFewestFrames) continue;
+    stack.addresses.resize(stack.known);
+    --stack.addresses[0];  // into the call
+    stack.whole = BeginsAThread(stack.addresses.back());
+    if (stack.whole) return stack;
+    if (stack.known > longest.known) longest = std::move(stack);
+  }
+  return longest;
+}
+
+// Whether threads begin in the function: the program's own, or the C library's, which has no name.
+bool Unwinder::State::BeginsAThread(uint64_t address) {
+  const StackFrame frame = Lookup(address).back();
+  return frame.function == "_start" || frame.module.starts_with("libc.so");
+}
+
+// What the instruction before this address calls, if it is a call (Intel's manual, volume 2, CALL).
+Unwinder::State::Call Unwinder::State::CallBefore(uint64_t address) const {
+  Dwfl_Module* const module = dwfl_addrmodule(dwfl, address);
+  uint8_t code[8] = {};  // before the address
+  if (module == nullptr || !ReadCode(address - sizeof code, &code)) return Call::kNone;
+  if (code[3] == 0xe8) {  // by distance
+    int32_t distance = 0;
+    std::memcpy(&distance, &code[4], sizeof distance);
+    return MayBeginHere(module, address + static_cast<int64_t>(distance)) ? Call::kPossible
+                                                                          : Call::kOther;
+  }
+  // Through a register or memory: the operand takes 1, 2 or 3 bytes, or 5 or 6 with a distance.
+  for (const size_t operand : {1, 2, 3, 5, 6}) {
+    const size_t at = sizeof code - 1 - operand;
+    if (code[at] == 0xff && (code[at + 1] >> 3 & 7) == 2) return Call::kPossible;
+  }
+  return Call::kNone;
+}
+
+// Whether the function at the program counter begins at this address of the module, or an entry of
+// the module's linkage table, which may lead to any function.
+bool Unwinder::State::MayBeginHere(Dwfl_Module* module, uint64_t address) const {
+  uint8_t code[8] = {};
+  if (!ReadCode(address, &code)) return false;
+  static constexpr uint8_t kJump[] = {0xff, 0x25};  // to where a word in memory says
+  if (std::search(std::begin(code), std::end(code), std::begin(kJump), std::end(kJump)) !=
+      std::end(code)) {
+    return true;
+  }
+  const uint64_t pc = current->registers.rip;
+  if (dwfl_addrmodule(dwfl, pc) != module) return false;
+  GElf_Off offset = 0;
+  GElf_Sym symbol = {};
+  const char* const name =
+      dwfl_module_addrinfo(module, pc, &offset, &symbol, nullptr, nullptr, nullptr);
+  return name == nullptr || pc - offset == address;
+}
+
+bool Unwinder::State::ReadCode(uint64_t address, uint8_t (*code)[8]) const {
+  const iovec local = {*code, sizeof *code};
+  const iovec remote = {reinterpret_cast<void*>(address), sizeof *code};
+  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof *code;
 }
 
 std::vector<StackFrame> Unwinder::State::Lookup(uint64_t pc) {

@@ -1,6 +1,11 @@
 // Unwinds copied stacks and names their frames, with the call frame information in the files of the
 // program and its libraries. The process itself is not stopped again. Of each module on a stack
 // only the symbols and the line table are read.
+//
+// Functions written in assembly may have no such information, or a wrong one, such as OpenBLAS's
+// matrix products. Where a thread is in one, its callers are searched for on the stack: the first
+// word that is a return address from which the rest of the stack can be unwound. It may be left
+// over from an earlier call, so the dump says that it was searched for.
 #pragma once
 
 #include <sys/types.h>
@@ -18,10 +23,11 @@ namespace nsa::agent {
 // One function of a stack. Several share an address where calls were inlined.
 struct StackFrame {
   uint64_t address = 0;
-  bool inlined = false;  // into the next frame of the list
-  std::string function;  // demangled; empty when unknown
-  std::string source;    // "worker/train/step/trainer.cc:120"; empty when unknown
-  std::string module;    // file name of the program or library; empty outside of both
+  bool inlined = false;   // into the next frame of the list
+  bool searched = false;  // found on the stack, as the caller of the frame before
+  std::string function;   // demangled; empty when unknown
+  std::string source;     // "worker/train/step/trainer.cc:120"; empty when unknown
+  std::string module;     // file name of the program or library; empty outside of both
 };
 
 // Not thread-safe.
@@ -32,7 +38,8 @@ class Unwinder {
   ~Unwinder();
 
   // Frames of the stack, innermost first, at most 128 addresses; functions inlined at one of them
-  // are added. When the stack cannot be unwound, only the frame of the program counter.
+  // are added. When the stack cannot be unwound and no callers are found on it, only the frame of
+  // the program counter.
   std::vector<StackFrame> Unwind(const ThreadSnapshot& snapshot);
 
  private:
