@@ -71,9 +71,12 @@ struct Unwinder::State {
       std::memcpy(out, thread.stack.data() + at, sizeof *out);
       return true;
     }
-    const iovec local = {out, sizeof *out};
-    const iovec remote = {reinterpret_cast<void*>(address), sizeof *out};
-    return process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof *out;
+    return ReadProcess(address, out, sizeof *out);
+  }
+  bool ReadProcess(uint64_t address, void* out, size_t bytes) const {
+    const iovec local = {out, bytes};
+    const iovec remote = {reinterpret_cast<void*>(address), bytes};
+    return process_vm_readv(pid, &local, 1, &remote, 1, 0) == static_cast<ssize_t>(bytes);
   }
 
   bool SetRegisters(Dwfl_Thread* thread) const {
@@ -103,7 +106,8 @@ struct Unwinder::State {
   bool BeginsAThread(uint64_t address);
   Call CallBefore(uint64_t address) const;
   bool MayBeginHere(Dwfl_Module* module, uint64_t address) const;
-  bool ReadCode(uint64_t address, uint8_t (*code)[8]) const;
+
+  const std::vector<StackFrame>& FramesAt(uint64_t pc);
   std::vector<StackFrame> Lookup(uint64_t pc);
   void AddInlined(Dwfl_Module* module, uint64_t pc, std::vector<StackFrame>* frames);
 };
@@ -159,10 +163,9 @@ std::vector<StackFrame> Unwinder::Unwind(const ThreadSnapshot& snapshot) {
   }
   std::vector<StackFrame> frames;
   for (size_t i = 0; i < addresses.size(); ++i) {
-    auto [it, is_new] = state_->known.try_emplace(addresses[i]);
-    if (is_new) it->second = state_->Lookup(addresses[i]);
+    const std::vector<StackFrame>& at = state_->FramesAt(addresses[i]);
     const size_t first = frames.size();
-    frames.insert(frames.end(), it->second.begin(), it->second.end());
+    frames.insert(frames.end(), at.begin(), at.end());
     if (i == searched) frames[first].searched = true;
   }
   return frames;
@@ -236,7 +239,7 @@ Unwinder::State::Stack Unwinder::State::WalkFromCaller(const ReturnAddress& call
 
 // Whether threads begin in the function: the program's own, or the C library's, which has no name.
 bool Unwinder::State::BeginsAThread(uint64_t address) {
-  const StackFrame frame = Lookup(address).back();
+  const StackFrame& frame = FramesAt(address).back();
   return frame.function == "_start" || frame.module.starts_with("libc.so");
 }
 
@@ -244,7 +247,8 @@ bool Unwinder::State::BeginsAThread(uint64_t address) {
 Unwinder::State::Call Unwinder::State::CallBefore(uint64_t address) const {
   Dwfl_Module* const module = dwfl_addrmodule(dwfl, address);
   uint8_t code[8] = {};  // before the address
-  if (module == nullptr || !ReadCode(address - sizeof code, &code)) return Call::kNone;
+  if (module == nullptr || !ReadProcess(address - sizeof code, code, sizeof code))
+    return Call::kNone;
   if (code[3] == 0xe8) {  // by distance
     int32_t distance = 0;
     std::memcpy(&distance, &code[4], sizeof distance);
@@ -263,7 +267,7 @@ Unwinder::State::Call Unwinder::State::CallBefore(uint64_t address) const {
 // the module's linkage table, which may lead to any function.
 bool Unwinder::State::MayBeginHere(Dwfl_Module* module, uint64_t address) const {
   uint8_t code[8] = {};
-  if (!ReadCode(address, &code)) return false;
+  if (!ReadProcess(address, code, sizeof code)) return false;
   static constexpr uint8_t kJump[] = {0xff, 0x25};  // to where a word in memory says
   if (std::search(std::begin(code), std::end(code), std::begin(kJump), std::end(kJump)) !=
       std::end(code)) {
@@ -278,10 +282,10 @@ bool Unwinder::State::MayBeginHere(Dwfl_Module* module, uint64_t address) const 
   return name == nullptr || pc - offset == address;
 }
 
-bool Unwinder::State::ReadCode(uint64_t address, uint8_t (*code)[8]) const {
-  const iovec local = {*code, sizeof *code};
-  const iovec remote = {reinterpret_cast<void*>(address), sizeof *code};
-  return process_vm_readv(pid, &local, 1, &remote, 1, 0) == sizeof *code;
+const std::vector<StackFrame>& Unwinder::State::FramesAt(uint64_t pc) {
+  auto [it, is_new] = known.try_emplace(pc);
+  if (is_new) it->second = Lookup(pc);
+  return it->second;
 }
 
 std::vector<StackFrame> Unwinder::State::Lookup(uint64_t pc) {
