@@ -173,11 +173,13 @@ TEST(WorkerProgram, Sigusr1WritesTheStacksToTheLogAndTheRunGoesOn) {
 TEST(WorkerProgram, Sigusr1IsHarmlessFromTheFirstMomentOn) {
   for (int after_us : {2'000, 5'000, 10'000, 20'000, 40'000, 80'000}) {
     const TempDir dir;
-    WriteJob(dir, 3);
+    WriteJob(dir, 1000000);
     Worker worker(dir, absl::StrCat("worker-", after_us), {"--job", "job.yaml", "--threads", "1"});
     absl::SleepFor(absl::Microseconds(after_us));
     worker.WaitUntilBlocked(SIGUSR1);
     worker.Signal(SIGUSR1);
+    worker.WaitFor("step 3/");
+    worker.Signal(SIGTERM);
     EXPECT_EQ(worker.Wait().code, 0) << after_us << ": " << worker.output();
   }
 }

@@ -25,7 +25,7 @@ constexpr absl::Duration kPeerCheck = absl::Milliseconds(2);  // between checks 
 constexpr absl::Duration kPatience = absl::Seconds(5);        // for the library's shutdown calls
 // How long to look for a lost peer after an error of the GPU: a peer's death can show as such an
 // error before its connection is closed.
-constexpr absl::Duration kAfterError = absl::Milliseconds(500);
+constexpr absl::Duration kAfterError = absl::Seconds(2);
 
 std::string InSeconds(absl::Duration duration) {
   return absl::StrFormat("%.0f s", absl::ToDoubleSeconds(duration));

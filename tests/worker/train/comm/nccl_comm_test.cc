@@ -367,16 +367,17 @@ TEST_F(NcclCommTest, ReturnsWhatNcclRefusesAndWhatTheGpuReports) {
 // cause.
 TEST_F(NcclCommTest, BlamesThePeerForAnErrorThatItsEndHasCaused) {
   absl::Status survivor;
-  std::latch connected(2);
+  std::latch connected(2), failed(1);
   RunRanks(2, [&](Comm* host) {
     auto comm = NcclComm::Connect(Options(host));
     connected.arrive_and_wait();
     ASSERT_TRUE(comm.ok()) << comm.status();
     if (host->rank() == 1) {
-      absl::SleepFor(absl::Milliseconds(100));
+      failed.wait();
       return;
     }
-    survivor = (*comm)->WaitFor("gradients", []() -> absl::StatusOr<bool> {
+    survivor = (*comm)->WaitFor("gradients", [&]() -> absl::StatusOr<bool> {
+      failed.count_down();
       return absl::InternalError("cudaEventQuery: cudaErrorIllegalAddress");
     });
   });

@@ -1,6 +1,7 @@
 // What a web server may do wrong, and what the user then sees.
 #include "worker/train/data/remote/fetch.h"
 
+#include <algorithm>
 #include <string>
 
 #include "common/base/clock.h"
@@ -66,22 +67,24 @@ TEST(Fetch, AConnectionThatClosesIsTriedAgain) {
 TEST(Fetch, AServerThatNeverWorksIsGivenUpOnWithItsLastWords) {
   DataServer server([](const Request&) { return Reply{.status = 500}; });
   RemoteOptions options = QuickOptions();
-  options.patience = absl::Milliseconds(500);
+  options.patience = absl::Seconds(3);
   const auto read = ReadFrom(server, options);
   EXPECT_THAT(read, StatusIs(absl::StatusCode::kDeadlineExceeded,
                              AllOf(HasSubstr("/a.txt: no byte for "),
-                                   HasSubstr("data.loader_timeout_seconds allows 0.5 s"),
+                                   HasSubstr("data.loader_timeout_seconds allows 3.0 s"),
                                    HasSubstr("the last one: HTTP 500"))));
   EXPECT_EQ(ReasonOf(read.status()), Reason::kDataStalled);
   EXPECT_GE(server.seen().size(), 2u);
 }
 
 TEST(Fetch, NobodyListensIsGivenUpOn) {
-  std::string url;
-  {
-    DataServer server([](const Request&) { return Reply{}; });
-    url = server.url("/a.txt");
-  }
+  const Fd bound(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));  // nobody else gets its port
+  sockaddr_in address{.sin_family = AF_INET};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  ASSERT_EQ(bind(bound.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
+  ASSERT_EQ(getsockname(bound.get(), reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const std::string url = absl::StrCat("http://127.0.0.1:", ntohs(address.sin_port), "/a.txt");
   RemoteOptions options = QuickOptions();
   options.patience = absl::Milliseconds(100);
   EXPECT_THAT(
@@ -124,7 +127,7 @@ TEST(Fetch, A429WithoutRetryAfterIsTriedSoon) {
     return DataServer::Serve(request, kContent);
   });
   EXPECT_EQ(*ReadFrom(server), kContent);
-  EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(1));
+  EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(20));
 }
 
 TEST(Fetch, ARetryAfterBeyondOurPatienceEndsAtOnce) {
@@ -134,7 +137,8 @@ TEST(Fetch, ARetryAfterBeyondOurPatienceEndsAtOnce) {
   const absl::Duration begin = RealClock().Monotonic();
   ExpectError(server, absl::StatusCode::kDeadlineExceeded,
               "HTTP 429, and the server asks to wait 3600 s");
-  EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(1));
+  EXPECT_LT(RealClock().Monotonic() - begin, absl::Minutes(1));
+  EXPECT_EQ(server.seen().size(), 1u);
 }
 
 // Every answer has half of what it promises; each half is kept.
@@ -164,15 +168,18 @@ TEST(Fetch, AnAnswerThatIsAlwaysTruncatedToNothingIsAnError) {
 TEST(Fetch, AServerThatStallsIsAskedAgain) {
   DataServer server([](const Request& request) {
     Reply reply = DataServer::Serve(request, kContent);
-    if (request.number == 2) reply.stall = absl::Seconds(30);
+    if (request.number == 2) reply.stall = absl::Minutes(10);
     return reply;
   });
   RemoteOptions options = QuickOptions();
-  options.patience = absl::Seconds(20);
+  options.stall = absl::Milliseconds(500);
   const absl::Duration begin = RealClock().Monotonic();
   EXPECT_EQ(*ReadFrom(server, options), kContent);
-  EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(15));
-  EXPECT_EQ(server.seen()[2].header("range"), "bytes=500-999") << "the first half had arrived";
+  EXPECT_LT(RealClock().Monotonic() - begin, absl::Minutes(1));
+  const auto asks_for_the_rest = [](const Request& request) {
+    return request.header("range") == "bytes=500-999";
+  };
+  EXPECT_TRUE(std::ranges::any_of(server.seen(), asks_for_the_rest)) << "half had arrived";
 }
 
 TEST(Fetch, AnAnswerLongerThanItsRangeIsRefused) {
@@ -310,7 +317,7 @@ TEST(Fetch, ReadingEndsSoonWhenNobodyWaits) {
   const absl::Duration begin = RealClock().Monotonic();
   EXPECT_THAT(DataFile::Open(server.url("/a.txt"), &progress),
               StatusIs(absl::StatusCode::kCancelled));
-  EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(5));
+  EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(25)) << "the pause is at least 30 s";
   waiter.join();
 }
 
