@@ -1,5 +1,6 @@
 #include "client/connect/client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -20,6 +21,18 @@ namespace nsa::client {
 namespace {
 
 using google::protobuf::MessageLite;
+
+// The least time for an attempt to connect.
+constexpr absl::Duration kAttempt = absl::Seconds(20);
+
+// An attempt lasts longer than a call with the deadline `timeout`: a coordinator that accepts the
+// connection and is silent is said not to answer in that time, and not to be unreachable.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const Endpoint& endpoint,
+                                                       std::optional<absl::Duration> timeout) {
+  // gRPC counts milliseconds in an int.
+  const absl::Duration longest = std::min(timeout.value_or(kCallTimeout), absl::Hours(24));
+  return OpenChannel(endpoint.address, endpoint.tls, std::max(kAttempt, 2 * longest));
+}
 
 bool UsesTls(const Endpoint& endpoint) { return endpoint.tls.ByteSizeLong() > 0; }
 
@@ -44,7 +57,7 @@ absl::StatusOr<std::string> MethodOf(const google::protobuf::Message& request,
 absl::StatusOr<std::unique_ptr<Client>> Client::Open(const Endpoint& endpoint,
                                                      std::optional<absl::Duration> timeout,
                                                      Interrupt* interrupt) {
-  NSA_ASSIGN_OR_RETURN(auto channel, OpenChannel(endpoint.address, endpoint.tls));
+  NSA_ASSIGN_OR_RETURN(auto channel, Connect(endpoint, timeout));
   return std::unique_ptr<Client>(new Client(endpoint, timeout, interrupt, std::move(channel)));
 }
 
@@ -59,7 +72,7 @@ Client::~Client() = default;
 
 void Client::RenewIfLost(const grpc::Status& status) {
   if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return;
-  auto fresh = OpenChannel(endpoint_.address, endpoint_.tls);
+  auto fresh = Connect(endpoint_, timeout_);
   if (!fresh.ok()) return;  // The certificates were good a moment ago: the next call tries again.
   const MutexLock lock(&mutex_);
   channel_ = *std::move(fresh);

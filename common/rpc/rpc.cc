@@ -193,7 +193,8 @@ bool IsLoopback(const std::string& address) {
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address,
-                                                           const v1::TlsConfig& tls) {
+                                                           const v1::TlsConfig& tls,
+                                                           absl::Duration attempt) {
   NSA_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::ChannelCredentials> credentials,
                        Credentials(tls));
   grpc::ChannelArguments arguments;
@@ -206,7 +207,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& ad
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 200);
   // The time that an attempt to connect may take, whatever its name says: over a long line TLS
   // needs several round trips, and a busy coordinator some time to answer.
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5'000);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+                   static_cast<int>(absl::ToInt64Milliseconds(attempt)));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2'000);
   // A second channel to the same address gets a connection of its own: it is opened when the first
   // has failed.

@@ -47,9 +47,11 @@ bool IsLoopback(const std::string& address);
 
 // A channel with our keepalive (a ping every 60 s, timeout 20 s), message limits (receive 16 MiB,
 // send 4 MiB) and retry policy. It uses TLS if `tls` is not empty. It shares no connection with
-// another channel.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& address,
-                                                           const v1::TlsConfig& tls);
+// another channel. An attempt to connect is given up after `attempt`; calls then end as
+// Unavailable.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
+    const std::string& address, const v1::TlsConfig& tls,
+    absl::Duration attempt = absl::Seconds(5));
 
 // A context with a deadline (none for InfiniteDuration) and, if `token` is not empty, the bearer
 // token. When the wall clock is set back, the deadline may pass unnoticed: see call_watch.h.

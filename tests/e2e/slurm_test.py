@@ -55,7 +55,7 @@ class Service:
         self.bin, self.folder, self.cluster = bin_dir, folder, cluster
         self.shared = folder / "shared"
         self.ports = HeldPorts()
-        self.environment = {**cluster.environment, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "OMP_NUM_THREADS": "1"}
+        self.environment = {**cluster.environment, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s", "OMP_NUM_THREADS": "1"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
             self.environment.pop(name, None)
         programs = folder / "bin"

@@ -53,7 +53,7 @@ class Cluster:
 
     def __init__(self, bin_dir, folder, hosts, own):
         self.bin, self.folder, self.hosts, self.own = bin_dir, folder, hosts, own
-        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "OMP_NUM_THREADS": "1"}
+        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s", "OMP_NUM_THREADS": "1"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
             self.environment.pop(name, None)
         self.processes = []

@@ -14,7 +14,7 @@ class Service:
         """The coordinator, with these further arguments, starts the agent. With `agent_environment`, the test starts an agent that also passes these
         variables on to its workers."""
         self.bin = pathlib.Path(bin_dir).resolve()
-        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null"}
+        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
             self.environment.pop(name, None)
         self.log = folder / "coordinator.log"
@@ -31,7 +31,7 @@ class Service:
             (folder / "agent.yaml").write_text(f"pass_environment: [{', '.join(agent_environment)}]\n")
             self.agent_environment = agent_environment
             self.start_agent()
-        self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 20, "an agent in nsactl nodes")
+        self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 120, "an agent in nsactl nodes")
 
     def start(self):
         with open(self.log, "ab") as log:
@@ -51,7 +51,7 @@ class Service:
         self.process.kill()
         self.process.wait(30)
         self.start()
-        self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 20, "an agent in nsactl nodes")
+        self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 120, "an agent in nsactl nodes")
 
     def wait_until(self, condition, seconds, what):
         """Waits until the condition is true; returns its value."""

@@ -97,7 +97,7 @@ class Service:
         self.ports = HeldPorts(2)
         self.port, self.http = self.ports.first, self.ports.first + 1
         self.link = Link(self.port)
-        self.environment = {**os.environ, "NSA_STATE_DIR": str(self.state), "NSACTL_CONFIG": "/dev/null"}
+        self.environment = {**os.environ, "NSA_STATE_DIR": str(self.state), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s"}
         for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
             self.environment.pop(name, None)
         self.shift = folder / "clock"
