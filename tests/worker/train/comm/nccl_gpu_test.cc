@@ -79,8 +79,11 @@ std::vector<Ended> RunRanks(const std::string& mode, int world, const TempDir& d
                   (dir / (mode + ".meet")).string(), (dir / absl::StrCat(mode, rank)).string()},
          .environment = environment,
          .output = dir / absl::StrCat(mode, ".log")});
-    EXPECT_TRUE(child.ok()) << child.status();
-    if (child.ok()) ranks.push_back(*child);
+    if (!child.ok()) {
+      ADD_FAILURE() << child.status();
+      return std::vector<Ended>(static_cast<size_t>(world));
+    }
+    ranks.push_back(*child);
   }
   std::vector<Ended> ends(ranks.size());
   const absl::Time began = absl::Now();
