@@ -107,7 +107,7 @@ absl::StatusOr<ExitCode> WaitUntilEmpty(Session& session, Client* client, v1::No
   bool lost = false;
   while (true) {
     const absl::StatusOr<std::string> over = LookOnce(client, name, &moves, &node);
-    if (!over.ok() && !absl::IsUnavailable(over.status())) return over.status();
+    if (!over.ok() && !NoAnswer(over.status())) return over.status();
     if (!over.ok() && !lost) {
       session.Note("nsactl: connection to the coordinator lost; waiting for it (Ctrl-C leaves)");
     }

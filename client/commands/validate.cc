@@ -32,9 +32,9 @@ absl::StatusOr<v1::PreflightReport> CheckThere(Session& session, const v1::JobSp
   *request.mutable_spec() = spec;
   request.set_validate_only(true);
   absl::StatusOr<v1::SubmitJobResponse> response = client->Call<v1::SubmitJobResponse>(request);
-  if (absl::IsUnavailable(response.status())) {
-    return absl::UnavailableError(
-        absl::StrCat(response.status().message(), "; --offline checks without one"));
+  if (NoAnswer(response.status())) {
+    return WithMessage(response.status(),
+                       absl::StrCat(response.status().message(), "; --offline checks without one"));
   }
   NSA_RETURN_IF_ERROR(response.status());
   return std::move(*response->mutable_report());

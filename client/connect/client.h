@@ -39,6 +39,11 @@ constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 constexpr absl::Duration kDumpTimeout = absl::Seconds(60);    // stacks of a job with many ranks
 constexpr absl::Duration kVerifyTimeout = absl::Minutes(30);  // hashes of many GiB
 
+// True when the coordinator could not be reached or did not answer in time: it may later.
+inline bool NoAnswer(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
 struct CallOptions {
   absl::Duration timeout = kCallTimeout;
   ErrorDetails* details = nullptr;  // receives the details of an error

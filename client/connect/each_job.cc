@@ -1,13 +1,13 @@
 #include "client/connect/each_job.h"
 
 #include "absl/strings/str_cat.h"
+#include "client/connect/client.h"
 
 namespace nsa::client {
 namespace {
 
 bool ConcernsEveryJob(const absl::Status& status) {
-  return absl::IsCancelled(status) || absl::IsUnavailable(status) ||
-         absl::IsUnauthenticated(status);
+  return absl::IsCancelled(status) || NoAnswer(status) || absl::IsUnauthenticated(status);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ absl::Status Follow(Session& session, const std::string& id,
       if (job.ok() && HasEnded(*job)) return absl::OkStatus();
       status = job.status();
     }
-    if (!status.ok() && !absl::IsUnavailable(status)) return status;
+    if (!status.ok() && !NoAnswer(status)) return status;
     if (!status.ok() && !lost) {
       session.Note("nsactl: connection to the coordinator lost; waiting for it (Ctrl-C leaves)");
     } else if (status.ok()) {

@@ -77,6 +77,7 @@ TEST_F(CommandsTest, FollowedLogsContinueWhereTheConnectionBroke) {
   }
   const grpc::Status broken(grpc::StatusCode::UNAVAILABLE, "Socket closed");
   state().failures["StreamLogs"] = {broken, broken};
+  state().failures["GetVersion"] = {grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "it hangs")};
   const Ran ran = Run({"logs", "demo", "-f"});
   EXPECT_EQ(ran.code, ExitCode::kOk);
   EXPECT_EQ(ran.out, "line 1\nline 2\nline 3\n");

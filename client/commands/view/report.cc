@@ -25,8 +25,7 @@ struct ReportFlags {
 // True for an answer that a report can do without: an older coordinator lacks the method, the
 // token may not call it, a folder cannot be read.
 bool MayLack(const absl::Status& status) {
-  return !absl::IsCancelled(status) && !absl::IsUnavailable(status) &&
-         !absl::IsUnauthenticated(status);
+  return !absl::IsCancelled(status) && !NoAnswer(status) && !absl::IsUnauthenticated(status);
 }
 
 absl::Status ReadEvents(Client* client, Report* report) {

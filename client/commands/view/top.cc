@@ -67,7 +67,7 @@ absl::StatusOr<ExitCode> Live(Session& session, Client* client, const v1::ListJo
     if (!session.interrupt().SleepFor(kRefresh)) return ExitCode::kInterrupted;
     const absl::Status status = Read(client, wanted, &state);
     if (absl::IsCancelled(status)) return ExitCode::kInterrupted;
-    state.connected = !absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status);
+    state.connected = !NoAnswer(status);
     if (state.connected) NSA_RETURN_IF_ERROR(status);
   }
 }
