@@ -206,6 +206,13 @@ int Main(int argc, char** argv) {
   step->add_option("--recompute", step_options.recompute,
                    "what backward recomputes; default: as the worker decides")
       ->transform(CLI::CheckedTransformer(RecomputesByName()));
+  CLI::Option* const checkpoint =
+      step->add_option("--checkpoint", step_options.checkpoint,
+                       "weights of a trained model instead of random ones; needs --text");
+  CLI::Option* const text = step->add_option("--text", step_options.text,
+                                             "file whose tokens are read instead of random ones");
+  checkpoint->needs(text);
+  text->needs(checkpoint);
   step->add_option("--steps", step_options.steps, "timed steps, of which the median counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "common/job/load.h"
 #include "common/run/status_page.h"
 #include "worker/bench/dense.h"
+#include "worker/bench/start.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/gpu_step.h"
 #include "worker/train/model/model_config.h"
@@ -34,7 +34,7 @@ struct Bench {
   explicit Bench(const v1::JobSpec& job) : spec(job), layout(job) {}
   Bench(const Bench&) = delete;  // arenas point at the layout
 
-  absl::Status Make(std::optional<Recompute> recompute);
+  absl::Status Make(const StepOptions& options);
   absl::Status Load();
   enum class Kind { kAsTrained, kInOrder, kTimed };
   absl::StatusOr<std::unique_ptr<train::GpuStep>> MakeStep(Kind kind);
@@ -44,9 +44,11 @@ struct Bench {
   std::unique_ptr<nsa::train::Gpu> gpu;
   std::unique_ptr<train::ModelState> state;
   StatusPage page;
+  Start start;
+  size_t next_token = 0;  // of start.tokens
 };
 
-absl::Status Bench::Make(std::optional<Recompute> recompute) {
+absl::Status Bench::Make(const StepOptions& options) {
   NSA_ASSIGN_OR_RETURN(gpu, nsa::train::Gpu::Open());
   train::ModelConfig config = train::ModelConfigOf(spec);
   config.attention.dtype = DType::kBf16;
@@ -54,10 +56,13 @@ absl::Status Bench::Make(std::optional<Recompute> recompute) {
   NSA_RETURN_IF_ERROR(
       gpu->Plan(train::Optimizer::Products(spec.train(), layout, train::Slice{0, layout.size()})));
   NSA_ASSIGN_OR_RETURN(state, train::ModelState::Create(spec, &layout, Backend::kCuda, 1, 0,
-                                                        /*group=*/nullptr, recompute));
-  train::Arena host(&layout);
-  train::Initialize(spec.train().seed(), &host);
-  return train::CopyArena(gpu->exec(), host, &state->parameters);
+                                                        /*group=*/nullptr, options.recompute));
+  if (options.checkpoint.empty()) {
+    start = RandomStart(spec, &layout);
+  } else {
+    NSA_ASSIGN_OR_RETURN(start, TrainedStart(spec, &layout, options.checkpoint, options.text));
+  }
+  return train::CopyArena(gpu->exec(), start.weights, &state->parameters);
 }
 
 absl::StatusOr<std::unique_ptr<train::GpuStep>> Bench::MakeStep(Kind kind) {
@@ -72,15 +77,17 @@ absl::StatusOr<std::unique_ptr<train::GpuStep>> Bench::MakeStep(Kind kind) {
        .time_kernels = kind == Kind::kTimed});
 }
 
-// Loads new random tokens into every pass: in training, too, they are copied in every step.
+// Loads the next tokens into every pass: in training, too, they are copied in every step.
 absl::Status Bench::Load() {
-  std::mt19937 random(7);
   const Passes passes = PassesOf(spec);
   const auto rows =
       static_cast<size_t>(passes.sequences) * static_cast<size_t>(spec.train().seq_len());
   std::vector<int32_t> tokens(rows + 1);
   for (int32_t pass = 0; pass < passes.count; ++pass) {
-    for (int32_t& token : tokens) token = static_cast<int32_t>(random() % VocabOf(spec));
+    for (int32_t& token : tokens) {
+      token = start.tokens[next_token];
+      next_token = (next_token + 1) % start.tokens.size();
+    }
     const std::span<const int32_t> all(tokens);
     NSA_RETURN_IF_ERROR(state->model->Load(gpu->exec(), pass,
                                            {.tokens = all.first(rows), .targets = all.last(rows)}));
@@ -143,6 +150,7 @@ void PrintSpeed(const Bench& bench, const train::GpuStep& step, const Timed& tim
                spec.name(), spec.train().batch_size(), spec.train().accumulate_grad_batches(),
                spec.train().seq_len(), passes.sequences, passes.count, bench.layout.count(),
                RecomputeName(bench.state->recompute));
+  absl::PrintF("%s\n", bench.start.origin);
   absl::PrintF(
       "%.0f tok/s, %.3f ms a step (forward %.3f, backward %.3f, optimizer %.3f), %.1f TFLOP/s = "
       "%.1f %% of the matrix ceiling\n",
@@ -173,7 +181,7 @@ absl::Status PrintKernelsOf(Bench* bench, const Timed& timed, int steps) {
 absl::StatusOr<Timed> TimeJob(const v1::JobSpec& spec, const StepOptions& options,
                               const Ceilings& ceilings, bool kernels) {
   Bench bench(spec);
-  NSA_RETURN_IF_ERROR(bench.Make(options.recompute));
+  NSA_RETURN_IF_ERROR(bench.Make(options));
   NSA_ASSIGN_OR_RETURN(auto step, bench.MakeStep(Bench::Kind::kAsTrained));
   NSA_ASSIGN_OR_RETURN(Timed timed, Time(&bench, step.get(), options.steps));
   PrintSpeed(bench, *step, timed, ceilings);
@@ -188,8 +196,10 @@ absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings) {
   NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, LoadSpec(options.job));
   NSA_ASSIGN_OR_RETURN(const Timed timed, TimeJob(spec, options, ceilings, options.kernels));
   if (!options.vs_dense) return absl::OkStatus();
+  StepOptions random = options;
+  random.checkpoint.clear();
   NSA_ASSIGN_OR_RETURN(const Timed dense,
-                       TimeJob(Dense(spec, spec.train().seq_len()), options, ceilings, false));
+                       TimeJob(Dense(spec, spec.train().seq_len()), random, ceilings, false));
   absl::PrintF("%.3f times the speed of dense attention\n", dense.seconds / timed.seconds);
   return absl::OkStatus();
 }

@@ -1,5 +1,5 @@
-// Times whole training steps of a job file on this machine's GPU, without data files, checkpoints
-// or the service: tokens per second, time per kernel, share of the GPU's matrix product speed.
+// Times whole training steps of a job file on this machine's GPU, without its data files or the
+// service: tokens per second, time per kernel, share of the GPU's matrix product speed.
 #pragma once
 
 #include <optional>
@@ -18,11 +18,16 @@ struct StepOptions {
   // What backward recomputes; default: what RecomputeOf() says for the GPU's free memory.
   std::optional<Recompute> recompute = {};
 
+  // A checkpoint and a text file: see TrainedStart() (start.h). Both or none: RandomStart().
+  std::string checkpoint;
+  std::string text;
+
   bool kernels = true;    // also print the time of each kernel family
   bool vs_dense = false;  // then time the same model with dense attention: a window of S tokens
 };
 
-// Prints the result. Tokens are random.
+// Prints the result. Dense attention, which chooses no blocks, always has random weights and
+// tokens.
 absl::Status RunStep(const StepOptions& options, const Ceilings& ceilings);
 
 }  // namespace nsa::bench
