@@ -25,7 +25,7 @@ class Prometheus:
     def get(self, path, **parameters):
         query = urllib.parse.urlencode(parameters)
         try:
-            with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{query}", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{query}", timeout=60) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise ValueError(json.load(error)["error"]) from error

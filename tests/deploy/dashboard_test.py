@@ -106,7 +106,7 @@ def main():
                     finally:
                         service.ctl("stop", "scraped", "--now")
                         watcher.wait(30)
-                service.wait_until(lambda: not service.processes("nsa-worker"), 30, "the workers' end")
+                service.wait_until(lambda: not service.processes("nsa-worker"), 120, "the workers' end")
     print(f"{sum('targets' in panel for panel in board['panels'])} panels have data, or may be empty without a GPU")
     return 0
 

@@ -62,7 +62,7 @@ def main():
 
             text = service.wait_until(scrape_with_everything, 60, f"a scrape with {NEEDED}")
             service.ctl("stop", "scraped", "--now", check=True)
-            service.wait_until(lambda: not service.processes("nsa-worker"), 30, "the workers' end")
+            service.wait_until(lambda: not service.processes("nsa-worker"), 120, "the workers' end")
             watcher.wait(30)
         scrape = folder / "scrape.prom"
         scrape.write_text(text)

@@ -44,7 +44,7 @@ def train(service, folder, name):
 
 def require_same_process(service, before):
     """A coordinator that has just started knows a process only once the next heartbeat has named it."""
-    service.wait_until(lambda: describe(service, "old")["ranks"][0]["pid"] not in ("", "0"), 30, "the process of old")
+    service.wait_until(lambda: describe(service, "old")["ranks"][0]["pid"] not in ("", "0"), 120, "the process of old")
     now = describe(service, "old")
     assert now["generation"] == before["generation"] and now["ranks"][0]["pid"] == before["ranks"][0]["pid"], (now, before)
 
@@ -69,9 +69,9 @@ def check_backup(service, folder):
     restored = service.ctl("admin", "restore", folder / "backup", check=True)
     assert "what was there before is in " in restored.stdout, restored
     service.start()
-    service.wait_until(lambda: service.ctl("nodes", "-o", "name").stdout.strip(), 30, "an agent")
+    service.wait_until(lambda: service.ctl("nodes", "-o", "name").stdout.strip(), 120, "an agent")
     assert describe(service, "young") is None, "the backup is older"
-    service.wait_until(lambda: young["ranks"][0]["pid"] not in {str(pid) for pid in service.workers()}, 30, "the end of young's worker")
+    service.wait_until(lambda: young["ranks"][0]["pid"] not in {str(pid) for pid in service.workers()}, 120, "the end of young's worker")
     assert (folder / "young" / "checkpoints").is_dir(), "its folder stays"
     service.wait_until(lambda: int(describe(service, "old")["progress"]["step"]) > int(old["progress"]["step"]) + 100, 60, "old goes on")
     now = describe(service, "old")
@@ -92,13 +92,13 @@ def check_reload(service, folder, config):
     before = describe(service, "old")
     config.write_text("allowed_roots: [/nowhere\n")
     service.process.send_signal(signal.SIGHUP)
-    service.wait_until(lambda: "got HUP: the configuration is refused and nothing changes" in service.log.read_text(), 20, "the refusal")
+    service.wait_until(lambda: "got HUP: the configuration is refused and nothing changes" in service.log.read_text(), 120, "the refusal")
     assert describe(service, "old") is not None
 
     config.write_text(yaml.safe_dump({"allowed_roots": [str(folder / "allowed")]}))
     service.process.send_signal(signal.SIGHUP)
-    service.wait_until(lambda: "got HUP: starting anew" in service.log.read_text(), 20, "the reload")
-    service.wait_until(lambda: submit(service, folder, "outside").returncode == 2, 30, "a refusal by the new allowed_roots")
+    service.wait_until(lambda: "got HUP: starting anew" in service.log.read_text(), 120, "the reload")
+    service.wait_until(lambda: submit(service, folder, "outside").returncode == 2, 120, "a refusal by the new allowed_roots")
     assert service.process.poll() is None and service.process.pid == pid
     service.wait_until(lambda: int(describe(service, "old")["progress"]["step"]) > int(before["progress"]["step"]), 60, "old goes on")
     require_same_process(service, before)

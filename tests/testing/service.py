@@ -74,7 +74,7 @@ class Service:
 
     def get(self, path):
         """What the coordinator answers to this path."""
-        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{self.address}{path}", timeout=60) as answer:
             return answer.read().decode()
 
     def processes(self, program):

@@ -97,7 +97,7 @@ def check_killed_rank(runner, whole, ranks, steps, batch, save_every):
     assert f"rank {victim}" in text and "signal 9" in text, "the cause is not the killed rank's"
     assert "RESUMED" in text
     check_equal("killed and resumed against unbroken", Outcome(out_dir), whole)
-    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 20, "no worker is left")
+    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 120, "no worker is left")
     if before:
         runner.service.wait_until(lambda: is_free(before), 20, "no GPU memory is left in use")
         print(f"ok: GPU memory in use, MiB: {before} before, {gpus()} after")
@@ -135,7 +135,7 @@ def sums_milliseconds(runner, name, size, batch):
     trace = runner.folder / f"{name}.json.gz"
     done = runner.service.ctl("profile", name, "--steps", "3", "-o", trace, timeout=120)
     runner.service.ctl("stop", name, "--now", check=True)
-    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 30, "the profiled ranks have ended")
+    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 120, "the profiled ranks have ended")
     if done.returncode != 0:
         print(f"no trace of {name}: {done.stderr.strip()}")
         return None

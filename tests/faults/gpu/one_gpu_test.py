@@ -46,12 +46,12 @@ def check_killed(runner, whole):
     runner.service.wait_until(checkpoint.exists, 120, "the first checkpoint")
     (pid,) = runner.service.processes(runner.program)
     os.kill(pid, signal.SIGKILL)
-    runner.service.wait_until(lambda: not running(pid), 30, "the worker's end")
+    runner.service.wait_until(lambda: not running(pid), 120, "the worker's end")
     runner.watch("killed")
     text = runner.service.ctl("events", "killed").stdout
     assert "signal 9" in text and "RESUMED" in text, text
     check_equal("killed and resumed against unbroken", Outcome(out_dir), whole)
-    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 20, "no worker is left")
+    runner.service.wait_until(lambda: not runner.service.processes(runner.program), 120, "no worker is left")
     if before:
         runner.service.wait_until(lambda: gpus()[0] <= before[0] + 64, 20, "no GPU memory is left in use")
         print(f"ok: GPU memory in use, MiB: {before[0]} before, {gpus()[0]} after")

@@ -45,7 +45,7 @@ class Page:
 
     def ask(self, path, method="GET", headers=None, body=None):
         """Status, headers and body of one request."""
-        connection = http.client.HTTPConnection(self.address, timeout=20)
+        connection = http.client.HTTPConnection(self.address, timeout=60)
         connection.request(method, path, body=body, headers=headers or {})
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read()
