@@ -290,13 +290,15 @@ TEST_F(ManyJobsTest, AStreamOfAFilteredListSaysNothingOfOtherJobs) {
   const int64_t cursor = Fleet("")["cursor"];
   const Fd stream = Open(absl::StrCat("?label=number%3D150&after=", cursor));
   const Fd ended = Open(absl::StrCat("?state=ended&after=", cursor));
-  const std::string text = ReadRows(stream, 1) + ReadFor(stream, absl::Seconds(2));
+  std::string text = ReadRows(stream, 1);
+  text += ReadFor(stream, absl::Seconds(2));
   const std::vector<Json> rows = Messages(text, "rows");
   ASSERT_EQ(rows.size(), 1u);
   ASSERT_EQ(rows[0].size(), 1u);
   EXPECT_EQ(rows[0][0]["name"], "job-150");
   EXPECT_EQ(Messages(text, "list")[0]["matching"], 1);
-  const std::string quiet = ReadRows(ended, 0) + ReadFor(ended, absl::Seconds(2));
+  std::string quiet = ReadRows(ended, 0);
+  quiet += ReadFor(ended, absl::Seconds(2));
   EXPECT_TRUE(Messages(quiet, "rows").empty()) << "jobs that ended before were read with the list";
   ASSERT_EQ(Messages(quiet, "list").size(), 1u);
   EXPECT_EQ(Messages(quiet, "list")[0]["matching"], 100);
