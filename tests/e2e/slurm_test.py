@@ -92,7 +92,7 @@ provisioners:
         with open(self.folder / "coordinator.log", "ab") as log:
             self.process = subprocess.Popen([self.bin / "nsa-coordinator", "--config", self.folder / "coordinator.yaml"], env=self.environment,
                                             stdout=log, stderr=log)
-        self.wait_until(lambda: self.ctl("version", check=False).returncode == 0, "the coordinator answers")
+        self.wait_until(lambda: self.ctl("list", check=False).returncode == 0, "the coordinator answers")
 
     def kill_and_start(self):
         self.process.kill()

@@ -74,7 +74,7 @@ node_unknown_seconds: {UNKNOWN_SECONDS}
 node_lost_seconds: {LOST_SECONDS}
 """)
         self.start(0, "coordinator", "nsa-coordinator", "--config", folder / "coordinator.yaml")
-        self.wait_until(lambda: self.ctl("version", check=False).returncode == 0, "the coordinator answers")
+        self.wait_until(lambda: self.ctl("list", check=False).returncode == 0, "the coordinator answers")
         for machine, name in zip(machines, names):
             token = folder / f"{name}.token"
             token.touch(0o600)
