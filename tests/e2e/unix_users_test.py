@@ -168,7 +168,11 @@ def run(options, folder):
         print("needs root")
         return SKIPPED
     folder.chmod(0o711)
-    if as_user(ADA, options.bin_dir / "nsa-worker", "--version").returncode != 0:
+    try:
+        runs = as_user(ADA, options.bin_dir / "nsa-worker", "--version").returncode == 0
+    except PermissionError:  # a folder above it is closed to other users
+        runs = False
+    if not runs:
         print(f"{ADA} cannot run {options.bin_dir}/nsa-worker")
         return SKIPPED
     with UsersService(options.bin_dir, folder) as service:

@@ -24,6 +24,10 @@ class UnixUsersTest : public AgentFixture {
     if (geteuid() != 0 || getpwnam(kAda) == nullptr || getpwnam(kBob) == nullptr) {
       GTEST_SKIP() << "needs root and the users " << kAda << " and " << kBob;
     }
+    for (fs::path path = worker_program_; path != path.root_path(); path = path.parent_path()) {
+      if ((fs::status(path).permissions() & fs::perms::others_exec) != fs::perms::none) continue;
+      GTEST_SKIP() << path << " is closed to other users: they cannot run " << worker_program_;
+    }
     ada_ = *getpwnam(kAda);
     fs::permissions(folder_.path(), fs::perms(0711));
     std::ofstream(folder_ / "agent.yaml", std::ios::app) << "unix_users: true\n";
