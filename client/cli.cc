@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/commands/commands.h"
 #include "client/commands/completion.h"
+#include "client/connect/timeout.h"
 #include "common/base/clean_text.h"
 #include "common/base/version.h"
 #include "common/job/did_you_mean.h"
@@ -114,8 +115,7 @@ std::string MainFooter() {
       "  NSACTL_TOKEN, NSACTL_TOKEN_FILE, NSACTL_TLS_CA_FILE, NSACTL_TLS_CERTIFICATE_FILE,\n"
       "  NSACTL_TLS_PRIVATE_KEY_FILE   credentials; they override those of the context\n"
       "  NSACTL_COMPLETION_TIMEOUT   how long a shell completion waits for the coordinator "
-      "(default "
-      "500ms)\n"
+      "(default 500ms)\n"
       "  NSACTL_CONFIG   file with the contexts (default ~/.config/nsa/config.yaml)\n"
       "  NSA_STATE_DIR   state folder of this machine's coordinator (it holds coordinator.sock)\n"
       "  NO_COLOR   turns colours off");
@@ -229,15 +229,12 @@ void Cli::AddGlobalFlags() {
   app_->add_option_function<std::string>(
           "--timeout",
           [&flags](const std::string& text) {
-            absl::Duration timeout;
-            const bool number =
-                text.find_first_not_of("0123456789.") == std::string::npos && !text.empty();
-            if (!absl::ParseDuration(number ? text + "s" : text, &timeout) ||
-                timeout <= absl::ZeroDuration()) {
+            const std::optional<absl::Duration> timeout = ParseTimeout(text);
+            if (!timeout.has_value()) {
               throw CLI::ValidationError(
                   "--timeout", absl::StrCat("'", text, "' (a duration above 0 such as 10s or 2m)"));
             }
-            flags.timeout_seconds = absl::ToDoubleSeconds(timeout);
+            flags.timeout_seconds = absl::ToDoubleSeconds(*timeout);
           },
           "How long to wait for an answer, e.g. 10s or 2m (default 10s)")
       ->type_name("DURATION")

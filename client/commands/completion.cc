@@ -7,9 +7,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "client/cli.h"
 #include "client/connect/endpoint.h"
+#include "client/connect/timeout.h"
 #include "client/show/history.h"
 #include "client/show/job_text.h"
 #include "common/rpc/cordon_text.h"
@@ -83,19 +83,17 @@ bool Suits(const std::string& command, v1::Job::State state) {
   return true;
 }
 
-// How long a completion may wait for the coordinator: $NSACTL_COMPLETION_TIMEOUT, e.g. 2s.
-double PatienceSeconds() {
+// A client whose calls may take half a second, or $NSACTL_COMPLETION_TIMEOUT.
+absl::StatusOr<Client*> QuickClient(Session& session) {
   const char* const set = std::getenv("NSACTL_COMPLETION_TIMEOUT");
-  absl::Duration patience;
-  if (set == nullptr || !absl::ParseDuration(set, &patience) || patience <= absl::ZeroDuration()) {
-    return 0.5;
-  }
-  return absl::ToDoubleSeconds(patience);
+  const absl::Duration patience =
+      ParseTimeout(set == nullptr ? "" : set).value_or(absl::Milliseconds(500));
+  session.flags().timeout_seconds = absl::ToDoubleSeconds(patience);
+  return session.client();
 }
 
 void AddJobs(Session& session, const std::string& command, Candidates* result) {
-  session.flags().timeout_seconds = PatienceSeconds();
-  const absl::StatusOr<Client*> client = session.client();
+  const absl::StatusOr<Client*> client = QuickClient(session);
   if (!client.ok()) return;
   v1::ListJobsRequest request;
   request.set_page_size(200);
@@ -111,8 +109,7 @@ void AddJobs(Session& session, const std::string& command, Candidates* result) {
 }
 
 void AddNodes(Session& session, Candidates* result) {
-  session.flags().timeout_seconds = PatienceSeconds();
-  const absl::StatusOr<Client*> client = session.client();
+  const absl::StatusOr<Client*> client = QuickClient(session);
   if (!client.ok()) return;
   const auto nodes = (*client)->ListNodes();
   if (!nodes.ok()) return;

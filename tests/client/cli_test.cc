@@ -1,14 +1,11 @@
 // Usage, help, errors and exit codes.
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <fstream>
 
-#include "common/base/fd.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "tests/client/nsactl_harness.h"
 #include "tests/testing/net/certificates.h"
+#include "tests/testing/net/silent_server.h"
 
 namespace nsa::client {
 namespace {
@@ -223,15 +220,10 @@ TEST_F(CliTest, ASlowCoordinatorIsATimeout) {
   EXPECT_THAT(Run({"list"}).err, HasSubstr("in 50 ms (--timeout)"));
 }
 
-// The kernel accepts its connections, as it does for a process that hangs.
 TEST_F(CliTest, ASilentCoordinatorIsATimeout) {
   const TempDir dir;
   const std::string path = dir / "silent.sock";
-  const Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{.sun_family = AF_UNIX};
-  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(listen(listener.get(), 8), 0);
+  const SilentServer server(path);
   const Ran ran = RunAlone({"--address", "unix:" + path, "--timeout", "6s", "list"});
   EXPECT_EQ(ran.code, ExitCode::kTimeout);
   EXPECT_THAT(ran.err, HasSubstr("did not answer in 6 s (--timeout); try a longer --timeout"));

@@ -22,8 +22,7 @@ absl::Status CheckSame(const train::ParameterLayout& job, const train::Parameter
   if (std::ranges::equal(job.tensors(), trained.tensors(), same)) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrFormat(
       "checkpoint: %s has %d parameters in %d tensors (the job's model: %d in %d, of the same "
-      "names "
-      "and shapes); give the job that it was trained with, or one with the same model",
+      "names and shapes); give the job that it was trained with, or one with the same model",
       checkpoint, trained.count(), trained.tensors().size(), job.count(), job.tensors().size()));
 }
 

@@ -62,7 +62,9 @@ absl::Status Bench::Make(const StepOptions& options) {
   } else {
     NSA_ASSIGN_OR_RETURN(start, TrainedStart(spec, &layout, options.checkpoint, options.text));
   }
-  return train::CopyArena(gpu->exec(), start.weights, &state->parameters);
+  NSA_RETURN_IF_ERROR(train::CopyArena(gpu->exec(), start.weights, &state->parameters));
+  start.weights = {};  // gigabytes of a large model
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<train::GpuStep>> Bench::MakeStep(Kind kind) {

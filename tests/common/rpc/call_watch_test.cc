@@ -1,15 +1,12 @@
 #include "common/rpc/call_watch.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <string>
 
 #include "common/base/clock.h"
-#include "common/base/fd.h"
 #include "common/rpc/health.h"
 #include "common/rpc/rpc.h"
 #include "gtest/gtest.h"
+#include "tests/testing/net/silent_server.h"
 #include "tests/testing/temp_dir.h"
 
 namespace nsa {
@@ -20,11 +17,6 @@ namespace {
 class CallWatchTest : public ::testing::Test {
  protected:
   CallWatchTest() {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    path_.copy(address.sun_path, sizeof address.sun_path - 1);
-    EXPECT_EQ(bind(server_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(listen(server_.get(), 8), 0);
     channel_ = OpenChannel("unix:" + path_, {}).value();
     context_ = MakeContext(absl::InfiniteDuration(), "");
     context_->set_wait_for_ready(true);
@@ -32,7 +24,7 @@ class CallWatchTest : public ::testing::Test {
 
   TempDir folder_;
   const std::string path_ = folder_ / "socket";
-  const Fd server_{socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const SilentServer server_{path_};
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<grpc::ClientContext> context_;
   CallWatch watch_;

@@ -1,14 +1,11 @@
 #include "server/rpc/self_probe.h"
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <future>
 #include <string>
 
 #include "absl/time/clock.h"
-#include "common/base/fd.h"
 #include "gtest/gtest.h"
+#include "tests/testing/net/silent_server.h"
 #include "tests/testing/temp_dir.h"
 
 namespace nsa::server {
@@ -47,16 +44,10 @@ TEST(SelfProbe, ASilentServerIsAFaultUnlessTheProbeItselfDidNotRun) {
       << "a refused connection is no matter of time";
 }
 
-// A server that accepts the connection and then says nothing.
 TEST(SelfProbe, CallsForHelpWhenTheServerHangs) {
   const TempDir folder;
   const std::string path = folder / "socket";
-  const Fd server(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address = {};
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, sizeof address.sun_path - 1);
-  ASSERT_EQ(bind(server.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  ASSERT_EQ(listen(server.get(), 8), 0);
+  const SilentServer server(path);
   std::promise<void> unreachable;
   SelfProbe probe({.address = "unix:" + path,
                    .every = absl::Milliseconds(5),

@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <atomic>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "tests/testing/fakes/fake_coordinator.h"
+#include "tests/testing/net/silent_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/agent/agent.h"
@@ -22,21 +22,6 @@ namespace nsa::agent {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Accepts connections at a path and says nothing.
-class SilentServer {
- public:
-  explicit SilentServer(const std::string& path) {
-    sockaddr_un address = {};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof address.sun_path - 1);
-    EXPECT_EQ(bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-    EXPECT_EQ(listen(socket_.get(), 64), 0);
-  }
-
- private:
-  const Fd socket_{socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-};
 
 class LinkTest : public ::testing::Test {
  protected:
