@@ -304,8 +304,8 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   nsa::train::BlockSignals();  // first: the default action of SIGUSR1 would end the process
-  nsa::train::SleepWhileWaiting(argv);
-  nsa::NameThread("nsa-worker");  // SleepWhileWaiting() executes /proc/self/exe: named "exe"
+  nsa::train::PrepareLibraries(argv);
+  nsa::NameThread("nsa-worker");  // PrepareLibraries() executes /proc/self/exe: named "exe"
   nsa::train::nccl::SetEnvironment();
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets the agent read the stacks
   if (const absl::Status status = nsa::InitLog(nsa::train::ProgramName()); !status.ok()) {

@@ -23,10 +23,29 @@ absl::Status CheckProcessor() {
   return absl::OkStatus();
 }
 
-void SleepWhileWaiting(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  setenv("OMP_WAIT_POLICY", "passive", 1);
-  execv("/proc/self/exe", argv);  // returns only on failure; threads then spin
+std::string CoreTypeFor(std::string_view chosen, bool has_avx512) {
+  if (chosen != "Prescott" && chosen != "Core2" && chosen != "Generic") return "";
+  return has_avx512 ? "SkylakeX" : "Haswell";  // CheckProcessor() has found AVX2 and FMA
+}
+
+void PrepareLibraries(char** argv) {
+  bool changed = false;
+  const auto set = [&](const char* name, const std::string& value) {
+    if (value.empty() || std::getenv(name) != nullptr) return;
+    setenv(name, value.c_str(), 1);
+    changed = true;
+  };
+  set("OMP_WAIT_POLICY", "passive");
+#if defined(__x86_64__)
+  if (CheckProcessor().ok()) {
+    const bool has_avx512 =
+        __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512cd") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl");
+    set("OPENBLAS_CORETYPE", CoreTypeFor(openblas_get_corename(), has_avx512));
+  }
+#endif
+  if (changed) execv("/proc/self/exe", argv);  // returns only on failure; the program is then slow
 }
 
 int SetThreads(int threads, int ranks_here) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -12,12 +13,19 @@ namespace nsa::train {
 // FMA, …). To be called before any kernel.
 absl::Status CheckProcessor();
 
-// Makes OpenMP threads sleep instead of spin while they wait for one another. The OpenMP library
-// reads OMP_WAIT_POLICY before main(), so this function sets it to passive and executes the program
-// again in the same process. It does nothing when the variable is set already. To be called first
-// in main(). Reason: with four runnable processes per core, spinning made a step five times as
-// long.
-void SleepWhileWaiting(char** argv);
+// Sets what OpenMP and OpenBLAS read from the environment before main(), and executes the program
+// again in the same process if that changed anything. To be called first in main(). A variable that
+// is set already stays.
+//   OMP_WAIT_POLICY=passive: threads sleep instead of spin while they wait for one another. With
+//     four runnable processes per core, spinning made a step five times as long.
+//   OPENBLAS_CORETYPE: see CoreTypeFor().
+void PrepareLibraries(char** argv);
+
+// The OPENBLAS_CORETYPE that a processor needs whose kernels OpenBLAS has chosen as `chosen`
+// (openblas_get_corename()); empty when the choice is good. A processor younger than the library is
+// not known to it, and it takes kernels of 2004 without AVX ("Prescott"): OpenBLAS 0.3.21 on
+// Sapphire Rapids made a step of a model 128 wide three times as long.
+std::string CoreTypeFor(std::string_view chosen, bool has_avx512);
 
 // Sets the number of threads for kernels and OpenBLAS to `threads`; 0: as many as ThreadsOfEach()
 // (common/base/cores.h) has for the ranks on this machine. Returns the number.

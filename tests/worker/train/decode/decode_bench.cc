@@ -112,7 +112,7 @@ BENCHMARK_CAPTURE(Prefill, demo, Demo())->NSA_CONTEXTS;
 }  // namespace nsa::train
 
 int main(int argc, char** argv) {
-  nsa::train::SleepWhileWaiting(argv);
+  nsa::train::PrepareLibraries(argv);
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
   return 0;

@@ -131,7 +131,7 @@ BENCHMARK(DemoShape)->Unit(benchmark::kMillisecond)->UseRealTime()->MinTime(2);
 }  // namespace nsa::train
 
 int main(int argc, char** argv) {
-  nsa::train::SleepWhileWaiting(argv);
+  nsa::train::PrepareLibraries(argv);
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
   return 0;
