@@ -23,14 +23,15 @@ absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
   constexpr char kName[] = "cross_entropy";
   NSA_RETURN_IF_ERROR(CheckAtLeast("rows", args.rows, 0));
   NSA_RETURN_IF_ERROR(CheckAtLeast("vocab", args.vocab, 1));
+  NSA_RETURN_IF_ERROR(CheckAtLeast("columns", args.stride(), args.vocab));
   NSA_RETURN_IF_ERROR(
-      CheckTensor("logits", args.logits, args.rows * args.vocab, type, "rows·vocab"));
+      CheckTensor("logits", args.logits, args.rows * args.stride(), type, "rows·columns"));
   NSA_RETURN_IF_ERROR(CheckTensor("targets", args.targets, args.rows, DType::kI32, "rows"));
   NSA_RETURN_IF_ERROR(CheckTensor("row_loss", args.row_loss, args.rows, DType::kF32, "rows"));
   NSA_RETURN_IF_ERROR(CheckTensor("mean_loss", args.mean_loss, 1, DType::kF32, "1"));
   if (args.dlogits.wanted()) {
     NSA_RETURN_IF_ERROR(
-        CheckTensor("dlogits", args.dlogits, args.rows * args.vocab, type, "rows·vocab"));
+        CheckTensor("dlogits", args.dlogits, args.rows * args.stride(), type, "rows·columns"));
   }
   NSA_RETURN_IF_ERROR(CheckWeight("softcap", args.softcap));
   NSA_RETURN_IF_ERROR(CheckWeight("z_loss", args.z_loss));
@@ -90,14 +91,15 @@ void SoftCapBackward(const float* y, int64_t vocab, float cap, float* d) {
 void OneRow(const CrossEntropyArgs& args, int64_t r, std::span<float> capped) {
   const int32_t target = args.targets.as<int32_t>()[r];
   float& row_loss = args.row_loss.as<float>()[r];
-  const float* y = args.logits.as<float>().data() + r * args.vocab;
+  const float* y = args.logits.as<float>().data() + r * args.stride();
   float* dlogits =
-      args.dlogits.wanted() ? args.dlogits.as<float>().data() + r * args.vocab : nullptr;
+      args.dlogits.wanted() ? args.dlogits.as<float>().data() + r * args.stride() : nullptr;
   if (target < 0) {
     row_loss = 0;
-    for (int64_t v = 0; dlogits != nullptr && v < args.vocab; ++v) dlogits[v] = 0;
+    if (dlogits != nullptr) std::fill_n(dlogits, args.stride(), 0.0f);
     return;
   }
+  if (dlogits != nullptr) std::fill(dlogits + args.vocab, dlogits + args.stride(), 0.0f);
   if (args.softcap > 0) {
     std::copy_n(y, args.vocab, capped.begin());
     SoftCap(args.softcap, capped);

@@ -1,7 +1,8 @@
-// Cross-entropy on CUDA: one thread block per row (one warp where the vocabulary is small),
-// computed in fp32; repeated reads of the logits come from L1. Then one thread block adds the
-// losses of the rows in a fixed order. With a softcap, a template parameter, each read of a logit
-// is followed by a tanh; only the maximum needs none, because tanh is monotonic.
+// Cross-entropy on CUDA: one thread block per row, which holds it in registers (one warp where rows
+// are short; without registers where they are longer than 57,344 or not a multiple of 16 bytes),
+// computed in fp32. Then one thread block adds the losses of the rows in a fixed order. With a
+// softcap, a template parameter, each read of a logit is followed by a tanh; only the maximum needs
+// none, because tanh is monotonic.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/cross_entropy.h"
@@ -53,81 +54,163 @@ __device__ float BlockReduce(float value, float* scratch) {
   return scratch[32];
 }
 
+// Where a row is, and what is written of it.
+struct Rows {
+  const bf16* logits;
+  const int* targets;
+  float* row_loss;
+  bf16* dlogits;
+  int vocab, stride;
+};
+
+// The loss of a row whose greatest logit is `top` and whose sum of exp(y − top) is `sum`.
 template <bool kCap>
-__global__ void CrossEntropyKernel(Begin begin, const bf16* logits, const int* targets,
-                                   float* row_loss, bf16* dlogits, int vocab, Options options) {
+__device__ void WriteLoss(const Rows& rows, int64_t row, float top, float sum,
+                          const Options& options) {
+  const int target = rows.targets[row];
+  const bf16* x = rows.logits + row * rows.stride;
+  rows.row_loss[row] =
+      target < 0 ? 0.0f : top + logf(sum) - Cap<kCap>(__bfloat162float(x[target]), options).y;
+}
+
+// Eight columns from `c` on of a row: what they add to the maximum and to the sum, and their
+// gradients. Columns behind the vocabulary count as −∞.
+__device__ float MaxOf(const Float8& x, int c, int vocab) {
+  float top = -INFINITY;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    if (c + e < vocab) top = fmaxf(top, x.v[e]);
+  }
+  return top;
+}
+template <bool kCap>
+__device__ float SumOf(const Float8& x, int c, int vocab, float top, const Options& options) {
+  float sum = 0;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    if (c + e < vocab) sum += __expf(Cap<kCap>(x.v[e], options).y - top);
+  }
+  return sum;
+}
+template <bool kCap>
+__device__ Float8 GradientOf(const Float8& x, int c, int vocab, int target, float top, float factor,
+                             const Options& options) {
+  Float8 d;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const Capped capped = Cap<kCap>(x.v[e], options);
+    d.v[e] = target < 0 || c + e >= vocab ? 0.0f : __expf(capped.y - top) * factor;
+    if (c + e == target) d.v[e] -= options.scale;
+    if constexpr (kCap) d.v[e] *= capped.slope;
+  }
+  return d;
+}
+
+// Rows that are no multiple of 16 bytes: one number per access.
+template <bool kCap>
+__global__ void CrossEntropyKernel(Begin begin, Rows rows, Options options) {
   __shared__ float scratch[33];
   begin.WaitForPrevious();
   const int64_t row = blockIdx.x;
-  const bf16* x = logits + row * vocab;
-  const int target = targets[row];
+  const bf16* x = rows.logits + row * rows.stride;
+  const int target = rows.targets[row];
   float top = -INFINITY;
-  for (int c = threadIdx.x; c < vocab; c += blockDim.x) top = fmaxf(top, __bfloat162float(x[c]));
+  for (int c = threadIdx.x; c < rows.vocab; c += blockDim.x) {
+    top = fmaxf(top, __bfloat162float(x[c]));
+  }
   top = Cap<kCap>(BlockReduce<true>(top, scratch), options).y;
   float sum = 0;
-  for (int c = threadIdx.x; c < vocab; c += blockDim.x) {
+  for (int c = threadIdx.x; c < rows.vocab; c += blockDim.x) {
     sum += __expf(Cap<kCap>(__bfloat162float(x[c]), options).y - top);
   }
   sum = BlockReduce<false>(sum, scratch);
-  if (threadIdx.x == 0) {
-    row_loss[row] =
-        target < 0 ? 0.0f : top + logf(sum) - Cap<kCap>(__bfloat162float(x[target]), options).y;
-  }
-  if (dlogits == nullptr) return;
+  if (threadIdx.x == 0) WriteLoss<kCap>(rows, row, top, sum, options);
+  if (rows.dlogits == nullptr) return;
   __syncthreads();  // dlogits may be logits: the target's logit must have been read by now
   const float factor = GradientFactor(target, top, sum, options);
-  for (int c = threadIdx.x; c < vocab; c += blockDim.x) {
+  for (int c = threadIdx.x; c < rows.stride; c += blockDim.x) {
     const Capped capped = Cap<kCap>(__bfloat162float(x[c]), options);
-    const float p = target < 0 ? 0.0f : __expf(capped.y - top) * factor;
+    const float p = target < 0 || c >= rows.vocab ? 0.0f : __expf(capped.y - top) * factor;
     const float dy = c == target ? p - options.scale : p;
-    dlogits[row * vocab + c] = __float2bfloat16(kCap ? dy * capped.slope : dy);
+    rows.dlogits[row * rows.stride + c] = __float2bfloat16(kCap ? dy * capped.slope : dy);
   }
 }
 
-// The same for a small vocabulary that is a multiple of 8: one warp per row, 16 bytes per access.
+// One warp per row, 16 bytes per access.
 constexpr int kWarpRows = 8;  // rows of a thread block
 template <bool kCap>
 __global__ void __launch_bounds__(kWarpRows* kWarp)
-    CrossEntropyWarpKernel(Begin begin, const bf16* logits, const int* targets, float* row_loss,
-                           bf16* dlogits, int64_t rows, int vocab, Options options) {
+    CrossEntropyWarpKernel(Begin begin, Rows rows, int64_t count, Options options) {
   begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarpRows + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
-  if (row >= rows) return;
-  const bf16* x = logits + row * vocab;
-  const int target = targets[row];
+  if (row >= count) return;
+  const bf16* x = rows.logits + row * rows.stride;
+  const int target = rows.targets[row];
   float top = -INFINITY;
-  for (int c = lane * 8; c < vocab; c += kWarp * 8) {
-    const Float8 v = Load8(x + c);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) top = fmaxf(top, v.v[e]);
+  for (int c = lane * 8; c < rows.vocab; c += kWarp * 8) {
+    top = fmaxf(top, MaxOf(Load8(x + c), c, rows.vocab));
   }
   top = Cap<kCap>(WarpMax(top), options).y;
   float sum = 0;
-  for (int c = lane * 8; c < vocab; c += kWarp * 8) {
-    const Float8 v = Load8(x + c);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) sum += __expf(Cap<kCap>(v.v[e], options).y - top);
+  for (int c = lane * 8; c < rows.vocab; c += kWarp * 8) {
+    sum += SumOf<kCap>(Load8(x + c), c, rows.vocab, top, options);
   }
   sum = WarpSum(sum);
-  if (lane == 0) {
-    row_loss[row] =
-        target < 0 ? 0.0f : top + logf(sum) - Cap<kCap>(__bfloat162float(x[target]), options).y;
-  }
-  if (dlogits == nullptr) return;
+  if (lane == 0) WriteLoss<kCap>(rows, row, top, sum, options);
+  if (rows.dlogits == nullptr) return;
   __syncwarp();  // dlogits may be logits: the target's logit must have been read by now
   const float factor = GradientFactor(target, top, sum, options);
-  for (int c = lane * 8; c < vocab; c += kWarp * 8) {
-    Float8 v = Load8(x + c);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const Capped capped = Cap<kCap>(v.v[e], options);
-      v.v[e] = target < 0 ? 0.0f : __expf(capped.y - top) * factor;
-      if (c + e == target) v.v[e] -= options.scale;
-      if constexpr (kCap) v.v[e] *= capped.slope;
-    }
-    Store8(dlogits + row * vocab + c, v);
+  for (int c = lane * 8; c < rows.stride; c += kWarp * 8) {
+    Store8(rows.dlogits + row * rows.stride + c,
+           GradientOf<kCap>(Load8(x + c), c, rows.vocab, target, top, factor, options));
   }
+}
+
+// One thread block per row, 16 bytes per access; each thread holds its kPieces accesses, so that a
+// row is read once. With kPieces = 0 it is read again for the sum and for the gradient.
+constexpr int kRowThreads = 1024;
+template <bool kCap, int kPieces>
+__global__ void __launch_bounds__(kRowThreads)
+    CrossEntropyRowKernel(Begin begin, Rows rows, Options options) {
+  __shared__ float scratch[33];
+  uint4 held[kPieces > 0 ? kPieces : 1];
+  begin.WaitForPrevious();
+  const int64_t row = blockIdx.x;
+  const bf16* x = rows.logits + row * rows.stride;
+  const int target = rows.targets[row];
+  const int first = threadIdx.x * 8, step = kRowThreads * 8;
+  // Calls act(logits, column) for this thread's columns.
+  const auto each = [&](auto act) {
+    if constexpr (kPieces > 0) {
+#pragma unroll
+      for (int i = 0; i < kPieces; ++i) {
+        const int c = first + i * step;
+        if (c < rows.stride) act(AsFloats(held[i]), c);
+      }
+    } else {
+      for (int c = first; c < rows.stride; c += step) act(Load8(x + c), c);
+    }
+  };
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) {
+    const int c = first + i * step;
+    if (c < rows.stride) held[i] = *reinterpret_cast<const uint4*>(x + c);
+  }
+  float top = -INFINITY;
+  each([&](const Float8& v, int c) { top = fmaxf(top, MaxOf(v, c, rows.vocab)); });
+  top = Cap<kCap>(BlockReduce<true>(top, scratch), options).y;
+  float sum = 0;
+  each([&](const Float8& v, int c) { sum += SumOf<kCap>(v, c, rows.vocab, top, options); });
+  sum = BlockReduce<false>(sum, scratch);
+  if (threadIdx.x == 0) WriteLoss<kCap>(rows, row, top, sum, options);
+  if (rows.dlogits == nullptr) return;
+  __syncthreads();  // dlogits may be logits: the target's logit must have been read by now
+  const float factor = GradientFactor(target, top, sum, options);
+  each([&](const Float8& v, int c) {
+    Store8(rows.dlogits + row * rows.stride + c,
+           GradientOf<kCap>(v, c, rows.vocab, target, top, factor, options));
+  });
 }
 
 // One thread block of 1,024 threads. Thread i adds rows i, i + 1024, … in fp64; the threads' sums
@@ -155,22 +238,36 @@ __global__ void MeanLossKernel(Begin begin, const float* row_loss, const int* ta
   if (threadIdx.x == 0) *mean = counts[0] == 0 ? 0.0f : static_cast<float>(sums[0] / counts[0]);
 }
 
+template <bool kCap, int kPieces>
+absl::Status LaunchHeld(const Exec& exec, const Rows& rows, unsigned int count,
+                        const Options& options) {
+  return Launch(exec, "cross_entropy", CrossEntropyRowKernel<kCap, kPieces>,
+                {.grid = count, .block = kRowThreads}, rows, options);
+}
+
 template <bool kCap>
 absl::Status LaunchRows(const Exec& exec, const CrossEntropyArgs& args) {
   const Options options = {args.gradient_scale, args.z_loss, args.softcap,
                            kCap ? 1 / args.softcap : 0};
-  if (args.vocab <= 2048 && args.vocab % 8 == 0) {
-    return Launch(exec, "cross_entropy", CrossEntropyWarpKernel<kCap>,
-                  {.grid = GridFor(args.rows, kWarpRows), .block = kWarpRows * kWarp},
-                  DataOf<bf16>(args.logits), DataOf<int>(args.targets),
-                  DataOf<float>(args.row_loss), DataOf<bf16>(args.dlogits), args.rows,
-                  static_cast<int>(args.vocab), options);
+  const Rows rows = {DataOf<bf16>(args.logits),    DataOf<int>(args.targets),
+                     DataOf<float>(args.row_loss), DataOf<bf16>(args.dlogits),
+                     static_cast<int>(args.vocab), static_cast<int>(args.stride())};
+  const auto count = static_cast<unsigned int>(args.rows);
+  if (rows.stride % 8 != 0) {
+    const unsigned int threads = args.vocab <= 512 ? 32 : args.vocab <= 4096 ? 256 : 1024;
+    return Launch(exec, "cross_entropy", CrossEntropyKernel<kCap>,
+                  {.grid = count, .block = threads}, rows, options);
   }
-  const unsigned int threads = args.vocab <= 512 ? 32 : args.vocab <= 4096 ? 256 : 1024;
-  return Launch(exec, "cross_entropy", CrossEntropyKernel<kCap>,
-                {.grid = static_cast<unsigned int>(args.rows), .block = threads},
-                DataOf<bf16>(args.logits), DataOf<int>(args.targets), DataOf<float>(args.row_loss),
-                DataOf<bf16>(args.dlogits), static_cast<int>(args.vocab), options);
+  if (rows.stride <= 2048) {
+    return Launch(exec, "cross_entropy", CrossEntropyWarpKernel<kCap>,
+                  {.grid = GridFor(args.rows, kWarpRows), .block = kWarpRows * kWarp}, rows,
+                  args.rows, options);
+  }
+  constexpr int kPiece = 8 * kRowThreads;
+  if (rows.stride <= 2 * kPiece) return LaunchHeld<kCap, 2>(exec, rows, count, options);
+  if (rows.stride <= 4 * kPiece) return LaunchHeld<kCap, 4>(exec, rows, count, options);
+  if (rows.stride <= 7 * kPiece) return LaunchHeld<kCap, 7>(exec, rows, count, options);
+  return LaunchHeld<kCap, 0>(exec, rows, count, options);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace nsa {
 struct CrossEntropyArgs {
   int64_t rows = 0;
   int64_t vocab = 0;
-  ConstTensor logits;   // fp32 [rows, vocab]
+  ConstTensor logits;   // fp32 [rows, columns]
   ConstTensor targets;  // i32 [rows], each below vocab; negative: the row is ignored
   Tensor row_loss;      // fp32 [rows], overwritten: −log p(target)
   Tensor mean_loss;     // fp32 [1], overwritten: mean over rows with a target ≥ 0; 0 without any
@@ -30,16 +30,23 @@ struct CrossEntropyArgs {
   // lse) − one-hot) · dy/d(logits) · gradient_scale. For the gradient of a mean, the scale is
   // 1/count.
   float gradient_scale = 1;
-  Tensor dlogits;  // fp32 [rows, vocab], overwritten; optional; may be logits
+  // 0 in columns from vocab on.
+  Tensor dlogits;  // fp32 [rows, columns], overwritten; optional; may be logits
 
   float softcap = 0;  // c of y = c · tanh(logits / c), above 0; 0: y = logits
 
   // Weight of the z-loss (PaLM, arXiv 2204.02311), 0 or more. It is part of the gradient only:
   // row_loss and mean_loss are the cross-entropy whatever it is.
   float z_loss = 0;
+
+  // Of logits and dlogits, vocab or more; 0: vocab. Logits behind vocab count as −∞.
+  int64_t columns = 0;
+
+  int64_t stride() const { return columns > 0 ? columns : vocab; }  // from row to row
 };
 
-// InvalidArgument when a tensor's size or type differs from its comment, softcap or z_loss is
+// InvalidArgument when a tensor's size or type differs from its comment, columns are fewer than
+// vocab, softcap or z_loss is
 // negative or not finite, or a target is not below vocab (checked on the CPU).
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
 

@@ -1,8 +1,8 @@
 // Embedding on CUDA. Backward sums the gradients for each vocabulary row in token order: tokens are
 // cut into ranges, one thread block per (vocabulary row, range) finds its tokens by a scan and adds
 // their rows, and a last kernel adds the ranges in order. With a vocabulary of 256 there are 64
-// ranges. With a large vocabulary, where few tokens share a row, there is one range, and the scan
-// (4 bytes per token and vocabulary row, from L2) is the limit.
+// ranges. With a large vocabulary, where few tokens share a row and the scans would take longest,
+// tokens are sorted instead (embedding_sorted.cu).
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/embedding.h"
@@ -22,13 +22,14 @@ __global__ void EmbeddingKernel(Begin begin, const int* tokens, const bf16* tabl
       table)[int64_t{1} * tokens[i / per_row] * per_row + i % per_row];
 }
 
+bool Sorts(int64_t vocab) { return vocab > 8192; }
 int RangesOf(int64_t vocab) { return static_cast<int>(std::clamp<int64_t>(16384 / vocab, 1, 64)); }
 
 // Grid: vocab · ranges. The thread block reads the tokens of its range 256 at a time, collects
 // those of its vocabulary row in order, then adds their rows.
 __global__ void __launch_bounds__(kThreads)
     EmbeddingBackwardKernel(Begin start, const int* tokens, const bf16* dy, float* out,
-                            int64_t rows, int64_t vocab, int dim, int ranges, bool direct) {
+                            int64_t rows, int64_t vocab, int dim, int ranges) {
   __shared__ int found[kThreads];
   __shared__ int warp_counts[kThreads / kWarp];
   const int64_t row = blockIdx.x / ranges;
@@ -59,8 +60,8 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   __syncthreads();
-  float* to = direct ? out + row * dim : out + (int64_t{1} * range * vocab + row) * dim;
-  for (int c = threadIdx.x; c < dim; c += kThreads) to[c] = direct ? to[c] + sums[c] : sums[c];
+  float* to = out + (int64_t{1} * range * vocab + row) * dim;
+  for (int c = threadIdx.x; c < dim; c += kThreads) to[c] = sums[c];
 }
 
 __global__ void AddRanges(Begin begin, const float* partial, int ranges, int64_t size,
@@ -75,9 +76,9 @@ __global__ void AddRanges(Begin begin, const float* partial, int ranges, int64_t
 
 }  // namespace
 
-int64_t EmbeddingBackwardWorkspaceBytes(int64_t vocab, int64_t dim) {
-  const int ranges = RangesOf(vocab);
-  return ranges == 1 ? 0 : 4 * ranges * vocab * dim;
+int64_t EmbeddingBackwardWorkspaceBytes(int64_t rows, int64_t vocab, int64_t dim) {
+  if (Sorts(vocab)) return SortedEmbeddingBackwardBytes(rows, vocab, dim);
+  return 4 * RangesOf(vocab) * vocab * dim;
 }
 
 absl::Status Embedding(const Exec& exec, const EmbeddingArgs& args) {
@@ -90,23 +91,22 @@ absl::Status Embedding(const Exec& exec, const EmbeddingArgs& args) {
 }
 
 absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& args) {
+  if (Sorts(args.vocab)) return SortedEmbeddingBackward(exec, args);
   const int ranges = RangesOf(args.vocab), dim = static_cast<int>(args.dim);
-  NSA_ASSIGN_OR_RETURN(void* const workspace,
-                       WorkspaceOf(exec, EmbeddingBackwardWorkspaceBytes(args.vocab, args.dim),
-                                   "embedding_backward"));
+  NSA_ASSIGN_OR_RETURN(
+      void* const workspace,
+      WorkspaceOf(exec, EmbeddingBackwardWorkspaceBytes(args.rows, args.vocab, args.dim),
+                  "embedding_backward"));
   auto* partial = static_cast<float*>(workspace);
-  auto* dtable = DataOf<float>(args.dtable);
   NSA_RETURN_IF_ERROR(Launch(exec, "embedding_backward", EmbeddingBackwardKernel,
                              {.grid = static_cast<unsigned int>(args.vocab * ranges),
                               .block = kThreads,
                               .shared = 4 * dim},
-                             DataOf<int>(args.tokens), DataOf<bf16>(args.dy),
-                             ranges == 1 ? dtable : partial, args.rows, args.vocab, dim, ranges,
-                             ranges == 1));
-  if (ranges == 1) return absl::OkStatus();
+                             DataOf<int>(args.tokens), DataOf<bf16>(args.dy), partial, args.rows,
+                             args.vocab, dim, ranges));
   const int64_t size = args.vocab * args.dim;
   return Launch(exec, "embedding_backward", AddRanges, {.grid = GridFor(size, 256), .block = 256},
-                partial, ranges, size, dtable);
+                partial, ranges, size, DataOf<float>(args.dtable));
 }
 
 }  // namespace nsa::cuda

@@ -42,6 +42,14 @@ namespace nsa::cuda {
 absl::Status Embedding(const Exec& exec, const EmbeddingArgs& args);
 absl::Status EmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& args);
 // Bytes of Exec::workspace that EmbeddingBackward needs.
-int64_t EmbeddingBackwardWorkspaceBytes(int64_t vocab, int64_t dim);
+int64_t EmbeddingBackwardWorkspaceBytes(int64_t rows, int64_t vocab, int64_t dim);
+
+// EmbeddingBackward() by sorted tokens (embedding_sorted.cu), which embedding.cu calls where the
+// vocabulary is large: rows of one token then follow each other, in their own order. The sum of a
+// token has a fixed order, so bits repeat.
+absl::Status SortedEmbeddingBackward(const Exec& exec, const EmbeddingBackwardArgs& args);
+
+// Bytes of Exec::workspace that it needs.
+int64_t SortedEmbeddingBackwardBytes(int64_t rows, int64_t vocab, int64_t dim);
 
 }  // namespace nsa::cuda

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/padded_vocab.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/sampling.h"
 #include "common/estimate/shares.h"
@@ -180,19 +181,21 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec, Recompute recomp
   const int64_t parameters = ParameterCount(spec);
   const int64_t width = bf16 ? 2 : 4;
   const int64_t tokens = RankTokens(spec);
-
+  const int64_t vocab = kinds[0].sizes.vocab;
+  const int64_t columns = bf16 ? PaddedVocab(vocab) : vocab;
+  const int64_t with_tail = parameters + (columns - vocab) * kinds[0].sizes.dim;
   const int64_t share = LargestShare(spec, kinds);
 
   std::vector<MemoryItem> items = {
       {"master weights", 4 * (cuda ? share : parameters)},
-      {"gradients", 4 * parameters},
+      {"gradients", 4 * with_tail},
       {"optimizer moments", 8 * share},
   };
   // What travels is a bucket of 16 MiB on a GPU, all gradients on the CPU.
   if (SendsBf16Gradients(spec, RanksOf(spec))) {
     items.push_back({"gradients in bf16", cuda ? int64_t{8} << 20 : 2 * parameters});
   }
-  if (bf16) items.push_back({"bf16 weights", 2 * parameters});
+  if (bf16) items.push_back({"bf16 weights", 2 * with_tail});
   constexpr const char* kActivations[] = {"activations", "activations, norms recomputed",
                                           "activations, MLP recomputed",
                                           "activations, recomputed by block"};
@@ -202,7 +205,7 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec, Recompute recomp
   items.push_back({"backward workspace", Largest(kinds, [&](const Sizes& s) {
                      return BackwardWorkspace(spec, s, tokens, recompute).bytes(width);
                    })});
-  items.push_back({"logits", tokens * kinds[0].sizes.vocab * width});
+  items.push_back({"logits", tokens * columns * width});
   // The losses of a mixture's sources are those of their tokens, kept until the end of the step.
   // The activations have those of one pass; the CPU adds them up after each pass.
   if (cuda && !spec.data().mix().empty() && PassesOf(spec).count > 1) {

@@ -173,8 +173,8 @@ TEST_F(NnOnGpu, EmbeddingEqualsTheCpuTruth) {
 
 // The same token in all rows, few tokens, many tokens: sums equal the CPU's within fp32 rounding.
 TEST_F(NnOnGpu, EmbeddingBackwardEqualsTheCpuTruthWithRepeatedTokens) {
-  for (const int64_t vocab : {256, 3000, 50304}) {
-    for (const int64_t used : {int64_t{1}, int64_t{7}, vocab}) {
+  for (const int64_t vocab : {256, 3000, 8193, 50257}) {
+    for (const int64_t used : {int64_t{1}, int64_t{7}, int64_t{40}, vocab}) {
       for (const auto& [rows, dim] : std::array<RowShape, 3>{{{1, 8}, {3001, 136}, {700, 768}}}) {
         SCOPED_TRACE(::testing::Message() << vocab << " " << used << " " << rows << " x " << dim);
         std::vector<int32_t> tokens = RandomTokens(rows, used, 2);
@@ -196,11 +196,12 @@ TEST_F(NnOnGpu, EmbeddingBackwardEqualsTheCpuTruthWithRepeatedTokens) {
 void ExpectCrossEntropyOnGpu(int64_t rows, int64_t vocab, CrossEntropyArgs args) {
   SCOPED_TRACE(::testing::Message() << rows << " x " << vocab << ", softcap " << args.softcap
                                     << ", z_loss " << args.z_loss);
-  const std::vector<float> logits = Rounded(rows * vocab, 1, 8);
+  const int64_t columns = args.stride() > 0 ? args.stride() : vocab;
+  const std::vector<float> logits = Rounded(rows * columns, 1, 8);
   std::vector<int32_t> targets = RandomTokens(rows, vocab, 2);
   for (int64_t r = 0; r < rows; r += 5) targets[r] = -1;  // ignored; with one row, all are
   std::vector<float> row_loss = Poisoned(rows), mean = Poisoned(1),
-                     dlogits = Poisoned(rows * vocab);
+                     dlogits = Poisoned(rows * columns);
   const auto run = [&](const Exec& exec, ConstTensor x, ConstTensor of_targets, Tensor losses,
                        Tensor mean_loss, Tensor dx) {
     args.rows = rows, args.vocab = vocab, args.gradient_scale = 0.25f;
@@ -231,8 +232,23 @@ void ExpectCrossEntropyOnGpu(int64_t rows, int64_t vocab, CrossEntropyArgs args)
 }
 
 TEST_F(NnOnGpu, CrossEntropyEqualsTheCpuTruth) {
-  for (const int64_t vocab : {2, 33, 256, 5000, 50257, 50304}) {
+  for (const int64_t vocab : {2, 33, 256, 5000, 20000, 50257, 50304, 128256}) {
     for (const int64_t rows : {1, 67}) ExpectCrossEntropyOnGpu(rows, vocab, {});
+  }
+}
+
+TEST_F(NnOnGpu, CrossEntropyWithColumnsBehindTheVocabularyEqualsTheCpuTruth) {
+  for (const auto& [vocab, columns] : {std::pair<int64_t, int64_t>{2, 128},
+                                       {33, 40},
+                                       {257, 384},
+                                       {5000, 5120},
+                                       {20001, 20096},
+                                       {50257, 50304},
+                                       {128250, 128256},
+                                       {51, 53}}) {
+    SCOPED_TRACE(columns);
+    ExpectCrossEntropyOnGpu(67, vocab, {.columns = columns});
+    ExpectCrossEntropyOnGpu(67, vocab, {.softcap = 30, .z_loss = 0.01f, .columns = columns});
   }
 }
 

@@ -190,6 +190,54 @@ TEST(CrossEntropy, GivesNaNForNaN) {
   EXPECT_TRUE(std::isnan(mean[0]));
 }
 
+TEST(CrossEntropy, ColumnsBehindTheVocabularyAreNotReadAndGetNoGradient) {
+  constexpr int64_t kRows = 3, kVocab = 37, kColumns = 40;
+  const std::vector<float> dense = RandomValues(kRows * kVocab, 1, 3);
+  std::vector<float> wide(kRows * kColumns, NAN);
+  for (int64_t r = 0; r < kRows; ++r) {
+    std::copy_n(dense.begin() + r * kVocab, kVocab, wide.begin() + r * kColumns);
+  }
+  const std::vector<int32_t> targets = {5, -1, 36};
+  const auto run = [&](std::span<const float> logits, int64_t columns, std::vector<float>* losses,
+                       std::vector<float>* dlogits) {
+    std::vector<float> mean(1);
+    losses->resize(kRows);
+    dlogits->assign(logits.size(), NAN);
+    EXPECT_TRUE(CrossEntropy({}, {.rows = kRows,
+                                  .vocab = kVocab,
+                                  .logits = logits,
+                                  .targets = std::span<const int32_t>(targets),
+                                  .row_loss = std::span<float>(*losses),
+                                  .mean_loss = std::span<float>(mean),
+                                  .dlogits = std::span<float>(*dlogits),
+                                  .columns = columns})
+                    .ok());
+  };
+  std::vector<float> losses, dlogits, wide_losses, wide_dlogits;
+  run(dense, 0, &losses, &dlogits);
+  run(wide, kColumns, &wide_losses, &wide_dlogits);
+  EXPECT_EQ(wide_losses, losses);
+  for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t c = 0; c < kColumns; ++c) {
+      EXPECT_EQ(wide_dlogits[r * kColumns + c], c < kVocab ? dlogits[r * kVocab + c] : 0);
+    }
+  }
+}
+
+TEST(CrossEntropy, RefusesFewerColumnsThanTheVocabulary) {
+  const std::vector<float> logits(2);
+  const std::vector<int32_t> targets = {0};
+  std::vector<float> row_loss(1), mean(1);
+  CrossEntropyArgs args = {1,
+                           3,
+                           View(logits),
+                           std::span<const int32_t>(targets),
+                           std::span<float>(row_loss),
+                           std::span<float>(mean)};
+  args.columns = 2;
+  EXPECT_THAT(std::string(CrossEntropy({}, args).message()), HasSubstr("columns: 2"));
+}
+
 TEST(CrossEntropy, RefusesATargetOutsideTheVocabulary) {
   const std::vector<float> logits(3);
   const std::vector<int32_t> targets = {3};

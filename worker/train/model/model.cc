@@ -88,6 +88,8 @@ class Model::Impl {
   ConstTensor Weight(const Place& place) const {
     return parameters_.weight(place.offset, place.size);
   }
+  // The head's weights, with rows for all columns of the logits.
+  Place HeadPlace() const { return {places_.head.offset, config_.logit_columns() * config_.dim}; }
   static Tensor Gradient(Arena* gradients, const Place& place) {
     return gradients->flat().subspan(place.offset, place.size);
   }
@@ -154,7 +156,7 @@ void Model::Impl::Plan() {
   workspaces_ = PlanWorkspaces(config_, options_.training, &arena_);
   rstd_f_ = arena_.Plan(rows_);
   h_f_ = arena_.Plan(rows_ * config_.dim, type);
-  logits_ = arena_.Plan(rows_ * config_.vocab, type);
+  logits_ = arena_.Plan(rows_ * config_.logit_columns(), type);
   token_losses_.Plan(rows_, options_.micro_batches, options_.keep_token_losses, &arena_);
   backward_loss_ = arena_.Plan(1);
   if (options_.training) dx_ = arena_.Plan(rows_ * config_.dim, type);
@@ -167,7 +169,7 @@ int64_t Model::Impl::scratch_bytes() const {
     attention = std::max(attention, PlanScratch(config_.AttentionOf(layer)).bytes);
   }
   return std::max({attention, cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
-                   cuda::EmbeddingBackwardWorkspaceBytes(config_.vocab, config_.dim)});
+                   cuda::EmbeddingBackwardWorkspaceBytes(rows_, config_.vocab, config_.dim)});
 }
 
 absl::Status Model::Impl::Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch) {
@@ -237,15 +239,16 @@ CrossEntropyArgs Model::Impl::LossOf(int32_t micro_batch, const Tensor& mean_los
           .row_loss = token_losses_.Device(arena_, micro_batch),
           .mean_loss = mean_loss,
           .softcap = config_.logit_softcap,
-          .z_loss = config_.z_loss};
+          .z_loss = config_.z_loss,
+          .columns = config_.logit_columns()};
 }
 
 absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch) {
   forward_done_ = false;
   NSA_ASSIGN_OR_RETURN(const Tensor x, RunBlocks(exec, micro_batch));
   NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
-  NSA_RETURN_IF_ERROR(Linear(exec, {rows_, config_.dim, config_.vocab}, arena_[h_f_],
-                             Weight(places_.head), arena_[logits_]));
+  NSA_RETURN_IF_ERROR(Linear(exec, {rows_, config_.dim, config_.logit_columns()}, arena_[h_f_],
+                             Weight(HeadPlace()), arena_[logits_]));
   NSA_RETURN_IF_ERROR(CrossEntropy(exec, LossOf(micro_batch, readout_.Loss(arena_, micro_batch))));
   forward_done_ = true;
   return absl::OkStatus();
@@ -267,9 +270,9 @@ absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, A
   loss.gradient_scale = gradient_scale;
   loss.dlogits = logits;
   NSA_RETURN_IF_ERROR(CrossEntropy(exec, loss));
-  NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.vocab}, logits,
-                                     arena_[h_f_], Weight(places_.head), dh,
-                                     Gradient(gradients, places_.head), overwrite_));
+  const Tensor dweight = gradients->with_extras().subspan(HeadPlace().offset, HeadPlace().size);
+  NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.logit_columns()}, logits,
+                                     arena_[h_f_], Weight(HeadPlace()), dh, dweight, overwrite_));
   NSA_RETURN_IF_ERROR(Zero(exec, arena_[dx_]));
   return RmsNormBackward(exec, {.rows = rows_,
                                 .dim = config_.dim,

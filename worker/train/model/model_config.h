@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "common/estimate/memory/memory.h"
+#include "common/estimate/memory/padded_vocab.h"
 #include "kernels/exec.h"
 #include "kernels/nn/activation.h"
 #include "kernels/nsa/layer/nsa_layer.h"
@@ -24,7 +25,11 @@ struct ModelConfig {
   int32_t n_layers = 0;
   int32_t hidden = 0;  // of the MLP
   Activation activation = Activation::kSilu;
-  int32_t vocab = 0;        // V
+  int32_t vocab = 0;  // V
+  // Columns of the logits in memory, V or more.
+  int64_t logit_columns() const {
+    return attention.dtype == DType::kBf16 ? PaddedVocab(vocab) : vocab;
+  }
   float logit_softcap = 0;  // c of c · tanh(x / c); 0: none
   float z_loss = 0;         // weight of the z-loss in the gradient; 0: none
   Recompute recompute = Recompute::kNothing;

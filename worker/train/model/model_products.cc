@@ -34,7 +34,7 @@ std::vector<MatmulArgs> ProductsOf(const ModelConfig& config, int32_t passes) {
       {{rows, config.output_width(), config.dim}, true},
       {{rows, config.dim, config.hidden}, false},
       {{rows, config.hidden, config.dim}, true},
-      {{rows, config.dim, config.vocab}, false},
+      {{rows, config.dim, config.logit_columns()}, false},
   };
   layers.insert(layers.end(), std::begin(others), std::end(others));
   const Tensor activation(nullptr, 0, config.attention.dtype), gradient(nullptr, 0, DType::kF32);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/memory/padded_vocab.h"
 #include "kernels/cuda/device.h"
 #include "kernels/dtype.h"
 #include "kernels/nsa/layer/nsa_layer.h"
@@ -191,6 +192,7 @@ ParameterLayout::ParameterLayout(const v1::JobSpec& spec)
     : tensors_(Builder(ModelConfigOf(spec), spec.model().zero_init_outputs()).Build()) {
   const ParameterInfo& last = tensors_.back();
   size_ = Aligned(last.offset + last.size);
+  tail_ = std::max<int64_t>(0, last.offset + PaddedVocab(last.shape[0]) * last.shape[1] - size_);
   for (const ParameterInfo& tensor : tensors_) count_ += tensor.size;
 }
 
@@ -213,12 +215,15 @@ absl::StatusOr<Arena> Arena::Create(const ParameterLayout* layout, const Options
   Arena arena;
   arena.layout_ = layout;
   arena.slice_ = options.slice.value_or(Slice{0, layout->size()});
+  const bool cuda = options.backend == Backend::kCuda;
+  arena.tail_ = cuda && options.tail ? layout->tail() : 0;
   arena.extras_ = options.extras;
-  const int64_t floats = arena.slice_.size() + options.extras;
+  const int64_t floats = arena.slice_.size() + arena.tail_ + arena.extras_;
   NSA_ASSIGN_OR_RETURN(arena.values_, Memory::Allocate(options.backend, 4 * floats, what));
   if (options.half) {
-    NSA_ASSIGN_OR_RETURN(arena.half_, Memory::Allocate(options.backend, 2 * layout->size(),
-                                                       absl::StrCat(what, " in bf16")));
+    NSA_ASSIGN_OR_RETURN(arena.half_,
+                         Memory::Allocate(options.backend, 2 * (layout->size() + layout->tail()),
+                                          absl::StrCat(what, " in bf16")));
   }
   return arena;
 }

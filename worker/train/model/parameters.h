@@ -55,7 +55,10 @@ class ParameterLayout {
   explicit ParameterLayout(const v1::JobSpec& spec);
 
   std::span<const ParameterInfo> tensors() const { return tensors_; }
-  int64_t size() const { return size_; }    // elements of the arena
+  int64_t size() const { return size_; }  // elements of the arena
+  // Elements behind the arena that make lm_head.weight, the last tensor, a matrix with
+  // PaddedVocab() rows. On a GPU, products read and write them; they are 0.
+  int64_t tail() const { return tail_; }
   int64_t count() const { return count_; }  // parameters
 
   // The tensor called `name`. NotFound when there is none.
@@ -64,6 +67,7 @@ class ParameterLayout {
  private:
   std::vector<ParameterInfo> tensors_;
   int64_t size_ = 0;
+  int64_t tail_ = 0;
   int64_t count_ = 0;
 };
 
@@ -75,7 +79,8 @@ class Arena {
     Backend backend = Backend::kCpu;
     bool half =
         false;  // CUDA only: also a bf16 copy of all elements, which kernels read as weights
-    int64_t extras = 0;          // number of floats behind the values
+    bool tail = false;   // CUDA only: also the layout's tail behind the values; a bf16 copy has it
+    int64_t extras = 0;  // number of floats behind the values and the tail
     std::optional<Slice> slice;  // the elements that it has values of; all if there is none
   };
 
@@ -109,11 +114,11 @@ class Arena {
     return of(Slice{tensor.offset, tensor.offset + tensor.size});
   }
 
-  // Values and extras in one span, for the sum over ranks.
+  // Values, tail and extras in one span, for the sum over ranks.
   std::span<float> with_extras() {
-    return {values(), static_cast<size_t>(slice_.size() + extras_)};
+    return {values(), static_cast<size_t>(slice_.size() + tail_ + extras_)};
   }
-  std::span<float> extras() { return with_extras().subspan(slice_.size()); }
+  std::span<float> extras() { return with_extras().subspan(slice_.size() + tail_); }
 
   // The bf16 copy, or a part of it; empty without one.
   Tensor half() const { return half(Slice{0, layout_->size()}); }
@@ -123,7 +128,7 @@ class Arena {
   }
 
   // Elements [offset, offset + size) for kernels that read weights: from the bf16 copy if there is
-  // one, else from the fp32 values.
+  // one, also from its tail, else from the fp32 values.
   ConstTensor weight(int64_t offset, int64_t size) const {
     if (half_.bytes() == 0) return flat().subspan(offset, size);
     return {half_.data() + 2 * offset, size, DType::kBf16};
@@ -136,6 +141,7 @@ class Arena {
 
   const ParameterLayout* layout_ = nullptr;  // borrowed
   Slice slice_;
+  int64_t tail_ = 0;
   int64_t extras_ = 0;
   Memory values_;
   Memory half_;

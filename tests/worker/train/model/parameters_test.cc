@@ -121,6 +121,16 @@ TEST(ParameterLayout, LeavesNoGapBetweenProjections) {
   }
 }
 
+TEST(ParameterLayout, ItsTailFillsTheHeadUpTo128Rows) {
+  v1::JobSpec spec = M7c();
+  EXPECT_EQ(ParameterLayout(spec).tail(), 0) << "a vocabulary of 256";
+  spec.mutable_model()->set_vocab(50257);
+  const ParameterLayout layout(spec);
+  const ParameterInfo& head = Tensor(layout, "lm_head.weight");
+  EXPECT_EQ(&head, &layout.tensors().back());
+  EXPECT_EQ(head.offset + 50304 * head.shape[1], layout.size() + layout.tail());
+}
+
 TEST(Initialize, DrawsEachTensorFromItsDistribution) {
   v1::JobSpec spec = M7c();
   spec.mutable_model()->set_n_layers(2);
