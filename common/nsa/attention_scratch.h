@@ -83,7 +83,7 @@ SelectedScratch PlanSelectedScratch(const NsaShape& shape);
 // hidden units and, for each range of rows, sums over its rows. A row is a (batch row, block,
 // group) triple; their ranges depend on the shape alone, and with them the order of sums.
 struct PhiScratch {
-  static constexpr int32_t kRangeRows = 512;  // at least, but in the only range
+  static constexpr int32_t kRangeRows = 256;  // at least, but in the only range
   static constexpr int32_t kMostRanges = 16;
 
   int32_t ranges = 0;

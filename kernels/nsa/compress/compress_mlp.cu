@@ -1,7 +1,7 @@
 // Forward of φ mlp on CUDA in one kernel. A thread block has a tile of rows and adds up W1·x over
 // chunks of 64 of the l·width inputs, which it copies to shared memory ahead of the products. The
 // last row of the tile is no row of x but pe, so that W1·pe, which belongs to every row's sum, is
-// computed beside them. Where there are few rows, two groups of warps share the chunks and add up
+// computed beside them. Where there are few rows, four groups of warps share the chunks and add up
 // their sums at the end. The second layer follows in the same thread block. Where both layers'
 // weights do not fit into shared memory, W2 takes the place of W1 once that has been multiplied.
 #include "kernels/nsa/compress/compress_mlp.cuh"
@@ -10,7 +10,6 @@ namespace nsa::cuda {
 namespace {
 
 constexpr int kChunk = 64;  // inputs of a chunk
-constexpr int kStages = 4;  // chunks in shared memory
 
 struct PhiForward {
   const bf16 *x, *pe, *w1, *b1, *w2, *b2;
@@ -33,7 +32,8 @@ struct ForwardWarps {
   static constexpr int kDown = kRows / 16, kAcross = kWidth >= 32 ? 2 : 1;
   static constexpr int kThreads = kDown * kAcross * kWarp;
   static constexpr int kTiles = kWidth / kAcross / 8;  // n-tiles per warp
-  static constexpr int kGroups = kRows == 32 && kWidth <= 64 ? 2 : 1;
+  static constexpr int kGroups = kRows == 32 && kWidth <= 64 ? 4 : 1;
+  static constexpr int kStages = kGroups > 1 ? 3 : 4;              // of chunks in shared memory
   static constexpr int kSums = (kGroups - 1) * kTiles * kThreads;  // of the other groups
 };
 template <int kWidth, int kRows>
@@ -47,14 +47,16 @@ template <int kWidth, int kRows>
 struct alignas(128) ForwardShared {
   using Warps = ForwardWarps<kWidth, kRows>;
 
-  bf16 x[kStages][Warps::kGroups][kRows * kChunk];
-  bf16 w1[kStages][Warps::kGroups][kWidth * kChunk];
+  bf16 x[Warps::kStages][Warps::kGroups][kRows * kChunk];  // after the products Sums()
+  bf16 w1[Warps::kStages][Warps::kGroups][kWidth * kChunk];
   bf16 own_w2[kOwnW2<kWidth> ? kWidth * kWidth : 8];
   bf16 act[kRows * kWidth];
-  float4 sums[Warps::kSums > 0 ? Warps::kSums : 1];  // [group − 1, n-tile, thread]
   RowSource rows[kRows];
   float bias[kWidth];  // b1 + W1·pe
 
+  // [group − 1, n-tile, thread]
+  __device__ __forceinline__ float4* Sums() { return reinterpret_cast<float4*>(x); }
+  static_assert(sizeof(x) >= sizeof(float4) * Warps::kSums);
   __device__ __forceinline__ bf16* W2() {
     static_assert(sizeof(w1) >= 2 * kWidth * kWidth || kOwnW2<kWidth>);
     return kOwnW2<kWidth> ? own_w2 : w1[0][0];
@@ -81,7 +83,7 @@ template <int kWidth, int kRows>
 __device__ __forceinline__ void CopyChunks(const CompressProblem& p, const PhiForward& t, int round,
                                            ForwardShared<kWidth, kRows>& shared) {
   constexpr int kPieces = kChunk / 8, kGroups = ForwardWarps<kWidth, kRows>::kGroups;
-  const int stage = round % kStages, in = p.in();
+  const int stage = round % ForwardWarps<kWidth, kRows>::kStages, in = p.in();
 #pragma unroll
   for (int group = 0; group < kGroups; ++group) {
     const int first = (round * kGroups + group) * kChunk;
@@ -125,15 +127,16 @@ __device__ __forceinline__ void AddGroups(int group, int thread,
                                           ForwardSum<kWidth, kRows>& sum) {
   using Warps = ForwardWarps<kWidth, kRows>;
   if constexpr (Warps::kGroups > 1) {
+    __syncthreads();  // the sums take the place of inputs
 #pragma unroll
     for (int n = 0; n < Warps::kTiles && group > 0; ++n) {
-      shared.sums[((group - 1) * Warps::kTiles + n) * Warps::kThreads + thread] = {
+      shared.Sums()[((group - 1) * Warps::kTiles + n) * Warps::kThreads + thread] = {
           sum[n][0], sum[n][1], sum[n][2], sum[n][3]};
     }
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < Warps::kSums / Warps::kThreads && group == 0; ++i) {
-      const float4 add = shared.sums[i * Warps::kThreads + thread];
+      const float4 add = shared.Sums()[i * Warps::kThreads + thread];
       float(&to)[4] = sum[i % Warps::kTiles];
       to[0] += add.x, to[1] += add.y, to[2] += add.z, to[3] += add.w;
     }
@@ -214,7 +217,7 @@ __global__ void __launch_bounds__(
     ForwardWarps<kWidth, kRows>::kThreads* ForwardWarps<kWidth, kRows>::kGroups)
     MlpKernel(Begin begin, const __grid_constant__ PhiForwardArgs args) {
   using Warps = ForwardWarps<kWidth, kRows>;
-  constexpr int kTiles = Warps::kTiles;
+  constexpr int kTiles = Warps::kTiles, kStages = Warps::kStages;
   extern __shared__ __align__(128) uint8_t memory[];
   auto& shared = *reinterpret_cast<ForwardShared<kWidth, kRows>*>(memory);
   const CompressProblem& p = args.p;

@@ -98,10 +98,18 @@ __global__ void __launch_bounds__(kGradientThreads<kWidth>)
 
 constexpr int kParameterThreads = 256;
 
+// Thread blocks of a token: each has four sums of every thread, and one more the sums over units.
+template <int kWidth>
+constexpr int kParameterParts = std::max(1, kWidth* kWidth / (4 * kParameterThreads));
+
+// Threads that share the units of a column.
+template <int kWidth>
+constexpr int kUnitShares = std::min(kParameterThreads / kWidth, kWidth);
+
 // Four neighbouring sums, or one, added over the ranges.
 __device__ __forceinline__ float4 AddRanges4(const float* sums, int64_t step, int ranges) {
   float4 total{};
-#pragma unroll 4
+#pragma unroll 8
   for (int range = 0; range < ranges; ++range) {
     const float4 add = __ldcg(reinterpret_cast<const float4*>(sums + range * step));
     total.x += add.x, total.y += add.y, total.z += add.z, total.w += add.w;
@@ -110,58 +118,82 @@ __device__ __forceinline__ float4 AddRanges4(const float* sums, int64_t step, in
 }
 __device__ __forceinline__ float AddRanges(const float* sums, int64_t step, int ranges) {
   float total = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (int range = 0; range < ranges; ++range) total += __ldcg(sums + range * step);
   return total;
 }
 
-// d_pe[c] += Σ_units units[unit] · W1[unit, r, c], by the first kWidth threads.
+// The four elements from `i` on of a token's part of dW1, or of dW2 where r = l.
 template <int kWidth>
-__device__ __forceinline__ void AddPositions(const float* units, const bf16* w1, int in,
-                                             float* d_pe) {
-  const int c = threadIdx.x;
-  if (c >= kWidth) return;
-  float total = 0;
-#pragma unroll 16
-  for (int unit = 0; unit < kWidth; ++unit) {
-    total = fmaf(units[unit], __bfloat162float(w1[unit * in + c]), total);
+__device__ __forceinline__ void AddWeights(const PhiBackwardArgs& args, const PhiBackward& t, int r,
+                                           int i) {
+  const CompressProblem& p = args.p;
+  const int64_t step = int64_t{p.l + 1} * kSumSize<kWidth>;
+  const float* const sums = t.sums + int64_t{r} * kSumSize<kWidth>;
+  const int unit = i / kWidth, c = i % kWidth;
+  const bool input_layer = r < p.l;
+  auto* const at =
+      reinterpret_cast<float4*>(input_layer ? t.d_w1 + unit * p.in() + r * kWidth + c : t.d_w2 + i);
+  const float4 before = *at;
+  float4 add = AddRanges4(sums + i, step, args.ranges);
+  if (input_layer) {
+    const float units = AddRanges(sums + kWidth * kWidth + unit, step, args.ranges);
+    const float2 left = LoadPair(t.pe + r * kWidth + c),
+                 right = LoadPair(t.pe + r * kWidth + c + 2);
+    add.x = fmaf(units, left.x, add.x), add.y = fmaf(units, left.y, add.y);
+    add.z = fmaf(units, right.x, add.z), add.w = fmaf(units, right.y, add.w);
   }
-  d_pe[c] += total;
+  *at = {before.x + add.x, before.y + add.y, before.z + add.z, before.w + add.w};
 }
 
-// Thread block r has the parameters of token r of a block, the last one those of the output layer.
+// The biases, and d_pe[c] += Σ_units units[unit] · W1[unit, r, c] of token r of a block.
+template <int kWidth>
+__device__ __forceinline__ void AddUnits(const PhiBackwardArgs& args, const PhiBackward& t, int r) {
+  constexpr int kShares = kUnitShares<kWidth>;
+  __shared__ float units[kWidth], shares[kShares][kWidth];
+  const CompressProblem& p = args.p;
+  const int64_t step = int64_t{p.l + 1} * kSumSize<kWidth>;
+  const int c = threadIdx.x % kWidth, share = threadIdx.x / kWidth;
+  if (share == 0) {
+    units[c] =
+        AddRanges(t.sums + int64_t{r} * kSumSize<kWidth> + kWidth * kWidth + c, step, args.ranges);
+    if (r == p.l) t.d_b2[c] += units[c];
+    if (r == 0) t.d_b1[c] += units[c];
+  }
+  if (r == p.l) return;
+  __syncthreads();
+  if (share < kShares) {
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < kWidth / kShares; ++i) {
+      const int unit = share * (kWidth / kShares) + i;
+      total = fmaf(units[unit], __bfloat162float(t.w1[unit * p.in() + r * kWidth + c]), total);
+    }
+    shares[share][c] = total;
+  }
+  __syncthreads();
+  if (share > 0) return;
+  float total = t.d_pe[r * kWidth + c];
+#pragma unroll
+  for (int i = 0; i < kShares; ++i) total += shares[i][c];
+  t.d_pe[r * kWidth + c] = total;
+}
+
+// Thread blocks [r, part] have the parameters of token r of a block, those of the last r the output
+// layer's.
 template <int kWidth>
 __global__ void __launch_bounds__(kParameterThreads)
     ParametersKernel(Begin begin, const __grid_constant__ PhiBackwardArgs args) {
-  __shared__ float units[kWidth];
-  const CompressProblem& p = args.p;
+  constexpr int kParts = kParameterParts<kWidth>;
   const PhiBackward& t = args.tensor[blockIdx.y];
-  const int r = static_cast<int>(blockIdx.x);
-  const bool input_layer = r < p.l;
-  const int64_t step = int64_t{p.l + 1} * kSumSize<kWidth>;
-  const float* const sums = t.sums + int64_t{r} * kSumSize<kWidth>;
+  const int r = static_cast<int>(blockIdx.x) / (kParts + 1);
+  const int part = static_cast<int>(blockIdx.x) % (kParts + 1);
   begin.WaitForPrevious();
-  if (threadIdx.x < kWidth) {
-    units[threadIdx.x] = AddRanges(sums + kWidth * kWidth + threadIdx.x, step, args.ranges);
+  if (part == kParts) {
+    AddUnits<kWidth>(args, t, r);
+  } else if (const int i = (part * kParameterThreads + threadIdx.x) * 4; i < kWidth * kWidth) {
+    AddWeights<kWidth>(args, t, r, i);
   }
-  __syncthreads();
-  float* const out = input_layer ? t.d_w1 + r * kWidth : t.d_w2;
-  for (int i = threadIdx.x * 4; i < kWidth * kWidth; i += kParameterThreads * 4) {
-    const int unit = i / kWidth, c = i % kWidth;
-    float4 add = AddRanges4(sums + i, step, args.ranges);
-    if (input_layer) {
-      const float2 left = LoadPair(t.pe + r * kWidth + c),
-                   right = LoadPair(t.pe + r * kWidth + c + 2);
-      add.x = fmaf(units[unit], left.x, add.x), add.y = fmaf(units[unit], left.y, add.y);
-      add.z = fmaf(units[unit], right.x, add.z), add.w = fmaf(units[unit], right.y, add.w);
-    }
-    auto* const at = reinterpret_cast<float4*>(out + unit * (input_layer ? p.in() : kWidth) + c);
-    const float4 before = *at;
-    *at = {before.x + add.x, before.y + add.y, before.z + add.z, before.w + add.w};
-  }
-  if (input_layer) AddPositions<kWidth>(units, t.w1 + r * kWidth, p.in(), t.d_pe + r * kWidth);
-  float* const bias = input_layer ? t.d_b1 : t.d_b2;
-  if ((r == 0 || !input_layer) && threadIdx.x < kWidth) bias[threadIdx.x] += units[threadIdx.x];
 }
 
 template <int kWidth>
@@ -185,7 +217,9 @@ absl::Status LaunchBackward(const Exec& exec, const PhiBackwardArgs& args, size_
                              args));
   return Launch(
       exec, kWhat, ParametersKernel<kWidth>,
-      {.grid = dim3(static_cast<unsigned int>(p.l + 1), both), .block = kParameterThreads}, args);
+      {.grid = dim3(static_cast<unsigned int>((p.l + 1) * (kParameterParts<kWidth> + 1)), both),
+       .block = kParameterThreads},
+      args);
 }
 
 PhiBackward Pointers(const CompressBackwardArgs& t, const PhiScratch& plan, uint8_t* scratch) {
