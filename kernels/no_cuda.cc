@@ -99,6 +99,7 @@ absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
   return Missing("EmbeddingBackward");
 }
 absl::Status CrossEntropy(const Exec&, const CrossEntropyArgs&) { return Missing("CrossEntropy"); }
+absl::Status MeanRowLoss(const Exec&, const MeanRowLossArgs&) { return Missing("MeanRowLoss"); }
 absl::Status GlobalNorm(const Exec&, const GlobalNormArgs&) { return Missing("GlobalNorm"); }
 absl::Status SquareSum(const Exec&, const SquareSumArgs&) { return Missing("SquareSum"); }
 absl::Status NormOfSums(const Exec&, const NormOfSumsArgs&) { return Missing("NormOfSums"); }

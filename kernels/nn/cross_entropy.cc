@@ -28,7 +28,9 @@ absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
       CheckTensor("logits", args.logits, args.rows * args.stride(), type, "rows·columns"));
   NSA_RETURN_IF_ERROR(CheckTensor("targets", args.targets, args.rows, DType::kI32, "rows"));
   NSA_RETURN_IF_ERROR(CheckTensor("row_loss", args.row_loss, args.rows, DType::kF32, "rows"));
-  NSA_RETURN_IF_ERROR(CheckTensor("mean_loss", args.mean_loss, 1, DType::kF32, "1"));
+  if (args.mean_loss.wanted()) {
+    NSA_RETURN_IF_ERROR(CheckTensor("mean_loss", args.mean_loss, 1, DType::kF32, "1"));
+  }
   if (args.dlogits.wanted()) {
     NSA_RETURN_IF_ERROR(
         CheckTensor("dlogits", args.dlogits, args.rows * args.stride(), type, "rows·columns"));
@@ -125,13 +127,29 @@ void SoftCap(float cap, std::span<float> logits) {
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
   NSA_RETURN_IF_ERROR(Check(exec, args));
   exec.Enter("cross_entropy");
-  if (exec.backend == Backend::kCuda) return cuda::CrossEntropy(exec, args);
+  if (exec.backend == Backend::kCuda) {
+    NSA_RETURN_IF_ERROR(cuda::CrossEntropy(exec, args));
+  } else {
 #pragma omp parallel
-  {
-    std::vector<float> capped(args.softcap > 0 ? args.vocab : 0);
+    {
+      std::vector<float> capped(args.softcap > 0 ? args.vocab : 0);
 #pragma omp for schedule(static)
-    for (int64_t r = 0; r < args.rows; ++r) OneRow(args, r, capped);
+      for (int64_t r = 0; r < args.rows; ++r) OneRow(args, r, capped);
+    }
   }
+  if (!args.mean_loss.wanted()) return absl::OkStatus();
+  return MeanRowLoss(exec, {.rows = args.rows,
+                            .targets = args.targets,
+                            .row_loss = args.row_loss,
+                            .mean_loss = args.mean_loss});
+}
+
+absl::Status MeanRowLoss(const Exec& exec, const MeanRowLossArgs& args) {
+  NSA_RETURN_IF_ERROR(CheckTensor("targets", args.targets, args.rows, DType::kI32, "rows"));
+  NSA_RETURN_IF_ERROR(CheckTensor("row_loss", args.row_loss, args.rows, DType::kF32, "rows"));
+  NSA_RETURN_IF_ERROR(CheckTensor("mean_loss", args.mean_loss, 1, DType::kF32, "1"));
+  exec.Enter("cross_entropy");
+  if (exec.backend == Backend::kCuda) return cuda::MeanRowLoss(exec, args);
   const auto targets = args.targets.as<int32_t>();
   const auto row_loss = args.row_loss.as<float>();
   double sum = 0;

@@ -215,8 +215,8 @@ __global__ void __launch_bounds__(kRowThreads)
 
 // One thread block of 1,024 threads. Thread i adds rows i, i + 1024, … in fp64; the threads' sums
 // are added by a fixed tree.
-__global__ void MeanLossKernel(Begin begin, const float* row_loss, const int* targets, int64_t rows,
-                               float* mean) {
+__global__ void MeanRowLossKernel(Begin begin, const float* row_loss, const int* targets,
+                                  int64_t rows, float* mean) {
   __shared__ double sums[1024];
   __shared__ int counts[1024];
   begin.WaitForPrevious();
@@ -273,11 +273,12 @@ absl::Status LaunchRows(const Exec& exec, const CrossEntropyArgs& args) {
 }  // namespace
 
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
-  if (args.rows > 0) {
-    NSA_RETURN_IF_ERROR(args.softcap > 0 ? LaunchRows<true>(exec, args)
-                                         : LaunchRows<false>(exec, args));
-  }
-  return Launch(exec, "cross_entropy", MeanLossKernel, {.grid = 1, .block = 1024},
+  if (args.rows == 0) return absl::OkStatus();
+  return args.softcap > 0 ? LaunchRows<true>(exec, args) : LaunchRows<false>(exec, args);
+}
+
+absl::Status MeanRowLoss(const Exec& exec, const MeanRowLossArgs& args) {
+  return Launch(exec, "cross_entropy", MeanRowLossKernel, {.grid = 1, .block = 1024},
                 DataOf<float>(args.row_loss), DataOf<int>(args.targets), args.rows,
                 DataOf<float>(args.mean_loss));
 }

@@ -24,7 +24,7 @@ struct CrossEntropyArgs {
   ConstTensor logits;   // fp32 [rows, columns]
   ConstTensor targets;  // i32 [rows], each below vocab; negative: the row is ignored
   Tensor row_loss;      // fp32 [rows], overwritten: −log p(target)
-  Tensor mean_loss;     // fp32 [1], overwritten: mean over rows with a target ≥ 0; 0 without any
+  Tensor mean_loss;     // fp32 [1], overwritten: see MeanRowLoss(); optional
 
   // d(Σ row_loss + z_loss · lse²)/d(logits) · gradient_scale, i.e. (softmax · (1 + 2 · z_loss ·
   // lse) − one-hot) · dy/d(logits) · gradient_scale. For the gradient of a mean, the scale is
@@ -46,9 +46,20 @@ struct CrossEntropyArgs {
 };
 
 // InvalidArgument when a tensor's size or type differs from its comment, columns are fewer than
-// vocab, softcap or z_loss is
-// negative or not finite, or a target is not below vocab (checked on the CPU).
+// vocab, softcap or z_loss is negative or not finite, or a target is not below vocab (checked on
+// the CPU).
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
+
+struct MeanRowLossArgs {
+  int64_t rows = 0;
+  ConstTensor targets;   // i32 [rows]
+  ConstTensor row_loss;  // fp32 [rows], of CrossEntropy()
+  Tensor mean_loss;      // fp32 [1], overwritten: mean over rows with a target ≥ 0; 0 without any
+};
+
+// The mean of row losses, for callers that compute these in several calls of CrossEntropy().
+// InvalidArgument when a tensor's size or type differs from its comment.
+absl::Status MeanRowLoss(const Exec& exec, const MeanRowLossArgs& args);
 
 // Replaces each x of logits in host memory by c · tanh(x / c) with c = `cap`; 0 leaves them as they
 // are. NaN stays NaN.
@@ -56,9 +67,10 @@ void SoftCap(float cap, std::span<float> logits);
 
 }  // namespace nsa
 
-// The same on a GPU (cross_entropy.cu); the function above has checked the arguments.
+// The same on a GPU (cross_entropy.cu); the functions above have checked the arguments.
 namespace nsa::cuda {
 
-absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);
+absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args);  // without the mean
+absl::Status MeanRowLoss(const Exec& exec, const MeanRowLossArgs& args);
 
 }  // namespace nsa::cuda

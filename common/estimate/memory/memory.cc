@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "common/estimate/estimate.h"
-#include "common/estimate/memory/padded_vocab.h"
+#include "common/estimate/memory/logits.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/sampling.h"
 #include "common/estimate/shares.h"
@@ -205,7 +205,8 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec, Recompute recomp
   items.push_back({"backward workspace", Largest(kinds, [&](const Sizes& s) {
                      return BackwardWorkspace(spec, s, tokens, recompute).bytes(width);
                    })});
-  items.push_back({"logits", tokens * columns * width});
+  const int64_t logit_rows = bf16 ? LogitRows(tokens, columns) : tokens;
+  items.push_back({"logits", logit_rows * columns * width});
   // The losses of a mixture's sources are those of their tokens, kept until the end of the step.
   // The activations have those of one pass; the CPU adds them up after each pass.
   if (cuda && !spec.data().mix().empty() && PassesOf(spec).count > 1) {

@@ -64,7 +64,7 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
     }
     {
       const cuda::Range range("forward");
-      NSA_RETURN_IF_ERROR(model->EnqueueForward(exec_, micro));
+      NSA_RETURN_IF_ERROR(model->EnqueueForward(exec_, micro, /*loss_in_backward=*/true));
     }
     progress_->EnterPhase(Phase::kBackward, micro);
     const cuda::Range range("backward");

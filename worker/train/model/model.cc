@@ -16,6 +16,7 @@
 #include "worker/train/model/inputs.h"
 #include "worker/train/model/linear.h"
 #include "worker/train/model/model_config.h"
+#include "worker/train/model/output_head.h"
 #include "worker/train/model/statistics/attention_audit.h"
 #include "worker/train/model/statistics/layer_totals.h"
 #include "worker/train/model/statistics/readout.h"
@@ -32,7 +33,7 @@ class Model::Impl {
   absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
                         const AfterPart& after_part, bool overwrite);
   absl::Status Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch);
-  absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch);
+  absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch, bool loss_in_backward);
   absl::Status EnqueueReadout(const Exec& exec);
   double Collect(int32_t micro_batch);
   absl::Status NextLogits(const Exec& exec, std::span<const int32_t> tokens, int32_t position,
@@ -59,9 +60,7 @@ class Model::Impl {
 
   void Plan();
   absl::StatusOr<Tensor> RunBlocks(const Exec& exec, int32_t micro_batch);
-  absl::Status FinalNorm(const Exec& exec, const ConstTensor& x);
-  CrossEntropyArgs LossOf(int32_t micro_batch, const Tensor& mean_loss) const;
-  absl::Status HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients);
+  OutputHead::Loss LossOf(int32_t micro_batch) const;
   absl::Status RecomputeBlock(const Exec& exec, int32_t layer);
   absl::Status AuditLayer(const Exec& exec, int64_t step, int32_t layer);
 
@@ -88,8 +87,6 @@ class Model::Impl {
   ConstTensor Weight(const Place& place) const {
     return parameters_.weight(place.offset, place.size);
   }
-  // The head's weights, with rows for all columns of the logits.
-  Place HeadPlace() const { return {places_.head.offset, config_.logit_columns() * config_.dim}; }
   static Tensor Gradient(Arena* gradients, const Place& place) {
     return gradients->flat().subspan(place.offset, place.size);
   }
@@ -107,13 +104,15 @@ class Model::Impl {
   std::vector<Slot> streams_;  // the residual stream before each block, and behind the last
   std::vector<BlockActivations> activations_;  // whose memory is shared, in whole or in part
   std::vector<BlockWorkspace> workspaces_;     // in the same memory
-  Slot rstd_f_, h_f_, logits_, backward_loss_, dx_;
+  OutputHead head_;
+  Slot dx_;
   Readout readout_;
   TokenLosses token_losses_;
 
   // Of the last forward, for Backward.
   int32_t current_ = 0;
   bool forward_done_ = false;
+  bool has_loss_ = false;
   bool overwrite_ = false;  // of Backward
 
   // Statistics.
@@ -134,6 +133,7 @@ Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const 
                .document_rows = rows_ * config.context,
                .vocab = config.vocab},
               &arena_),
+      head_(&config_, &places_, parameters),
       totals_(config.n_layers),
       keys_expected_(options.micro_batches) {
   keys_without_documents_ = KeysExpected(config_.attention);
@@ -154,11 +154,8 @@ void Model::Impl::Plan() {
   }
   activations_ = PlanActivations(config_, options_.training, &arena_);
   workspaces_ = PlanWorkspaces(config_, options_.training, &arena_);
-  rstd_f_ = arena_.Plan(rows_);
-  h_f_ = arena_.Plan(rows_ * config_.dim, type);
-  logits_ = arena_.Plan(rows_ * config_.logit_columns(), type);
+  head_.Plan(config_.logit_rows(), &arena_);
   token_losses_.Plan(rows_, options_.micro_batches, options_.keep_token_losses, &arena_);
-  backward_loss_ = arena_.Plan(1);
   if (options_.training) dx_ = arena_.Plan(rows_ * config_.dim, type);
   readout_.Plan(options_.micro_batches, config_.n_layers, &arena_);
 }
@@ -222,34 +219,19 @@ absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_ba
   return InputOf(config_.n_layers);
 }
 
-absl::Status Model::Impl::FinalNorm(const Exec& exec, const ConstTensor& x) {
-  return RmsNorm(exec, {.rows = rows_,
-                        .dim = config_.dim,
-                        .x = x,
-                        .weight = Weight(places_.norm_f),
-                        .y = arena_[h_f_],
-                        .rstd = arena_[rstd_f_]});
-}
-
-CrossEntropyArgs Model::Impl::LossOf(int32_t micro_batch, const Tensor& mean_loss) const {
-  return {.rows = rows_,
-          .vocab = config_.vocab,
-          .logits = arena_[logits_],
-          .targets = inputs_.targets(arena_, micro_batch),
+OutputHead::Loss Model::Impl::LossOf(int32_t micro_batch) const {
+  return {.targets = inputs_.targets(arena_, micro_batch),
           .row_loss = token_losses_.Device(arena_, micro_batch),
-          .mean_loss = mean_loss,
-          .softcap = config_.logit_softcap,
-          .z_loss = config_.z_loss,
-          .columns = config_.logit_columns()};
+          .mean_loss = readout_.Loss(arena_, micro_batch)};
 }
 
-absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch) {
+absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch,
+                                         bool loss_in_backward) {
   forward_done_ = false;
   NSA_ASSIGN_OR_RETURN(const Tensor x, RunBlocks(exec, micro_batch));
-  NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
-  NSA_RETURN_IF_ERROR(Linear(exec, {rows_, config_.dim, config_.logit_columns()}, arena_[h_f_],
-                             Weight(HeadPlace()), arena_[logits_]));
-  NSA_RETURN_IF_ERROR(CrossEntropy(exec, LossOf(micro_batch, readout_.Loss(arena_, micro_batch))));
+  NSA_RETURN_IF_ERROR(head_.Norm(exec, x));
+  has_loss_ = !loss_in_backward;
+  if (has_loss_) NSA_RETURN_IF_ERROR(head_.Forward(exec, LossOf(micro_batch)));
   forward_done_ = true;
   return absl::OkStatus();
 }
@@ -257,31 +239,10 @@ absl::Status Model::Impl::EnqueueForward(const Exec& exec, int32_t micro_batch) 
 absl::StatusOr<double> Model::Impl::Forward(const Exec& exec, const TokenBatch& batch) {
   forward_done_ = false;
   NSA_RETURN_IF_ERROR(Load(exec, 0, batch));
-  NSA_RETURN_IF_ERROR(EnqueueForward(exec, 0));
+  NSA_RETURN_IF_ERROR(EnqueueForward(exec, 0, /*loss_in_backward=*/false));
   NSA_RETURN_IF_ERROR(EnqueueReadout(exec));
   if (on_cuda()) NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
   return Collect(0);
-}
-
-// From the logits of the last Forward to the gradient of the residual stream behind the last block.
-absl::Status Model::Impl::HeadBackward(const Exec& exec, float gradient_scale, Arena* gradients) {
-  const Tensor logits = arena_[logits_], dh = arena_[workspaces_.back().dh];
-  CrossEntropyArgs loss = LossOf(current_, arena_[backward_loss_]);
-  loss.gradient_scale = gradient_scale;
-  loss.dlogits = logits;
-  NSA_RETURN_IF_ERROR(CrossEntropy(exec, loss));
-  const Tensor dweight = gradients->with_extras().subspan(HeadPlace().offset, HeadPlace().size);
-  NSA_RETURN_IF_ERROR(LinearBackward(exec, {rows_, config_.dim, config_.logit_columns()}, logits,
-                                     arena_[h_f_], Weight(HeadPlace()), dh, dweight, overwrite_));
-  NSA_RETURN_IF_ERROR(Zero(exec, arena_[dx_]));
-  return RmsNormBackward(exec, {.rows = rows_,
-                                .dim = config_.dim,
-                                .dy = dh,
-                                .x = InputOf(config_.n_layers),
-                                .weight = Weight(places_.norm_f),
-                                .rstd = arena_[rstd_f_],
-                                .dx = arena_[dx_],
-                                .dweight = Gradient(gradients, places_.norm_f)});
 }
 
 // Computes again what blocks share and block `layer` + 1 has overwritten.
@@ -306,7 +267,14 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
   if (const std::span<float> all = gradients->with_extras(); overwrite) {
     NSA_RETURN_IF_ERROR(ZeroRanges(exec, all, places_.AddedTo(std::ssize(all))));
   }
-  NSA_RETURN_IF_ERROR(HeadBackward(exec, gradient_scale, gradients));
+  NSA_RETURN_IF_ERROR(head_.Backward(exec, {.x = InputOf(config_.n_layers),
+                                            .loss = LossOf(current_),
+                                            .has_loss = has_loss_,
+                                            .gradient_scale = gradient_scale,
+                                            .dh = arena_[workspaces_.back().dh],
+                                            .dx = arena_[dx_],
+                                            .gradients = gradients,
+                                            .overwrite = overwrite}));
   NSA_RETURN_IF_ERROR(complete(config_.n_layers));
   for (int32_t layer = config_.n_layers - 1; layer >= 0; --layer) {
     const cuda::Range range("backward of a block");
@@ -340,9 +308,9 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
   forward_done_ = false;
   NSA_RETURN_IF_ERROR(inputs_.LoadTokens(exec, arena_, 0, tokens));
   NSA_ASSIGN_OR_RETURN(const Tensor x, RunBlocks(exec, 0));
-  NSA_RETURN_IF_ERROR(FinalNorm(exec, x));
+  NSA_RETURN_IF_ERROR(head_.Norm(exec, x));
   const std::span<const float> h =
-      arena_[h_f_].as<float>().subspan(int64_t{position} * config_.dim, config_.dim);
+      head_.h().as<float>().subspan(int64_t{position} * config_.dim, config_.dim);
   NSA_RETURN_IF_ERROR(
       Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(places_.head), logits));
   SoftCap(config_.logit_softcap, logits);
@@ -427,8 +395,8 @@ Place Model::PlaceOf(int32_t part) const { return impl_->PlaceOf(part); }
 absl::Status Model::Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch) {
   return impl_->Load(exec, micro_batch, batch);
 }
-absl::Status Model::EnqueueForward(const Exec& exec, int32_t micro_batch) {
-  return impl_->EnqueueForward(exec, micro_batch);
+absl::Status Model::EnqueueForward(const Exec& exec, int32_t micro_batch, bool loss_in_backward) {
+  return impl_->EnqueueForward(exec, micro_batch, loss_in_backward);
 }
 absl::Status Model::EnqueueReadout(const Exec& exec) { return impl_->EnqueueReadout(exec); }
 double Model::Collect(int32_t micro_batch) { return impl_->Collect(micro_batch); }

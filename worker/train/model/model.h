@@ -105,8 +105,9 @@ class Model {
   // the vocabulary. Not while the device still uses the one loaded there before.
   absl::Status Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch);
 
-  // Forward of a loaded micro-batch; the loss stays on the device.
-  absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch);
+  // Forward of a loaded micro-batch; the loss stays on the device. With `loss_in_backward` losses
+  // are left to the Backward() that follows, which then makes the logits once instead of twice.
+  absl::Status EnqueueForward(const Exec& exec, int32_t micro_batch, bool loss_in_backward = false);
 
   // Copies losses and statistics of all micro-batches to the host.
   absl::Status EnqueueReadout(const Exec& exec);

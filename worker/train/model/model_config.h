@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/estimate/memory/logits.h"
 #include "common/estimate/memory/memory.h"
-#include "common/estimate/memory/padded_vocab.h"
 #include "kernels/exec.h"
 #include "kernels/nn/activation.h"
 #include "kernels/nsa/layer/nsa_layer.h"
@@ -29,6 +29,10 @@ struct ModelConfig {
   // Columns of the logits in memory, V or more.
   int64_t logit_columns() const {
     return attention.dtype == DType::kBf16 ? PaddedVocab(vocab) : vocab;
+  }
+  // Rows of logits in memory at a time, of rows().
+  int64_t logit_rows() const {
+    return attention.dtype == DType::kBf16 ? LogitRows(rows(), logit_columns()) : rows();
   }
   float logit_softcap = 0;  // c of c · tanh(x / c); 0: none
   float z_loss = 0;         // weight of the z-loss in the gradient; 0: none

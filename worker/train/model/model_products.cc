@@ -1,7 +1,6 @@
 #include "worker/train/model/model_products.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "worker/train/model/linear.h"
 
@@ -18,28 +17,35 @@ std::vector<int64_t> ProjectionWidths(const ModelConfig& config) {
   return widths;
 }
 
-}  // namespace
+struct Layer {
+  LinearShape shape;
+  bool adds;  // to the residual stream
+};
 
-std::vector<MatmulArgs> ProductsOf(const ModelConfig& config, int32_t passes) {
+// Each once, for all rows; the head for a piece of them (output_head.h) and for the last piece.
+std::vector<Layer> LayersOf(const ModelConfig& config) {
   const int64_t rows = config.rows();
-  struct Layer {
-    LinearShape shape;
-    bool adds;  // to the residual stream
-  };
   std::vector<Layer> layers;
   for (const int64_t width : ProjectionWidths(config)) {
     layers.push_back({{rows, config.dim, width}, false});
   }
-  const Layer others[] = {
-      {{rows, config.output_width(), config.dim}, true},
-      {{rows, config.dim, config.hidden}, false},
-      {{rows, config.hidden, config.dim}, true},
-      {{rows, config.dim, config.logit_columns()}, false},
-  };
-  layers.insert(layers.end(), std::begin(others), std::end(others));
+  layers.push_back({{rows, config.output_width(), config.dim}, true});
+  layers.push_back({{rows, config.dim, config.hidden}, false});
+  layers.push_back({{rows, config.hidden, config.dim}, true});
+  const int64_t piece = config.logit_rows();
+  layers.push_back({{piece, config.dim, config.logit_columns()}, false});
+  if (rows % piece != 0) {
+    layers.push_back({{rows % piece, config.dim, config.logit_columns()}, false});
+  }
+  return layers;
+}
+
+}  // namespace
+
+std::vector<MatmulArgs> ProductsOf(const ModelConfig& config, int32_t passes) {
   const Tensor activation(nullptr, 0, config.attention.dtype), gradient(nullptr, 0, DType::kF32);
   std::vector<MatmulArgs> products;
-  for (const auto& [s, adds] : layers) {
+  for (const auto& [s, adds] : LayersOf(config)) {
     // As in linear.h: y = x Wᵀ; dW = dyᵀ x; dx = dy W.
     products.push_back({.m = s.rows,
                         .n = s.out,
@@ -56,7 +62,7 @@ std::vector<MatmulArgs> ProductsOf(const ModelConfig& config, int32_t passes) {
                         .a = activation,
                         .b = activation,
                         .c = gradient});
-    if (passes > 1) {
+    if (passes > 1 || s.rows < config.rows()) {
       products.push_back(products.back());
       products.back().accumulate = true;
     }

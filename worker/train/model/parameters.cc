@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
-#include "common/estimate/memory/padded_vocab.h"
+#include "common/estimate/memory/logits.h"
 #include "kernels/cuda/device.h"
 #include "kernels/dtype.h"
 #include "kernels/nsa/layer/nsa_layer.h"
@@ -216,7 +216,7 @@ absl::StatusOr<Arena> Arena::Create(const ParameterLayout* layout, const Options
   arena.layout_ = layout;
   arena.slice_ = options.slice.value_or(Slice{0, layout->size()});
   const bool cuda = options.backend == Backend::kCuda;
-  arena.tail_ = cuda && options.tail ? layout->tail() : 0;
+  arena.tail_ = cuda && !options.slice.has_value() ? layout->tail() : 0;
   arena.extras_ = options.extras;
   const int64_t floats = arena.slice_.size() + arena.tail_ + arena.extras_;
   NSA_ASSIGN_OR_RETURN(arena.values_, Memory::Allocate(options.backend, 4 * floats, what));

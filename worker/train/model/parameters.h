@@ -79,8 +79,7 @@ class Arena {
     Backend backend = Backend::kCpu;
     bool half =
         false;  // CUDA only: also a bf16 copy of all elements, which kernels read as weights
-    bool tail = false;   // CUDA only: also the layout's tail behind the values; a bf16 copy has it
-    int64_t extras = 0;  // number of floats behind the values and the tail
+    int64_t extras = 0;          // number of floats behind the values and the tail
     std::optional<Slice> slice;  // the elements that it has values of; all if there is none
   };
 
@@ -90,7 +89,8 @@ class Arena {
   explicit Arena(const ParameterLayout* layout);
   Arena(const ParameterLayout* layout, const Slice& slice);
 
-  // Zeros, on the device of `options.backend`. ResourceExhausted, naming `what`, when the GPU has
+  // Zeros, on the device of `options.backend`; on a GPU an arena of all elements has the layout's
+  // tail behind them, as has the bf16 copy. ResourceExhausted, naming `what`, when the GPU has
   // too little free memory.
   static absl::StatusOr<Arena> Create(const ParameterLayout* layout, const Options& options,
                                       const std::string& what);

@@ -33,8 +33,7 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                     "weights"));
   NSA_ASSIGN_OR_RETURN(
       Arena gradients,
-      Arena::Create(layout, {.backend = backend, .tail = true, .extras = kGradientExtras},
-                    "gradients"));
+      Arena::Create(layout, {.backend = backend, .extras = kGradientExtras}, "gradients"));
   NSA_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(train, layout, backend, own));
   std::unique_ptr<ModelState> state(new ModelState{.backend = backend,
                                                    .rank = rank,
