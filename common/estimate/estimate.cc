@@ -53,6 +53,24 @@ double AttentionFlops(const v1::JobSpec& spec, const Sizes& s,
                                 : blocks * shape.l * (s.k + s.v));
 }
 
+// Operations per token, forward and backward: those of the weights and those of attention.
+struct StepFlops {
+  double weights = 0, attention = 0;
+};
+
+StepFlops StepFlopsOf(const v1::JobSpec& spec) {
+  const std::vector<LayerKind> kinds = KindsOf(spec);
+  const std::array<double, kBranches> keys = MeanKeysRead(ShapeOf(spec));
+  int64_t weights = kinds[0].sizes.vocab * kinds[0].sizes.dim;
+  double attention = 0;
+  for (const auto& [s, layers] : kinds) {
+    weights += layers * s.block_matrices();
+    attention += static_cast<double>(layers) * AttentionFlops(spec, s, keys);
+  }
+  // Forward: two operations per weight. Backward takes twice the forward.
+  return {3.0 * 2.0 * static_cast<double>(weights), 3.0 * attention};
+}
+
 // Operations of Muon in a step: five iterations of three products. Every rank does all of them,
 // unless each has its share of the matrices.
 double MuonFlops(const std::map<MuonShape, int64_t>& matrices) {
@@ -64,12 +82,9 @@ double MuonFlops(const std::map<MuonShape, int64_t>& matrices) {
   return flops;
 }
 
-// The share of matrix_flops that a whole training step reaches, recomputation included. Measured
-// 2026-11-22 on one H200 with m7c (nsa-bench step): 349,091 tok/s with micro-batches of 4,096
-// tokens and checkpointing, 495,045 with 65,536 tokens and checkpointing, and 525,021 with 65,536
-// tokens without checkpointing. That is 0.29, 0.42 and 0.41 of 788 TFLOP/s.
-constexpr double kStepShare = 0.42;
-constexpr double kHalfSpeedTokens = 1800;  // tokens per micro-batch that reach half of kStepShare
+// Tokens per pass that reach half of the shares of StepSharesOf(): with them the production job of
+// 8,192 tokens a pass is 479,000 tok/s on an H100 (478,900 to 480,700 measured 2026-11-27).
+constexpr double kHalfSpeedTokens = 1640;
 
 // The share of matrix_flops that Muon reaches. Measured 2026-11-25 on one H100 with m7c: 3.15 ms
 // more than AdamW for 1.32 TFLOP (nsa-bench step).
@@ -121,17 +136,8 @@ int64_t TokensPerStep(const v1::JobSpec& spec) {
 }
 
 double FlopsPerToken(const v1::JobSpec& spec) {
-  const std::vector<LayerKind> kinds = KindsOf(spec);
-  const std::array<double, kBranches> keys = MeanKeysRead(ShapeOf(spec));
-  // Forward: two operations per weight.
-  int64_t weights = kinds[0].sizes.vocab * kinds[0].sizes.dim;
-  double attention = 0;
-  for (const auto& [s, layers] : kinds) {
-    weights += layers * s.block_matrices();
-    attention += static_cast<double>(layers) * AttentionFlops(spec, s, keys);
-  }
-  // Backward takes twice the forward.
-  return 3.0 * (2.0 * static_cast<double>(weights) + attention);
+  const StepFlops flops = StepFlopsOf(spec);
+  return flops.weights + flops.attention;
 }
 
 int64_t CheckpointBytes(const v1::JobSpec& spec) {
@@ -142,26 +148,33 @@ int64_t CheckpointBytes(const v1::JobSpec& spec) {
 double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores,
                                int64_t memory) {
   const double ranks = static_cast<double>(RanksOf(spec));
-  double flops = FlopsPerToken(spec);
+  StepFlops flops = StepFlopsOf(spec);
   const Recompute recompute = RecomputeOf(spec, memory);
-  if (recompute == Recompute::kBlock) flops *= 4.0 / 3.0;  // a second forward
-  if (recompute == Recompute::kMlp) {                      // a second fc1
-    flops += 2.0 * spec.model().n_layers() * spec.model().dim() * spec.model().dim() *
-             spec.model().mlp_ratio();
+  if (recompute == Recompute::kBlock) {  // a second forward
+    flops.weights *= 4.0 / 3.0;
+    flops.attention *= 4.0 / 3.0;
+  }
+  if (recompute == Recompute::kMlp) {  // a second fc1
+    flops.weights += 2.0 * spec.model().n_layers() * spec.model().dim() * spec.model().dim() *
+                     spec.model().mlp_ratio();
   }
   const auto step_tokens = static_cast<double>(TokensPerStep(spec));
   const double muon = MuonFlops(MuonMatrices(spec, KindsOf(spec))) /
                       (ShardsOptimizer(spec, RanksOf(spec)) ? ranks : 1);
   if (device_name == "cpu") {
-    return kCpuCoreFlops * std::max(1, cores) / (flops + ranks * muon / step_tokens);
+    return kCpuCoreFlops * std::max(1, cores) /
+           (flops.weights + flops.attention + ranks * muon / step_tokens);
   }
   const double tokens = static_cast<double>(RankTokens(spec));
-  const double share = kStepShare * tokens / (tokens + kHalfSpeedTokens);
   const double precision = IsBf16(spec) ? 1.0 : 0.1;  // fp32 without tensor cores
-  const double computed = ranks * MatrixFlops(device_name) * share * precision / flops;
+  const double matrix_flops = MatrixFlops(device_name) * precision;
+  const StepShares shares = StepSharesOf(device_name);
+  const double of_token = (flops.weights / shares.weights + flops.attention / shares.attention) *
+                          (tokens + kHalfSpeedTokens) / tokens;
+  const double computed = ranks * matrix_flops / of_token;
   const double launches = 1.0 * spec.model().n_layers() * PassesOf(spec).count;
   const double seconds = std::max(step_tokens / computed, launches * kLaunchSeconds);
-  return step_tokens / (seconds + muon / (MatrixFlops(device_name) * kMuonShare * precision));
+  return step_tokens / (seconds + muon / (matrix_flops * kMuonShare));
 }
 
 }  // namespace nsa

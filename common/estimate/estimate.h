@@ -45,8 +45,7 @@ int64_t CheckpointBytes(const v1::JobSpec& spec);
 
 // Expected tokens per second over all ranks on a device ("cpu" or a GPU's name), from measured FLOP
 // rates. The table in devices.cc has them with their dates. `cores` counts on the CPU only;
-// `memory` as for
-// RecomputeOf() of memory/memory.h.
+// `memory` as for RecomputeOf() of memory/memory.h.
 //
 // A step on a GPU takes at least 1/3 ms per layer and pass (passes.h), because its kernels start
 // one after another, however small they are. Derived from one measurement: m7c with checkpointing
@@ -55,8 +54,8 @@ int64_t CheckpointBytes(const v1::JobSpec& spec);
 double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores,
                                int64_t memory = 0);
 
-// Where that figure comes from: "H200, measured 2026-11-22", "A100, from its data sheet", "NVIDIA
-// T4 taken for an A100, from its data sheet", "2 CPU cores, measured 2026-11-20".
+// Where that figure comes from: "H200, measured 2026-11-27", "L40S, from its data sheet", "2 CPU
+// cores, measured 2026-11-20".
 std::string SpeedSource(const std::string& device_name, int cores);
 
 }  // namespace nsa

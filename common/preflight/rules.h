@@ -110,7 +110,7 @@ int64_t MemoryOfRank(const PreflightFacts& facts);
 // assumed, or for a CPU job one core per rank. Call it only if the kGuardsSizes rules pass.
 double ExpectedSpeed(const PreflightFacts& facts);
 
-// Where ExpectedSpeed() comes from, for example "H200, measured 2026-11-22".
+// Where ExpectedSpeed() comes from, for example "H200, measured 2026-11-27".
 std::string ExpectedSpeedSource(const PreflightFacts& facts);
 
 // Expected seconds of one step, without validation and checkpoints, and of all steps of the job.

@@ -299,15 +299,36 @@ TEST(ExpectedTokensPerSecond, OfAToyOnAGpuIsLimitedByItsLaunches) {
   EXPECT_NEAR(ExpectedTokensPerSecond(spec, "NVIDIA H200", 0), one / 2, 1);
 }
 
-TEST(ExpectedTokensPerSecond, IsWithinATenthOfWhatWasMeasuredOnAnH200) {
+// The figures of nsa-bench step of 2026-11-27 and, for the last shape, of a job.
+TEST(ExpectedTokensPerSecond, IsNearWhatWasMeasuredOnAnH100) {
   v1::JobSpec spec = M7c();
   spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  const auto expect = [&spec](int sequences, int tokens, double measured, double within) {
+    spec.mutable_train()->set_batch_size(sequences);
+    spec.mutable_train()->set_seq_len(tokens);
+    EXPECT_NEAR(ExpectedTokensPerSecond(spec, "NVIDIA H100 80GB HBM3", 0) / measured, 1, within)
+        << sequences << " x " << tokens;
+  };
+  expect(4, 2048, 480'000, 0.02);
+  expect(32, 2048, 563'000, 0.02);
+  expect(16, 4096, 468'400, 0.15);
+  expect(8, 8192, 443'100, 0.12);
+  expect(4, 16384, 412'900, 0.1);
+  expect(2, 32768, 373'700, 0.05);
+  expect(1, 65536, 310'500, 0.05);
+  expect(1, 131072, 228'600, 0.1);
   spec.mutable_runtime()->set_gradient_checkpointing(true);
-  spec.mutable_train()->set_accumulate_grad_batches(2);
-  EXPECT_NEAR(ExpectedTokensPerSecond(spec, "NVIDIA H200", 0), 350'900, 35'000);
-  spec.mutable_runtime()->set_gradient_checkpointing(false);
+  expect(1, 1048576, 37'800, 0.15);
+}
+
+// docs/a100.md
+TEST(ExpectedTokensPerSecond, OfAnA100IsThatOfItsPage) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_train()->set_batch_size(4);
+  EXPECT_NEAR(ExpectedTokensPerSecond(spec, "NVIDIA A100-SXM4-80GB", 0), 195'000, 4'000);
   spec.mutable_train()->set_batch_size(32);
-  EXPECT_NEAR(ExpectedTokensPerSecond(spec, "NVIDIA H200", 0), 525'000, 52'000);
+  EXPECT_NEAR(ExpectedTokensPerSecond(spec, "NVIDIA A100-SXM4-80GB", 0), 227'000, 4'000);
 }
 
 TEST(ExpectedTokensPerSecond, IsSlowerWithGradientCheckpointingAndOnSmallerDevices) {

@@ -145,7 +145,7 @@ TEST(Preflight, WarnsOfAThroughputFloorFarBelowTheExpectedSpeed) {
   ASSERT_NE(finding, nullptr);
   EXPECT_EQ(finding->severity(), v1::SEVERITY_WARNING);
   EXPECT_THAT(finding->fix(), testing::ContainsRegex("half of the expected [0-9]+,[0-9]+ tok/s"));
-  EXPECT_THAT(finding->fix(), HasSubstr("H200, measured 2026-11-22"));
+  EXPECT_THAT(finding->fix(), HasSubstr("H200, measured 2026-11-27"));
 }
 
 }  // namespace

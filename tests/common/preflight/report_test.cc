@@ -79,16 +79,18 @@ TEST(PreflightReport, PrintsAnAlignedTableOfMemoryDiskTimeAndTokens) {
 TEST(PreflightReport, SaysWhereTheExpectedSpeedIsFrom) {
   GoodJob job;
   EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
-              HasSubstr("  expected speed (H200, measured 2026-11-22) "));
+              HasSubstr("  expected speed (H200, measured 2026-11-27) "));
   job.machine.gpus[0].name = "NVIDIA A100-SXM4-80GB";
   EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
-              HasSubstr("  expected speed (A100, from its data sheet) "));
+              HasSubstr("  expected speed (A100, estimated from runs on an H100) "));
   job.machine.gpus[0].name = "NVIDIA T4";
-  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
-              HasSubstr("  expected speed (NVIDIA T4 taken for an A100, from its data sheet) "));
+  EXPECT_THAT(
+      FormatReport(job.Check(), "job.yaml"),
+      HasSubstr("  expected speed (NVIDIA T4 taken for an A100, estimated from runs on an H100) "));
   job.context.machine = nullptr;
-  EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
-              HasSubstr("  expected speed (machine unknown; A100, from its data sheet) "));
+  EXPECT_THAT(
+      FormatReport(job.Check(), "job.yaml"),
+      HasSubstr("  expected speed (machine unknown; A100, estimated from runs on an H100) "));
   job.context.machine = &job.machine;
   job.MoveToCpu();
   EXPECT_THAT(FormatReport(job.Check(), "job.yaml"),
