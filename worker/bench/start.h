@@ -1,6 +1,5 @@
 // What a timed step begins with: weights and tokens. Both decide which blocks the tokens choose:
-// with random ones, neighbouring tokens share only the blocks that are always selected, so a tile
-// of queries reads the most keys; a trained model chooses alike for neighbours.
+// with random ones, neighbouring tokens share few but the blocks that are always selected.
 #pragma once
 
 #include <string>
