@@ -26,7 +26,7 @@ struct DeviceSpeed {
 // tokens a pass (nsa-bench step): 563,000 tok/s with sequences of 2,048 tokens and 310,500 with one
 // of 65,536. With them, 8 x 8,192 is 488,000 (443,100 measured) and 2 x 32,768 389,000 (373,700).
 // Those of the A100 are computed from the same steps with the code for sm_80 (docs/a100.md).
-constexpr StepShares kHopper = {0.625, 0.2255}, kA100 = {0.738, 0.317}, kOthers = {0.42, 0.42};
+constexpr StepShares kHopper = {0.625, 0.2255}, kA100 = {0.738, 0.31}, kOthers = {0.42, 0.42};
 
 // The FLOP rate of large bf16 matrix products. H200: measured 2026-11-20, 8192³ (CUDA 13.0). Other
 // GPUs: the dense rate in the data sheet times the H200's ratio of measured rate to data sheet (788
