@@ -34,7 +34,7 @@ class GoodJob {
     train->set_save_every(500);
     train->set_eval_every(500);
     train->set_out_dir(PathOf("out"));
-    spec.mutable_guard()->set_min_tokens_per_second(130'000);
+    spec.mutable_guard()->set_min_tokens_per_second(200'000);
     machine.gpus.push_back({"NVIDIA H200", int64_t{141} << 30, int64_t{139} << 30, 90});
     machine.cpu_slots = 2;
     machine.cores = 2;
