@@ -137,16 +137,25 @@ INSTANTIATE_TEST_SUITE_P(Cases, CrossEntropyOptions,
                                            OptionCase{"Both", 2, 0.25f}),
                          [](const auto& param) { return param.param.name; });
 
+// One row of three logits, and its arguments.
+struct OneRow {
+  CrossEntropyArgs Args() {
+    return {1,
+            3,
+            View(logits),
+            std::span<const int32_t>(targets),
+            std::span<float>(row_loss),
+            std::span<float>(mean)};
+  }
+
+  std::vector<float> logits = std::vector<float>(3);
+  std::vector<int32_t> targets = {0};
+  std::vector<float> row_loss = {0}, mean = {0};
+};
+
 TEST(CrossEntropy, RefusesANegativeOrInfiniteOption) {
-  const std::vector<float> logits(3);
-  const std::vector<int32_t> targets = {0};
-  std::vector<float> row_loss(1), mean(1);
-  CrossEntropyArgs args = {1,
-                           3,
-                           View(logits),
-                           std::span<const int32_t>(targets),
-                           std::span<float>(row_loss),
-                           std::span<float>(mean)};
+  OneRow row;
+  CrossEntropyArgs args = row.Args();
   args.softcap = -1;
   EXPECT_THAT(std::string(CrossEntropy({}, args).message()), HasSubstr("softcap: -1 (0 or more"));
   args.softcap = 0;
@@ -225,15 +234,8 @@ TEST(CrossEntropy, ColumnsBehindTheVocabularyAreNotReadAndGetNoGradient) {
 }
 
 TEST(CrossEntropy, RefusesFewerColumnsThanTheVocabulary) {
-  const std::vector<float> logits(2);
-  const std::vector<int32_t> targets = {0};
-  std::vector<float> row_loss(1), mean(1);
-  CrossEntropyArgs args = {1,
-                           3,
-                           View(logits),
-                           std::span<const int32_t>(targets),
-                           std::span<float>(row_loss),
-                           std::span<float>(mean)};
+  OneRow row;
+  CrossEntropyArgs args = row.Args();
   args.columns = 2;
   EXPECT_THAT(std::string(CrossEntropy({}, args).message()), HasSubstr("columns: 2"));
 }
