@@ -250,7 +250,7 @@ void Cli::AddGlobalFlags() {
   app_->add_flag_function(
       "--version",
       [this](int64_t) {
-        session_->out() << "nsactl " << kVersion << " (" << kRevision << ")\n";
+        session_->out() << "nsactl " << FullVersion() << "\n";
         throw CLI::Success();
       },
       "Show the version and exit");
@@ -376,6 +376,7 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<ExitCode> result = run->second(*session_);
   const ExitCode code = result.ok() ? *result : Fail(result.status());
+  session_->NoteWarning();
   if (!session_->out().flush() && code == ExitCode::kOk) {
     return Fail(absl::InternalError("standard output: cannot be written; is its disk full?"));
   }

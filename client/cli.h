@@ -109,7 +109,7 @@ class Cli {
   ExitCode Fail(const absl::Status& status);
   ExitCode FailUsage(const std::string& message);
   ExitCode FailUnknownCommand(const std::string& word, const CLI::App& app);
-  // The word that stands where a command is expected and is none; empty when there is no such word.
+  // The word in the place of a command that is not one; empty when there is no such word.
   std::string UnknownCommand() const;
   // Reports words that CLI11 could not place: an unknown command, else an unexpected argument, or
   // `message` when only commands are looked for.

@@ -3,7 +3,7 @@
 set(deb ${PROJECT_SOURCE_DIR}/deploy/deb)
 set(staged ${PROJECT_BINARY_DIR}/deb)
 
-# The units of the bundle, with the paths of a package.
+# The units of the bundle, with the paths of a package, and the configurations of both, for the state folders of the units.
 foreach(daemon coordinator agent)
   file(READ ${PROJECT_SOURCE_DIR}/deploy/systemd/nsa-${daemon}.service unit)
   string(REPLACE /opt/nsa/bin/ /usr/bin/ unit "${unit}")
@@ -11,6 +11,10 @@ foreach(daemon coordinator agent)
   string(REGEX REPLACE "^(#[^\n]*\n)+" "" unit "${unit}")
   file(WRITE ${staged}/nsa-${daemon}.service "${unit}")
   file(READ ${PROJECT_SOURCE_DIR}/configs/${daemon}.yaml config)
+  # The folder that the unit makes; commands that read the file then need no NSA_STATE_DIR.
+  string(REGEX REPLACE "\n# state_dir: " "\nstate_dir: " config "${config}")
+  file(WRITE ${staged}/bundle/${daemon}.yaml "${config}")
+  install(FILES ${staged}/bundle/${daemon}.yaml DESTINATION deploy/systemd)
   string(REPLACE "\n# local_agent: true" "\nlocal_agent: false  # the package nsa-agent has a unit of its own" config "${config}")
   file(WRITE ${staged}/${daemon}.yaml "${config}")
   # Not in the bundle, hence EXCLUDE_FROM_ALL.
@@ -24,6 +28,7 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL nsa-coordinator nsa-agent nsactl)
 set(CPACK_COMPONENTS_GROUPING IGNORE)
 set(CPACK_PACKAGE_NAME nsa)
+set(CPACK_PACKAGE_VERSION ${NSA_BUILD_VERSION})
 set(CPACK_PACKAGE_CONTACT "NSA training service <nsa@localhost>")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Trains language models with native sparse attention")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)

@@ -1,72 +1,56 @@
-# Functions for the four kinds of target: library, program, test, benchmark. Sources are listed by name.
+# Functions for the four kinds of target: library, program, test, benchmark.
 
-# With precompiled headers GCC 12 inlines more and then warns of the bounds of strings in correct code, so these two warnings are left to other builds;
-# together with a sanitizer no warning is an error there.
-set(strict -Werror)
-if(NSA_PRECOMPILE AND NSA_SANITIZE)
-  set(strict "")
-endif()
+# -Wsubobject-linkage is meant for headers; with files compiled together (nsa_unity) it also finds private classes of sources.
 add_library(nsa_warnings INTERFACE)
 target_compile_options(nsa_warnings INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;${strict};-Wshadow;-Wnon-virtual-dtor;-Wno-missing-field-initializers>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${NSA_PRECOMPILE}>>:-Wno-array-bounds;-Wno-stringop-overread>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wshadow;-Wnon-virtual-dtor;-Wno-missing-field-initializers>
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
 
 # nsa_light(target): optimize lightly. Most code waits for networks, disks and people.
 function(nsa_light target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${NSA_LIGHT_OPTIMIZATION}>)
 endfunction()
 
-# nsa_precompile(target light|fast DEPS…): with NSA_PRECOMPILE, takes the headers that nearly every file of such a target includes from a precompiled
-# one, which all targets with the same options share. What uses the kernels is compiled with OpenMP.
-function(nsa_precompile target speed)
-  if(NOT NSA_PRECOMPILE)
-    return()
-  endif()
-  if("nsa::rpc" IN_LIST ARGN OR "nsa::proto_grpc" IN_LIST ARGN)
-    target_precompile_headers(${target} REUSE_FROM nsa_precompiled_grpc_${speed})
-  elseif("nsa::model" IN_LIST ARGN OR "nsa_kernels_core" IN_LIST ARGN)
-    target_precompile_headers(${target} REUSE_FROM nsa_precompiled_openmp_${speed})
-  elseif("nsa::proto" IN_LIST ARGN OR "nsa::job" IN_LIST ARGN)
-    target_precompile_headers(${target} REUSE_FROM nsa_precompiled_proto_${speed})
-  endif()
+# nsa_unity(target): compiles up to eight files of the target at a time, because most of a file's time goes into the headers of gRPC, protobuf and Abseil.
+# Names in unnamed namespaces must differ within a folder. clang-tidy still reads every file alone, so each includes what it needs.
+function(nsa_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
-# nsa_precompiled(proto light DEPS x … HEADERS <a> …): the target nsa_precompiled_proto_light, which nsa_precompile() takes headers from. PROGRAMS:
-# they are for the files of programs (-fPIE), not for those of libraries (-fPIC).
-function(nsa_precompiled name speed)
-  cmake_parse_arguments(ARG "PROGRAMS" "" "DEPS;HEADERS" ${ARGN})
-  set(target nsa_precompiled_${name}_${speed})
-  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/${target}.cc CONTENT "")
-  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${CMAKE_BINARY_DIR}/${target}.cc)
-  target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa_warnings)
-  target_precompile_headers(${target} PRIVATE ${ARG_HEADERS})
-  if(speed STREQUAL light)
-    nsa_light(${target})
-  elseif(speed STREQUAL unoptimized)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
-  endif()
-  if(ARG_PROGRAMS)
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fPIE>)
-  endif()
+# nsa_sources(OUT FOLDER x EXCEPT y z …): every .cc file of the folder and of the folders in it, but for the files and folders that EXCEPT names.
+function(nsa_sources out)
+  cmake_parse_arguments(ARG "" "FOLDER" "EXCEPT" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FOLDER} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FOLDER}/*.cc)
+  foreach(name ${ARG_EXCEPT})
+    if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FOLDER}/${name})
+      message(FATAL_ERROR "EXCEPT: ${name} is not in ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FOLDER}")
+    endif()
+    string(REPLACE "." "\\." name "${name}")
+    list(FILTER sources EXCLUDE REGEX "^${name}(/|$)")
+  endforeach()
+  list(TRANSFORM sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FOLDER}/)
+  set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# nsa_library(name [FAST] SOURCES a.cc … DEPS x …): the library nsa_<name>, alias nsa::<name>; without SOURCES a header-only one. It is static, but
-# shared in builds with a sanitizer, whose test programs would otherwise take 18 GB (BUILD_SHARED_LIBS in NsaToolchain.cmake). Headers
-# are included with their path from the top of the tree. FAST: the library computes, so it is fully optimized.
+# nsa_library(name [FAST] [FOLDER x [EXCEPT y …]] [SOURCES a.cc …] DEPS x …): the library nsa_<name>, alias nsa::<name>, of a folder (nsa_sources) or of the
+# named sources; with neither a header-only one. It is static, but shared in builds with a sanitizer, whose test programs would otherwise
+# take 18 GB (BUILD_SHARED_LIBS in NsaToolchain.cmake). Headers are included with their path from the top of the tree. FAST: the library
+# computes, so it is fully optimized.
 function(nsa_library name)
-  cmake_parse_arguments(ARG "FAST" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "FAST" "FOLDER" "EXCEPT;SOURCES;DEPS" ${ARGN})
+  if(ARG_FOLDER)
+    nsa_sources(files FOLDER ${ARG_FOLDER} EXCEPT ${ARG_EXCEPT})
+    list(APPEND ARG_SOURCES ${files})
+  endif()
   if(ARG_SOURCES)
     add_library(nsa_${name} ${ARG_SOURCES})
     # No macro tells whether the library is shared, so that both kinds have the same objects in the compiler cache.
     set_target_properties(nsa_${name} PROPERTIES DEFINE_SYMBOL "")
     target_include_directories(nsa_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(nsa_${name} PUBLIC ${ARG_DEPS} PRIVATE nsa_warnings)
-    if(ARG_FAST)
-      nsa_precompile(nsa_${name} fast ${ARG_DEPS})
-    else()
+    nsa_unity(nsa_${name})
+    if(NOT ARG_FAST)
       nsa_light(nsa_${name})
-      nsa_precompile(nsa_${name} light ${ARG_DEPS})
     endif()
   else()
     add_library(nsa_${name} INTERFACE)
@@ -74,6 +58,21 @@ function(nsa_library name)
     target_link_libraries(nsa_${name} INTERFACE ${ARG_DEPS})
   endif()
   add_library(nsa::${name} ALIAS nsa_${name})
+  nsa_room(${name} FOLDER ${ARG_FOLDER} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
+endfunction()
+
+# Writes down the folder of a library and what it links, for tests/layering_test.py.
+function(nsa_room name)
+  cmake_parse_arguments(ARG "" "FOLDER" "SOURCES;DEPS" ${ARGN})
+  set(folder -)
+  if(ARG_FOLDER OR ARG_SOURCES)
+    file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/${ARG_FOLDER})
+    string(REGEX REPLACE "/\\.?$" "" folder ${folder})
+  endif()
+  list(FILTER ARG_DEPS INCLUDE REGEX "^nsa(::|_)")
+  list(TRANSFORM ARG_DEPS REPLACE "^nsa(::|_)" "")
+  list(JOIN ARG_DEPS " " deps)
+  set_property(GLOBAL APPEND_STRING PROPERTY NSA_ROOMS "${name} ${folder} ${deps}\n")
 endfunction()
 
 # nsa_program(nsactl SOURCES main.cc DEPS nsa::client): a program in build/<preset>/bin, installed to bin/, part of the target `programs`. PACKAGE: the
@@ -86,6 +85,7 @@ function(nsa_program name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} nsa_warnings)
   nsa_light(${name})
+  nsa_room(${name} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS})
   install(TARGETS ${name} RUNTIME DESTINATION bin COMPONENT ${ARG_PACKAGE})
   set_property(GLOBAL APPEND PROPERTY NSA_PROGRAMS ${name})
 endfunction()
@@ -107,30 +107,108 @@ function(nsa_sm80_twin name)
   set_property(GLOBAL APPEND PROPERTY NSA_SM80_PROGRAMS ${twin})
 endfunction()
 
-add_custom_target(unit_tests)   # every test labelled unit
-add_custom_target(thread_tests) # every test labelled threads
+add_custom_target(unit_tests)   # every unit test of this preset
+add_custom_target(thread_tests) # those of the rooms in NSA_THREAD_ROOMS
 
-# nsa_test(common/job/load_test DEPS nsa::job LABELS slow TIMEOUT 120 PROGRAMS nsa-worker): gtest program from tests/common/job/load_test.cc.
-# LABELS: slow (over ten seconds), e2e (starts programs), gpu (needs a GPU); tests with one of these run alone. A test with none of them gets
-# the label unit and runs under AddressSanitizer, and, unless it is one of the kernels', the label threads: it runs under ThreadSanitizer too. Not so
-# a test with the label grpc, whose server calls back within the test's process: ThreadSanitizer does not see gRPC's locks and reports races in
-# gRPC's own reference counts (ServerCallbackCall::Unref). PROGRAMS are built before the test runs.
-function(nsa_test path)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS;PROGRAMS" ${ARGN})
-  string(REPLACE "/" "_" target ${path})
-  add_executable(${target} ${PROJECT_SOURCE_DIR}/tests/${path}.cc ${ARG_SOURCES})
+# The rooms whose code has threads or locks: their unit tests run under ThreadSanitizer too. tests/thread_rooms_test.sh compares this list with the code.
+set(NSA_THREAD_ROOMS
+  client common/base common/http common/rpc common/run
+  server server/act server/notice server/provision server/rpc server/store server/watch server/web
+  worker/agent worker/train worker/train/checkpoint worker/train/comm worker/train/data worker/train/gpu worker/train/profile worker/train/serve worker/train/step
+  worker/train/telemetry)
+
+# nsa_together(OUT target a.cc b.cc …): sources of the target that are made of up to sixteen test files each (tests/testing/together.sh).
+function(nsa_together out target)
+  set(made "")
+  list(LENGTH ARGN left)
+  while(left)
+    list(SUBLIST ARGN 0 16 some)
+    list(REMOVE_ITEM ARGN ${some})
+    list(LENGTH ARGN left)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_${left}.cc)
+    list(TRANSFORM some REPLACE "^${PROJECT_SOURCE_DIR}/" "" OUTPUT_VARIABLE names)
+    add_custom_command(OUTPUT ${file} COMMAND tests/testing/together.sh ${file} ${names}
+      DEPENDS ${some} ${PROJECT_SOURCE_DIR}/tests/testing/together.sh WORKING_DIRECTORY ${PROJECT_SOURCE_DIR} VERBATIM)
+    list(APPEND made ${file})
+  endwhile()
+  set(${out} ${made} PARENT_SCOPE)
+endfunction()
+
+# nsa_tests(server/decide [OPTIMIZED] DEPS nsa::server_decide … [EXCEPT x …] [FILES a_test …] [PROGRAMS p …] [GRPC b_test …]): the unit tests of a room in
+# one gtest program, server_decide_tests, made of every *_test.cc below tests/server/decide but for the files and folders of EXCEPT; with FILES, of these
+# only. ctest runs each file alone, under the name of its path: server/decide/rule/cordon_test.
+# Unit tests run under AddressSanitizer and UndefinedBehaviorSanitizer, and those of NSA_THREAD_ROOMS under ThreadSanitizer too. OPTIMIZED: also in
+# builds without a sanitizer, because their tolerances are those of optimized code; there the others are built only when their program is named.
+# PROGRAMS are built before the tests run. GRPC: files whose server calls back within the test's process, so they do not run under ThreadSanitizer, which
+# does not see gRPC's locks and reports races in gRPC's own reference counts (ServerCallbackCall::Unref).
+function(nsa_tests path)
+  cmake_parse_arguments(ARG "OPTIMIZED" "" "DEPS;EXCEPT;FILES;PROGRAMS;GRPC" ${ARGN})
+  set(root ${PROJECT_SOURCE_DIR}/tests/)
+  if(ARG_FILES)
+    list(TRANSFORM ARG_FILES REPLACE "(.+)" "${root}${path}/\\1.cc" OUTPUT_VARIABLE sources)
+  else()
+    file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${root}${path}/*_test.cc)
+    foreach(name ${ARG_EXCEPT})
+      list(FILTER sources EXCLUDE REGEX "^${root}${path}/${name}(\\.cc$|/)")
+    endforeach()
+  endif()
+  string(REPLACE "/" "_" target ${path}_tests)
+  nsa_together(together ${target} ${sources})
+  add_executable(${target} EXCLUDE_FROM_ALL ${together})
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa::test_paths GTest::gmock GTest::gtest_main nsa_warnings)
-  # The tests of kernels assume optimized code, and those of the worker compute much. Every other test spends its time in the product's
-  # code: at -O0 a test file compiles in 60 % of the time under AddressSanitizer, in 75 % under ThreadSanitizer.
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa::test_main nsa::test_paths GTest::gmock nsa_warnings)
+  # Tests of kernels assume optimized code, and those of the worker compute much. Every other test spends its time in the product's code, and
+  # compiles in 60 to 75 % of the time without optimization.
+  if(path MATCHES "^worker/")
+    nsa_light(${target})
+  elseif(NOT path MATCHES "^kernels")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
+  endif()
+  if(ARG_PROGRAMS)
+    add_dependencies(${target} ${ARG_PROGRAMS})
+  endif()
+  set(timeout 120)
+  if(NSA_SANITIZE)
+    set(timeout 360)
+  elseif(NOT ARG_OPTIMIZED)
+    return()
+  endif()
+  if(NSA_SANITIZE STREQUAL "thread" AND NOT path IN_LIST NSA_THREAD_ROOMS)
+    return()
+  endif()
+  add_dependencies(unit_tests ${target})
+  if(path IN_LIST NSA_THREAD_ROOMS)
+    add_dependencies(thread_tests ${target})
+  endif()
+  if(NOT NSA_SANITIZE)
+    set_target_properties(${target} PROPERTIES EXCLUDE_FROM_ALL OFF)
+  endif()
+  foreach(source ${sources})
+    string(REGEX REPLACE "^${root}(.*)\\.cc$" "\\1" name ${source})
+    string(REGEX REPLACE "^${path}/" "" file ${name})
+    if(NSA_SANITIZE STREQUAL "thread" AND file IN_LIST ARG_GRPC)
+      continue()
+    endif()
+    add_test(NAME ${name} COMMAND ${target} --of tests/${name}.cc)
+    set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT ${timeout})
+  endforeach()
+endfunction()
+
+# nsa_test(faults/kill9_test DEPS nsa::run LABELS e2e slow TIMEOUT 900 PROGRAMS nsa-worker): a gtest program of its own from tests/faults/kill9_test.cc, for
+# tests that start programs, take long or need a GPU. LABELS: e2e (starts programs), slow (over ten seconds), gpu (needs a GPU), nightly (see
+# tests/nightly.txt). They run in builds without a sanitizer.
+function(nsa_test path)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "DEPS;LABELS;PROGRAMS" ${ARGN})
+  string(REPLACE "/" "_" target ${path})
+  add_executable(${target} ${PROJECT_SOURCE_DIR}/tests/${path}.cc)
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa::test_main nsa::test_paths GTest::gmock nsa_warnings)
   if(path MATCHES "^worker/")
     nsa_light(${target})
   elseif(NOT path MATCHES "^kernels/")
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
-    if(NSA_PRECOMPILE AND "${ARG_DEPS}" MATCHES "nsa::(server|client|rpc|proto_grpc)" AND NOT "${ARG_DEPS}" MATCHES "nsa::(model|kernels)")
-      target_precompile_headers(${target} REUSE_FROM nsa_precompiled_tests_unoptimized)
-    endif()
   endif()
   if(ARG_PROGRAMS)
     add_dependencies(${target} ${ARG_PROGRAMS})
@@ -143,21 +221,12 @@ function(nsa_test path)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  if(NSA_SANITIZE)
-    math(EXPR ARG_TIMEOUT "3 * ${ARG_TIMEOUT}")
-  endif()
   add_test(NAME ${path} COMMAND ${target})
-  set(alone ON)
-  if(NOT "${ARG_LABELS}" MATCHES "slow|e2e|gpu")
-    set(alone OFF)
-    list(APPEND ARG_LABELS unit)
-    add_dependencies(unit_tests ${target})
-    if(NOT path MATCHES "^kernels/" AND NOT "grpc" IN_LIST ARG_LABELS)
-      list(APPEND ARG_LABELS threads)
-      add_dependencies(thread_tests ${target})
-    endif()
+  # Two at a time: ctest runs four processors' worth of tests on two cores (tests/run.sh).
+  set_tests_properties(${path} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2)
+  if("gpu" IN_LIST ARG_LABELS)
+    set_tests_properties(${path} PROPERTIES RESOURCE_LOCK gpu)
   endif()
-  set_tests_properties(${path} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${alone})
 endfunction()
 
 # nsa_bench(kernels/nsa_bench DEPS nsa::kernels): Google Benchmark program from tests/kernels/nsa_bench.cc; not a test.

@@ -19,14 +19,10 @@ say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
 die() { printf 'quickstart.sh: %s\n' "$*" >&2; exit 1; }
 
 build_programs() {
-  local log=build/configure.log options=()
-  if [ ! -f build/release/CMakeCache.txt ]; then
-    echo "first build: some minutes on two cores; a repeated one takes seconds"
-    # Where ccache has nothing to offer, precompiled headers make the first build faster.
-    [ -d "${CCACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccache}" ] || options=(-DNSA_PRECOMPILE=ON)
-  fi
+  local log=build/configure.log
+  [ -f build/release/CMakeCache.txt ] || echo "first build: some minutes on two cores; a repeated one takes seconds"
   mkdir -p build
-  cmake --preset release "${options[@]}" >$log 2>&1 || { cat $log; die "cmake could not configure; see above"; }
+  cmake --preset release >$log 2>&1 || { cat $log; die "cmake could not configure; see above"; }
   cmake --build --preset release --target programs
 }
 

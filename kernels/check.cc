@@ -28,8 +28,9 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 absl::Status CheckTensor(std::string_view name, const ConstTensor& tensor, int64_t size,
                          DType dtype, std::string_view form) {
   if (tensor.size != size) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %d elements (%d = %s); pass all of it",
-                                                      View(name), tensor.size, size, View(form)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d elements (must be %d = %s); pass all of it", View(name),
+                        tensor.size, size, View(form)));
   }
   if (size > 0 && tensor.data == nullptr) {
     return absl::InvalidArgumentError(
@@ -57,7 +58,7 @@ absl::Status CheckFloating(std::string_view name, const ConstTensor& tensor) {
 absl::Status CheckAtLeast(std::string_view name, int64_t value, int64_t least) {
   if (value >= least) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: %d (%d or more); correct the shape", View(name), value, least));
+      absl::StrFormat("%s: %d (at least %d); correct the shape", View(name), value, least));
 }
 
 absl::Status CheckDocStart(const Exec& exec, const NsaShape& shape, const ConstTensor& doc_start) {
@@ -73,7 +74,7 @@ absl::Status CheckDocStart(const Exec& exec, const NsaShape& shape, const ConstT
     const int64_t t = row % shape.seq_len;
     if (starts[row] < 0 || starts[row] > t) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "doc_start[b=%d,t=%d]: %d (0 to t); give the first token of t's own document",
+          "doc_start[b=%d,t=%d]: %d (from 0 to t); give the first token of t's own document",
           row / shape.seq_len, t, starts[row]));
     }
   }
@@ -83,12 +84,14 @@ absl::Status CheckDocStart(const Exec& exec, const NsaShape& shape, const ConstT
 absl::Status CheckBackend(const Exec& exec, std::string_view kernel, DType dtype) {
   if (exec.backend == Backend::kCuda) {
     if (dtype == DType::kBf16) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: type %s on CUDA (bf16); set runtime.precision: bf16", View(kernel), NameOf(dtype)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: type %s on CUDA (must be bf16); set runtime.precision: bf16",
+                        View(kernel), NameOf(dtype)));
   }
   if (dtype != DType::kF32) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: type %s on the CPU (f32); set runtime.precision: fp32", View(kernel), NameOf(dtype)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: type %s on the CPU (must be f32); set runtime.precision: fp32",
+                        View(kernel), NameOf(dtype)));
   }
   return absl::OkStatus();
 }

@@ -12,7 +12,7 @@
 
 namespace nsa {
 
-// InvalidArgument "q: 120 elements (128 = B·S·H·dk …)" unless `tensor` has memory, `size` elements
+// InvalidArgument "q: 120 elements (must be 128 = …)" unless `tensor` has memory, `size` elements
 // and type `dtype`. `form` is the size as a formula. A tensor of size 0 needs no memory.
 absl::Status CheckTensor(std::string_view name, const ConstTensor& tensor, int64_t size,
                          DType dtype, std::string_view form);
@@ -24,7 +24,7 @@ absl::Status CheckOptional(std::string_view name, const ConstTensor& tensor, int
 // InvalidArgument unless `tensor`, whose type the other tensors must share, is fp32 or bf16.
 absl::Status CheckFloating(std::string_view name, const ConstTensor& tensor);
 
-// InvalidArgument "rows: 0 (1 or more); correct the shape" unless `value` ≥ `least`.
+// InvalidArgument "rows: 0 (at least 1); correct the shape" unless `value` ≥ `least`.
 absl::Status CheckAtLeast(std::string_view name, int64_t value, int64_t least);
 
 // Checks the optional `doc_start`, int32 [B, S]. On the CPU its values are checked as well:

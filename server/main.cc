@@ -1,14 +1,16 @@
 // nsa-coordinator: takes jobs, keeps them alive, shows them.
 //
 // Exit codes: 0 drained after SIGTERM or SIGINT (workers keep running), 1 failed, 2 bad usage or
-// configuration, 3 the store is damaged, 4 a port is taken, 5 another coordinator holds the state
-// folder, a newer version wrote the store or an address is not allowed, 6 the server can no longer
-// be reached (start it again). With --test-notice: 0 delivered, 1 not delivered, 2 bad usage. With
-// --backup and --restore: 0 done, 1 failed, 2 bad usage, 3 the store or the backup is damaged, 5 a
-// coordinator runs or the folder is taken.
+// configuration, 3 the store is damaged or lost, 4 a port is taken, 5 another coordinator holds the
+// state folder, a newer version wrote the store or an address is not allowed, 6 the server can no
+// longer be reached (start it again). After 2, 3 and 5 another start fails in the same way. With
+// --check-config: 0 a start or a reload would use this configuration, else the code of that start.
+// With --test-notice: 0 delivered, 1 not delivered, 2 bad usage. With --backup, --restore and
+// --new-store: 0 done, 1 failed, 2 bad usage, 3 the store or the backup is damaged, 5 a coordinator
+// runs or the folder is taken.
 //
-// SIGHUP reads the configuration again, with all files that it names, and starts anew with it in
-// the same process. A configuration that is refused changes nothing.
+// SIGHUP reads the configuration again, with all files that it names, checks everything (setup.h)
+// and starts anew with it in the same process. A configuration that is refused changes nothing.
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -18,13 +20,16 @@
 #include <atomic>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clean_text.h"
 #include "common/base/log.h"
+#include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
@@ -33,6 +38,9 @@
 #include "server/notice/try_notice.h"
 #include "server/server.h"
 #include "server/service_manager.h"
+#include "server/setup.h"
+#include "server/store/job_store.h"
+#include "server/store/state_lock.h"
 
 namespace nsa::server {
 namespace {
@@ -46,16 +54,21 @@ struct Flags {
   std::string test_notice;
   std::string backup;
   std::string restore;
+  bool make_new = false;
+  bool check_config = false;
+  bool new_store = false;
 };
 
-// Reads the configuration.
-using ReadOptions = std::function<absl::StatusOr<Options>()>;
+// Reads the configuration and the files that it names.
+using Reader = std::function<absl::StatusOr<Setup>()>;
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "nsa-coordinator: %s\n", CleanText(std::string(status.message())).c_str());
   switch (status.code()) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
       return 2;
     case absl::StatusCode::kDataLoss:
       return 3;
@@ -78,6 +91,11 @@ absl::StatusOr<Options> OptionsFrom(const CLI::App& app, const Flags& flags) {
   if (app.count("--listen") > 0) config.set_listen_address(flags.listen);
   if (app.count("--metrics") > 0) config.set_metrics_address(flags.metrics);
   return ResolveOptions(config);
+}
+
+absl::StatusOr<Setup> ReadAll(const CLI::App& app, const Flags& flags) {
+  NSA_ASSIGN_OR_RETURN(Options options, OptionsFrom(app, flags));
+  return ReadSetup(std::move(options), absl::Now());
 }
 
 // Each connection uses a file descriptor, and gRPC stops accepting connections once they run out.
@@ -118,17 +136,19 @@ sigset_t BlockSignals() {
   return signals;
 }
 
-// Says what a configuration that was read again is refused for, and goes on.
-std::optional<Options> Reread(const ReadOptions& read) {
-  auto options = read();
-  if (options.ok()) return *std::move(options);
+// What to start anew with in the place of `running`. Says what a configuration is refused for.
+std::optional<Setup> Reread(const Reader& read, const Options& running) {
+  absl::StatusOr<Setup> next = read();
+  const absl::Status status = next.ok() ? CheckReload(next->options, running) : next.status();
+  if (status.ok()) return *std::move(next);
   spdlog::error("got HUP: the configuration is refused and nothing changes: {}",
-                std::string(options.status().message()));
+                std::string(status.message()));
   return std::nullopt;
 }
 
-// Waits until the server has to end. Returns the options to start again with, if it has to.
-std::optional<Options> WaitForEnd(const sigset_t& signals, bool terminal, const ReadOptions& read) {
+// Waits until the server has to end. Returns what to start again with, if it has to.
+std::optional<Setup> WaitForEnd(const sigset_t& signals, bool terminal,
+                                const std::function<std::optional<Setup>()>& reread) {
   while (true) {
     const int signal = WaitFor(signals);
     // The hangup of the terminal that it was started from.
@@ -137,52 +157,72 @@ std::optional<Options> WaitForEnd(const sigset_t& signals, bool terminal, const 
       spdlog::info("got {}: draining; workers keep running", sigabbrev_np(signal));
       return std::nullopt;
     }
-    if (auto options = Reread(read)) {
+    if (auto next = reread()) {
       NotifyServiceManager("RELOADING=1");
       spdlog::info("got HUP: starting anew with the configuration; workers keep running");
-      return options;
+      return next;
     }
   }
 }
 
-// Runs the server until a signal ends it; `next` then has the options to start again with, if it
-// has to.
-int RunOnce(const Options& options, const sigset_t& signals, bool terminal, const ReadOptions& read,
-            std::optional<Options>* next) {
+// Runs the server until a signal ends it, and returns the exit code; `next` then has what to start
+// again with, if it has to. An error when the server does not start.
+absl::StatusOr<int> RunOnce(const Setup& setup, const sigset_t& signals, bool terminal,
+                            const Reader& read, std::optional<Setup>* next) {
   const RealClock clock;
+  const Options& options = setup.options;
   std::atomic<bool> unreachable = false;
-  auto server = Server::Start(options, clock, [&unreachable] {
-    unreachable = true;
-    kill(getpid(), SIGTERM);
-  });
-  if (!server.ok()) return Fail(server.status());
-  const std::string http = (*server)->metrics_address();
-  spdlog::info("nsa-coordinator {} ({}): state in {},{} gRPC on {}{}, metrics on {}", kVersion,
-               kRevision, options.state_dir.string(),
+  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Server> server,
+                       Server::Start(options, setup.credentials, clock, [&unreachable] {
+                         unreachable = true;
+                         kill(getpid(), SIGTERM);
+                       }));
+  const std::string http = server->metrics_address();
+  spdlog::info("nsa-coordinator {}: state in {},{} gRPC on {}{}, metrics on {}", FullVersion(),
+               options.state_dir.string(),
                http.empty() ? "" : absl::StrCat(" page on http://", http, "/,"),
-               options.unix_socket().string(), AndTcp(**server), http);
+               options.unix_socket().string(), AndTcp(*server), http);
   NotifyServiceManager("READY=1");
-  *next = WaitForEnd(signals, terminal, read);
-  (*server)->Drain(absl::Seconds(unreachable ? 0 : 8));
+  *next = WaitForEnd(signals, terminal, [&] { return Reread(read, options); });
+  server->Drain(absl::Seconds(unreachable ? 0 : 8));
   return unreachable ? 6 : 0;
 }
 
-int Run(Options options, const ReadOptions& read) {
+int Run(Setup setup, const Reader& read) {
   const bool terminal = isatty(STDIN_FILENO) == 1;
   const sigset_t signals = BlockSignals();
   umask(077);
   GiveMemoryBack();
   RaiseDescriptorLimit();
-  SilenceGrpc();
   // Otherwise every request that is no message writes a line into the log, before its caller is
   // known.
   google::protobuf::SetLogHandler(nullptr);
+  std::optional<Setup> before;  // what ran until the last reload
   while (true) {
-    std::optional<Options> next;
-    const int code = RunOnce(options, signals, terminal, read, &next);
-    if (code != 0 || !next.has_value()) return code;
-    options = *std::move(next);
+    std::optional<Setup> next;
+    const absl::StatusOr<int> code = RunOnce(setup, signals, terminal, read, &next);
+    if (!code.ok() && before.has_value()) {
+      spdlog::error("the new configuration does not start: {}; starting with the one before",
+                    std::string(code.status().message()));
+      setup = *std::exchange(before, std::nullopt);
+      continue;
+    }
+    if (!code.ok()) return Fail(code.status());
+    if (*code != 0 || !next.has_value()) return *code;
+    before = std::exchange(setup, *std::move(next));
   }
+}
+
+// --check-config.
+int RunCheck(const Setup& setup) {
+  const absl::Status status = CheckAddresses(setup.options);
+  if (!status.ok()) return Fail(status);
+  for (const CertificateEnd& end : setup.credentials.tls.ends) {
+    std::printf("%s: %s %s\n", end.field.c_str(), end.file.c_str(),
+                EndText(end, absl::Now()).c_str());
+  }
+  std::printf("the configuration is good\n");
+  return 0;
 }
 
 std::string SizeText(const BackupSize& size) {
@@ -198,15 +238,26 @@ int RunBackup(const Options& options, const std::string& folder) {
   return 0;
 }
 
-int RunRestore(const Options& options, const std::string& folder) {
+int RunRestore(const Options& options, const Flags& flags) {
   umask(077);
-  const auto restored = Restore(folder, options.state_dir, absl::Now());
+  const auto restored = Restore(flags.restore, options.state_dir, flags.make_new, absl::Now());
   if (!restored.ok()) return Fail(restored.status());
-  std::printf("restored %s from %s: %s\n", options.state_dir.c_str(), folder.c_str(),
-              SizeText(restored->size).c_str());
+  std::printf("restored %s from %s, written by nsa-coordinator %s: %s\n", options.state_dir.c_str(),
+              flags.restore.c_str(), restored->writer.c_str(), SizeText(restored->size).c_str());
   if (!restored->replaced.empty()) {
-    std::printf("what was there before is in %s\n", restored->replaced.c_str());
+    std::printf("what was there before is in %s; remove it when the coordinator runs well\n",
+                restored->replaced.c_str());
   }
+  return 0;
+}
+
+int MakeNewStore(const Options& options) {
+  umask(077);
+  const auto lock = LockStateDir(options.state_dir);
+  if (!lock.ok()) return Fail(lock.status());
+  const absl::Status made = JobStore::MakeNew(options.state_dir, RealClock());
+  if (!made.ok()) return Fail(made);
+  std::printf("made an empty job store in %s\n", options.state_dir.c_str());
   return 0;
 }
 
@@ -229,13 +280,17 @@ int Try(const Options& options, const std::string& notice) {
 int main(int argc, char** argv) {
   nsa::server::Flags flags;
   CLI::App app("nsa-coordinator: takes training jobs, keeps them alive, shows them");
-  app.set_version_flag("--version", std::string(nsa::kVersion) + " (" + nsa::kRevision + ")");
+  app.set_version_flag("--version", nsa::FullVersion());
   app.add_option("--config", flags.config, "configs/coordinator.yaml; without it all defaults");
   app.add_option("--state-dir", flags.state_dir,
                  "store, logs and sockets [$NSA_STATE_DIR, else ~/.local/state/nsa]");
   app.add_option("--listen", flags.listen, "gRPC over TCP, e.g. 127.0.0.1:50951 [none]");
   app.add_option("--metrics", flags.metrics,
                  "HTTP of the page and /metrics [127.0.0.1:9464]; \"\" for none");
+  app.add_flag(
+      "--check-config", flags.check_config,
+      "check the configuration and the files and addresses that it names, as the start and "
+      "a reload do, and exit");
   app.add_option("--test-notice", flags.test_notice,
                  "send a sample through this notice of the configuration, say what the receiver "
                  "answered, and exit");
@@ -244,6 +299,10 @@ int main(int argc, char** argv) {
       "copy the state folder to this new folder, also while a coordinator runs, and exit");
   app.add_option("--restore", flags.restore,
                  "put a backup in the place of the state folder's content, and exit");
+  app.add_flag("--new", flags.make_new,
+               "with --restore: the state folder may be one that no coordinator has used yet");
+  app.add_flag("--new-store", flags.new_store,
+               "make an empty job store in a state folder that has lost its own, and exit");
   app.add_option("--log-level", flags.log_level,
                  "trace, debug, info, warn, error, critical or off");
   try {
@@ -253,11 +312,15 @@ int main(int argc, char** argv) {
   }
   const absl::Status log = nsa::InitLog("coordinator", flags.log_level);
   if (!log.ok()) return nsa::server::Fail(log);
-  const auto read = [&app, &flags] { return nsa::server::OptionsFrom(app, flags); };
-  const auto options = read();
+  nsa::SilenceGrpc();
+  const auto options = nsa::server::OptionsFrom(app, flags);
   if (!options.ok()) return nsa::server::Fail(options.status());
   if (app.count("--test-notice") > 0) return nsa::server::Try(*options, flags.test_notice);
   if (app.count("--backup") > 0) return nsa::server::RunBackup(*options, flags.backup);
-  if (app.count("--restore") > 0) return nsa::server::RunRestore(*options, flags.restore);
-  return nsa::server::Run(*options, read);
+  if (app.count("--restore") > 0) return nsa::server::RunRestore(*options, flags);
+  if (flags.new_store) return nsa::server::MakeNewStore(*options);
+  const auto read = [&app, &flags] { return nsa::server::ReadAll(app, flags); };
+  const auto setup = nsa::server::ReadSetup(*options, absl::Now());
+  if (!setup.ok()) return nsa::server::Fail(setup.status());
+  return flags.check_config ? nsa::server::RunCheck(*setup) : nsa::server::Run(*setup, read);
 }

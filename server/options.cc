@@ -43,9 +43,9 @@ absl::Status CheckTimes(const Options& options) {
 absl::StatusOr<absl::Duration> RetentionOf(double days) {
   // Written so that NaN is refused too.
   if (!(days >= 0 && days <= kLongestRetentionDays)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("job_retention_days: %g (0 to %g); 0 keeps the records of jobs for ever",
-                        days, kLongestRetentionDays));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "job_retention_days: %g (from 0 to %g); 0 keeps the records of jobs for ever", days,
+        kLongestRetentionDays));
   }
   return days * absl::Hours(24);
 }
@@ -57,10 +57,10 @@ absl::StatusOr<SchedulingPolicy> SchedulingOf(const v1::SchedulingConfig& config
     const double seconds = config.preempt_after_seconds();
     // Written so that NaN is refused too.
     if (!(seconds >= 0 && seconds <= kLongestPreemptAfterSeconds)) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "scheduling.preempt_after_seconds: %g (0 to %g); a job must have time to do some work "
-          "between two starts",
-          seconds, kLongestPreemptAfterSeconds));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("scheduling.preempt_after_seconds: %g (from 0 to %g); a job must have "
+                          "time to do some work between two starts",
+                          seconds, kLongestPreemptAfterSeconds));
     }
     policy.preempt_after = absl::Seconds(seconds);
   }

@@ -6,9 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/beneath.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/job/data/url_policy.h"
+#include "common/run/process.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "server/act/dump_broker.h"
 #include "server/act/executor.h"
@@ -40,6 +42,7 @@
 #include "server/watch/metrics.h"
 #include "server/watch/metrics_http.h"
 #include "server/watch/queue_board.h"
+#include "server/watch/store_health.h"
 #include "server/web/web.h"
 #include "spdlog/spdlog.h"
 
@@ -72,15 +75,17 @@ UrlPolicy PolicyOf(const Options& options) {
 
 // In order of construction; destroyed in reverse.
 struct Server::Parts {
-  Parts(const Options& with, const Clock& a_clock, FileLock a_lock,
+  Parts(const Options& with, TlsFiles a_tls, const Clock& a_clock, FileLock a_lock,
         std::unique_ptr<AccessStore> an_access, std::unique_ptr<AuditLog> an_audit, Auth an_auth)
       : options(with),
+        tls(std::move(a_tls)),
         clock(a_clock),
         lock(std::move(a_lock)),
         access(std::move(an_access)),
         audit(std::move(an_audit)),
         auth(std::move(an_auth)),
         metrics(clock),
+        store_health(clock, with.state_dir),
         fleet(clock, {.unknown = with.node_unknown,
                       .lost = with.node_lost,
                       .forgotten = with.node_forgotten}),
@@ -91,12 +96,14 @@ struct Server::Parts {
         paths(with.allowed_roots, with.state_dir, PolicyOf(with)) {}
 
   const Options options;
+  const TlsFiles tls;
   const Clock& clock;
   FileLock lock;
   std::unique_ptr<AccessStore> access;
   std::unique_ptr<AuditLog> audit;
   Auth auth;
   Metrics metrics;
+  StoreHealth store_health;
   ChangeHub hub;
   Fleet fleet;
   LogStore logs;
@@ -120,6 +127,7 @@ struct Server::Parts {
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<Retention> retention;
   absl::Duration last_refresh = -absl::InfiniteDuration();  // used by the reconciler's thread only
+  bool knows_nodes = true;  // used by the reconciler's thread only: the last NoteKnown() succeeded
   // Executors are declared last: they end before the parts that their tasks use.
   std::unique_ptr<Executor> launches;
   std::unique_ptr<Executor> slow;
@@ -139,14 +147,17 @@ struct Server::Parts {
   void MakeWeb();
   absl::Status StartMetrics();
   void StartNotifier();
+  void ShowCertificates();
   void MakeReconciler();
   v1::GetVersionResponse Version() const;
+  std::string Warning() const;
   void MakeServices();
   absl::Status StartListening();
   void StartProbe(std::function<void()> unreachable);
   void StartAgent();
   absl::Status StartSlurm();
   void AfterTick();
+  void NoteKnown();
 };
 
 absl::Status Server::Parts::OpenStore() {
@@ -159,14 +170,23 @@ absl::Status Server::Parts::OpenStore() {
             metrics.ObserveDeletion(job.job().id(), by);
             if (web != nullptr) web->Forget(job.job().id());
           },
-      .committed = [this](double seconds) { metrics.ObserveCommit(seconds); },
-      .failed = [this](const std::string& operation) { metrics.ObserveStoreError(operation); }};
+      .committed =
+          [this](double seconds) {
+            metrics.ObserveCommit(seconds);
+            store_health.Committed();
+          },
+      .failed =
+          [this](const std::string& operation, const absl::Status& status) {
+            metrics.ObserveStoreError(operation);
+            store_health.Failed(operation, status);
+          }};
   NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
   NSA_ASSIGN_OR_RETURN(nodes, NodeStore::Open(options.state_dir));
+  fleet.Remember(nodes->Known());
   control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock,
                                          options.provisioners());
   node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
-  // Before any call arrives: a notice that is new tells everything from now on.
+  // Before any call arrives: a new notice reports everything from now on.
   std::vector<std::string> notices;
   for (const Notice& notice : options.notices.notices) notices.push_back(notice.name);
   NSA_ASSIGN_OR_RETURN(const int64_t last, store->LastEvent());
@@ -195,6 +215,7 @@ void Server::Parts::MakeWeb() {
       .audit = [this](const v1::AuditEntry& entry) { audit->Add(entry); },
       .changed = [this] { reconciler->Wake(); },
       .version = [this] { return Version(); },
+      .warning = [this] { return Warning(); },
       .token_file = options.token_file.string(),
       .trace_folder = options.state_dir.string()});
 }
@@ -204,9 +225,18 @@ absl::Status Server::Parts::StartMetrics() {
   NSA_ASSIGN_OR_RETURN(metrics_http,
                        MetricsHttp::Start(
                            options.metrics_address, [this] { return metrics.Text(); },
-                           [this] { return serving.load(); },
+                           [this] { return serving ? store_health.problem() : "not serving"; },
                            [this](const HttpRequest& request) { return web->Answer(request); }));
   return absl::OkStatus();
+}
+
+void Server::Parts::ShowCertificates() {
+  for (const CertificateEnd& end : tls.ends) {
+    metrics.ObserveCertificate(end.file, end.until);
+    if (!EndsSoon(end, clock.Wall())) continue;
+    spdlog::warn("{}: {} {}; {}", end.field, end.file, EndText(end, clock.Wall()),
+                 RenewalText(end));
+  }
 }
 
 // After HTTP, whose address links need.
@@ -242,6 +272,7 @@ void Server::Parts::MakeReconciler() {
                         .executor = *launches,
                         .paths = paths,
                         .clock = clock,
+                        .boot_id = BootId().value_or(""),
                         .stacks = stacks,
                         .scheduling = options.scheduling,
                         .changed = [this](const std::string& id) { hub.Publish(id); },
@@ -263,6 +294,7 @@ void Server::Parts::AfterTick() {
   retention->Tick();
   const std::vector<JobPtr> active = store->Active();
   fleet.ForgetLost(active);
+  NoteKnown();
   std::set<std::string> ids;
   for (const JobPtr& job : active) ids.insert(job->job().id());
   logs.Prune(ids);
@@ -279,13 +311,28 @@ void Server::Parts::AfterTick() {
   }
 }
 
+// For the next coordinator: a machine that it does not hear is absent, and not unknown to it.
+void Server::Parts::NoteKnown() {
+  const absl::Status noted = nodes->SetKnown(fleet.Known());
+  if (std::exchange(knows_nodes, noted.ok()) && !noted.ok()) {
+    spdlog::error("known machines: {}; tried again every second", noted.ToString());
+  }
+}
+
 v1::GetVersionResponse Server::Parts::Version() const {
   v1::GetVersionResponse version;
   version.set_version(kVersion);
   version.set_revision(kRevision);
   if (serving && metrics_http != nullptr) version.set_metrics_address(metrics_http->address());
   version.set_state_dir(options.state_dir.string());
+  version.set_store_id(store->id());
   return version;
+}
+
+std::string Server::Parts::Warning() const {
+  const std::string problem = store_health.problem();
+  return problem.empty() ? ""
+                         : absl::StrCat(problem, "; what is shown of jobs is what was stored last");
 }
 
 void Server::Parts::MakeServices() {
@@ -300,7 +347,8 @@ void Server::Parts::MakeServices() {
             },
         .audit = [this](const v1::AuditEntry& entry) { audit->Add(entry); },
         .observe_stream = [this](const std::string& method,
-                                 int change) { metrics.ObserveStream(method, change); }});
+                                 int change) { metrics.ObserveStream(method, change); },
+        .warning = [this] { return Warning(); }});
   };
   rules = rules_on(*executor);
   agent_rules = rules_on(*agent_calls);
@@ -327,6 +375,7 @@ void Server::Parts::MakeServices() {
       .store = *store,
       .access = *access,
       .fleet = fleet,
+      .nodes = *nodes,
       .logs = logs,
       .dumps = dumps,
       .profiles = profiles,
@@ -346,7 +395,7 @@ absl::Status Server::Parts::StartListening() {
   NSA_ASSIGN_OR_RETURN(listening,
                        Listen({.tcp_address = options.listen_address,
                                .unix_socket = options.unix_socket(),
-                               .tls = options.tls,
+                               .tls = tls,
                                .services = {coordinator_service.get(), fleet_service.get()},
                                .ping_every = options.ping_every,
                                .ping_timeout = options.ping_timeout}));
@@ -356,7 +405,7 @@ absl::Status Server::Parts::StartListening() {
 void Server::Parts::StartProbe(std::function<void()> unreachable) {
   // When TCP uses TLS, the probe uses the unix socket: it is served by the same process with the
   // same file descriptors.
-  const bool plain = !listening.tcp_address.empty() && options.tls.certificate_file().empty();
+  const bool plain = !listening.tcp_address.empty() && tls.certificate.empty();
   probe = std::make_unique<SelfProbe>(
       SelfProbe::Options{.address = plain ? listening.tcp_address
                                           : absl::StrCat("unix:", options.unix_socket().string()),
@@ -379,16 +428,20 @@ absl::Status Server::Parts::StartSlurm() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options, const Clock& clock,
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
+                                                      const Credentials& credentials,
+                                                      const Clock& clock,
                                                       std::function<void()> unreachable) {
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
+  NSA_RETURN_IF_ERROR(CheckOpensBeneath(options.state_dir / kStateLockName));
   NSA_ASSIGN_OR_RETURN(std::unique_ptr<AccessStore> access,
                        AccessStore::Open(options.state_dir, clock));
   NSA_ASSIGN_OR_RETURN(std::unique_ptr<AuditLog> audit, AuditLog::Open(options.state_dir, clock));
-  NSA_ASSIGN_OR_RETURN(Auth auth, AuthFor(options, access.get()));
-  auto parts = std::make_unique<Parts>(options, clock, std::move(lock), std::move(access),
-                                       std::move(audit), std::move(auth));
+  NSA_ASSIGN_OR_RETURN(Auth auth, AuthFor(options, credentials, access.get()));
+  auto parts = std::make_unique<Parts>(options, credentials.tls, clock, std::move(lock),
+                                       std::move(access), std::move(audit), std::move(auth));
   NSA_RETURN_IF_ERROR(parts->OpenStore());
+  parts->ShowCertificates();
   parts->MakeReconciler();
   parts->MakeWeb();
   parts->MakeServices();

@@ -9,16 +9,20 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "server/credentials.h"
 #include "server/options.h"
 
 namespace nsa::server {
 
 class Server {
  public:
-  // Locks the state folder, opens the store and listens. `clock` is borrowed. Fails within two
-  // seconds when a port is taken, and at once when another coordinator holds the state folder.
-  // `unreachable` is called when the server runs but no longer accepts connections (self_probe.h).
-  static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options, const Clock& clock,
+  // Locks the state folder, opens the store and listens. `credentials` are those of the options
+  // (ReadCredentials()). `clock` is borrowed. Fails within two seconds when a port is taken, and at
+  // once when another coordinator holds the state folder. `unreachable` is called when the server
+  // runs but no longer accepts connections (self_probe.h).
+  static absl::StatusOr<std::unique_ptr<Server>> Start(const Options& options,
+                                                       const Credentials& credentials,
+                                                       const Clock& clock,
                                                        std::function<void()> unreachable);
 
   // Refuses new calls, gives calls in progress at most `patience` to finish, then ends everything

@@ -12,6 +12,8 @@
 set -euo pipefail
 
 readonly MAIN_PATH_PAGE=docs/architecture.md
+# What the bundle carries of the tree (deploy/CMakeLists.txt): the pages at the top, docs/ and configs/.
+readonly BUNDLED='^[^/]+\.md$|^(docs|configs)(/|$)'
 complaints=0
 complain() { echo "$*"; complaints=$((complaints + 1)); }
 
@@ -99,8 +101,18 @@ check_job_keys() {
     section != "" && / = [0-9]+;/ { for (i = 1; i <= NF; ++i) if ($(i + 1) == "=") { print section, $i; break } }' proto/nsa/v1/job.proto proto/nsa/v1/model.proto)
 }
 
-# [text](target): a file from the page's folder, and with #anchor a heading of it. Web addresses are not followed. The bundle carries README.md, docs/
-# and configs/ only (deploy/CMakeLists.txt), so their pages link to nothing else.
+# The version of CMakeLists.txt is the newest one in CHANGELOG.md, stands in README.md, and is that of every archive and image that is named.
+check_version() {
+  local version hits
+  version=$(sed -nE 's/^project\(nsa VERSION ([0-9.]+) .*/\1/p' CMakeLists.txt)
+  [[ $(grep -m 1 -E '^## [0-9]' CHANGELOG.md) =~ ^"## $version"( |$) ]] || complain "CHANGELOG.md: does not begin with version $version (CMakeLists.txt)"
+  grep -qF "Version $version" README.md || complain "README.md: does not name version $version (CMakeLists.txt)"
+  hits=$(grep -rnE 'nsa[:-][0-9]+\.[0-9]+\.[0-9]+' README.md docs deploy 2>/dev/null | grep -vE "nsa[:-]${version//./\\.}([^0-9]|\$)" || true)
+  [ -z "$hits" ] || complain "another version than $version (CMakeLists.txt):"$'\n'"$hits"
+}
+
+# [text](target): a file from the page's folder, and with #anchor a heading of it. Web addresses are not followed. Pages that the bundle carries link to
+# nothing else.
 check_links() {
   local page=$1 target file anchor heading folder
   folder_of "$page"
@@ -111,12 +123,10 @@ check_links() {
     file=${file:+$folder/$file}
     file=${file:-$page}
     [ -e "$file" ] || { complain "$page: dead link to $target"; continue; }
-    case $page in README.md | docs/* | configs/*)
+    if [[ $page =~ $BUNDLED ]]; then
       [ -n "${places[$file]:-}" ] || places[$file]=$(realpath --relative-to=. "$file")
-      case ${places[$file]} in README.md | docs | docs/* | configs | configs/*) ;;
-        *) complain "$page: links to $target, which the bundle does not carry" ;;
-      esac ;;
-    esac
+      [[ ${places[$file]} =~ $BUNDLED ]] || complain "$page: links to $target, which the bundle does not carry"
+    fi
     [ -n "$anchor" ] || continue
     if [ -z "${headed[$file]:-}" ]; then
       headed[$file]=1
@@ -192,6 +202,7 @@ check_all() {
     check_links "$readme"
   done < <(pages)
   check_main_path
+  check_version
   [ ! -f proto/nsa/v1/job.proto ] || check_job_keys
   [ $complaints -eq 0 ] || { echo "$complaints complaints"; return 1; }
 }
@@ -214,7 +225,10 @@ self_test() {
     done
     printf '| `train.steps` | steps |\n| `model.dim` | width |\n' >docs/job_file.md
     printf '# Where to go\n[main path](docs/architecture.md) [there](#where-to-go) [paper](https://example.org/x)\n' >README.md
-    printf '`server/x.cc` `server/` `nsactl list --all`\n' >>README.md
+    printf '`server/x.cc` `server/` `nsactl list --all`\nVersion 1.2.3\n' >>README.md
+    echo 'project(nsa VERSION 1.2.3 LANGUAGES CXX)' >CMakeLists.txt
+    printf '## 1.2.3 (not released yet)\n\n## 1.2.2\n' >CHANGELOG.md
+    echo 'tar -xf nsa-1.2.3-linux.tar' >docs/deploy.md
     complaints=0
   }
   good; check_all bin || { echo "self test: a good tree does not pass"; exit 1; }
@@ -231,6 +245,9 @@ self_test() {
   echo '[code](../server/x.cc)' >>docs/job_file.md; expect_complaint "a link out of the bundle"
   echo '[main path](architecture.md#gone)' >>docs/job_file.md; expect_complaint "a link to a heading that is gone"
   printf '```yaml\ntrain: {steps: bad}\n```\n' >>README.md; expect_complaint "a job that preflight refuses"
+  sed -i 's/1.2.3/1.2.4/' CMakeLists.txt CHANGELOG.md docs/deploy.md; expect_complaint "a README.md of another version"
+  sed -i 's/1.2.3/1.2.4/' CMakeLists.txt README.md docs/deploy.md; expect_complaint "a CHANGELOG.md without the version"
+  echo 'image: registry.example.org/nsa:1.2.2' >>docs/deploy.md; expect_complaint "an image of another version"
   sed -i '/train.steps/d' docs/job_file.md; expect_complaint "a key of the job file without a row"
 }
 

@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds, and runs every test that this machine can run. Can be repeated.
 #
-#   tests/run.sh [--fast] [--only REGEX] [--asan | --tsan] [--preset NAME] [--checks] [--sanitizers]
+#   tests/run.sh [--fast] [--only REGEX] [--asan | --tsan] [--preset NAME] [--nightly] [--checks] [--sanitizers]
 #
 #   --fast         leave out the tests labelled slow
-#   --only REGEX   only tests whose name matches
-#   --asan --tsan  build and test with that sanitizer instead, with the tests that are meant for it
+#   --only REGEX   only tests whose name matches; builds nothing else where they are unit tests
+#   --asan --tsan  only the unit tests, with that sanitizer
 #   --preset NAME  another preset of CMakePresets.json; default release: what this machine can build
+#   --nightly      also the tests labelled nightly, which take many minutes; tests/nightly.txt says what each guards
 #   --checks       also run clang-format and clang-tidy, before the tests; on by default when CI=true
-#   --sanitizers   also run the unit tests under both sanitizers, which needs two more builds; on by default when CI=true
+#   --sanitizers   also run the unit tests of rooms with threads under ThreadSanitizer, which needs one more build; on by default when CI=true
 #
-# Labels: slow, over ten seconds; e2e, starts programs; gpu, needs a GPU, left out when there is none; repo, checks the source tree.
-# The last ctest summary in the output is that of the whole suite.
+# Unit tests run under AddressSanitizer and UndefinedBehaviorSanitizer, everything else as it is delivered. Labels: unit; slow, over ten seconds; e2e,
+# starts programs; gpu, needs a GPU, left out when there is none; nightly; repo, checks the source tree. When CI=true, a nightly test runs if a file that
+# it guards has changed since the last commit that passed here. The last ctest summary in the output is that of the tests without a sanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
 die() { printf 'run.sh: %s\n' "$*" >&2; exit 2; }
 
-preset=release fast=false only='' checks=false sanitizers=false
+preset=release fast=false only='' checks=false sanitizers=false nightly=false
 [ "${CI:-}" = true ] && checks=true sanitizers=true
 while [ $# -gt 0 ]; do
   case $1 in
@@ -27,9 +29,10 @@ while [ $# -gt 0 ]; do
     --asan) preset=asan ;;
     --tsan) preset=tsan ;;
     --preset) preset=${2:?--preset needs a name}; shift ;;
+    --nightly) nightly=true ;;
     --checks) checks=true ;;
     --sanitizers) sanitizers=true ;;
-    -h | --help) sed -n '2,14p' "$0" | cut -c3-; exit 0 ;;
+    -h | --help) sed -n '2,17p' "$0" | cut -c3-; exit 0 ;;
     *) die "unknown argument '$1'; see --help" ;;
   esac
   shift
@@ -42,24 +45,30 @@ export TSAN_OPTIONS=${TSAN_OPTIONS:-ignore_noninstrumented_modules=1:halt_on_err
 # Several tests run in parallel, so waiting threads must not occupy a core.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
-# The commit that this branch began at: of $NSA_BASE, default origin/main. Empty if there is none.
-base=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
+# The commits that CI has passed on this machine, newest last.
+readonly PASSED=${XDG_CACHE_HOME:-$HOME/.cache}/nsa-ci/passed
+
+# The commit since which a change is looked for: $NSA_BASE, where this branch began, the newest ancestor that CI has passed here, or the thirtieth before
+# this one. Empty if there is none: everything counts as changed.
+find_base() {
+  local head found
+  head=$(git rev-parse HEAD)
+  found=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
+  if [ -z "$found" ] || [ "$found" = "$head" ]; then found=$(git rev-list HEAD~1 2>/dev/null | grep -m1 -xFf "$PASSED" 2>/dev/null || true); fi
+  [ -n "$found" ] || found=$(git rev-parse --verify -q HEAD~30 || true)
+  echo "$found"
+}
+base=$(find_base)
 
 # So that another clone of this repository can reuse what this one compiled.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-true}
-
-# Where there is no compiler cache yet, the builds with sanitizers take their common headers from precompiled ones.
-cold=false
-[ -d "${CCACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/ccache}" ] || cold=true
 
 # build PRESET [TARGET…]: configures and builds. The first build of a preset takes minutes, and the output says so.
 build() {
   local name=$1; shift
   say "build: preset $name${*:+, targets $*}"
   [ -f "build/$name/CMakeCache.txt" ] || echo "first build of this preset: some minutes"
-  local options=()
-  if $cold && [ "$name" != release ]; then options=(-DNSA_PRECOMPILE=ON); fi
-  cmake --preset "$name" "${options[@]}" >"/tmp/nsa-configure.$$" 2>&1 || { cat "/tmp/nsa-configure.$$"; rm -f "/tmp/nsa-configure.$$"; return 1; }
+  cmake --preset "$name" >"/tmp/nsa-configure.$$" 2>&1 || { cat "/tmp/nsa-configure.$$"; rm -f "/tmp/nsa-configure.$$"; return 1; }
   rm -f "/tmp/nsa-configure.$$"
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")
@@ -72,46 +81,60 @@ run_tests() {
   local leave_out=()
   compgen -G '/dev/nvidia[0-9]*' >/dev/null || { leave_out+=(gpu); echo "no GPU: tests labelled gpu are left out"; }
   $fast && leave_out+=(slow)
-  # Two more than there are cores, because the longest tests mostly wait. Those under the sanitizers compute.
+  # Two more than there are cores, because tests that start programs mostly wait. Those under the sanitizers compute.
   local parallel=$(($(nproc) + 2))
   case $name in asan | tsan) parallel=$(nproc) ;; esac
   local arguments=(--preset "$name" -j "$parallel" --no-tests=error "$@")
   [ -z "$only" ] || arguments+=(-R "$only")
+  if ! $nightly && [ "$name" != asan ] && [ "$name" != tsan ]; then leave_out_nightly; fi
   [ ${#leave_out[@]} -eq 0 ] || arguments+=(-LE "$(IFS='|'; echo "^(${leave_out[*]})$")")
   ctest "${arguments[@]}"
 }
 
-own_sources() { git ls-files -- "$@" | grep -E '\.(cc|h|cu|cuh)$' || true; }
+# Leaves out the nightly tests, but for those that guard a file that has changed, when CI=true.
+leave_out_nightly() {
+  local due=''
+  if [ "${CI:-}" = true ]; then due=$(changed_files | tests/nightly.sh); fi
+  [ -z "$due" ] || echo "nightly tests of changed files: ${due//$'\n'/ }"
+  arguments+=(-E "^($({ tests/nightly.sh --all | grep -vxF "$due" || true; } | paste -sd '|'))$")
+}
+
+# The files that differ from $base, one a line; all of them if there is no base.
+changed_files() { if [ -n "$base" ]; then git diff --name-only "$base"; else git ls-files; fi; }
+
+own_sources() { git ls-files | grep -E '\.(cc|h|cu|cuh)$' || true; }
 
 check_format() {
   say "clang-format"
   own_sources | xargs -r clang-format --dry-run -Werror
 }
 
-# Checks the product's .cc files that differ from $NSA_BASE (default: origin/main). Where that is the commit itself, as in a fresh clone, those of its
-# newest 30 commits; all of them when there is no such commit.
+# Checks the product's .cc files that have changed.
 check_tidy() {
   local files
-  files=$(own_sources common kernels server worker client | grep '\.cc$')
-  local since=$base
-  if [ -n "$base" ] && [ "$base" = "$(git rev-parse HEAD)" ]; then since=$(git rev-parse --verify -q HEAD~30 || true); fi
-  if [ -n "$since" ]; then
-    files=$(git diff --name-only --diff-filter=d "$since" -- common kernels server worker client | grep '\.cc$' || true)
-  fi
-  # Files that this machine does not compile (CUDA code without a toolkit) cannot be checked either.
-  files=$(while read -r file; do grep -qF "/$file\"" "build/$preset/compile_commands.json" && echo "$file"; done <<<"$files" || true)
+  files=$(changed_files | grep -E '^(common|kernels|server|worker|client)/.*\.cc$' || true)
+  files=$(while read -r file; do [ ! -f "$file" ] || echo "$file"; done <<<"$files")
   say "clang-tidy: $(wc -w <<<"$files") files"
   [ -z "$files" ] || xargs tests/clang_tidy.py "build/$preset" <<<"$files"
 }
 
-# Runs unit tests under the sanitizers; under ThreadSanitizer only those labelled threads.
-check_sanitizers() {
-  build asan unit_tests
-  say "tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-  fast=true run_tests asan -L '^unit$'
-  build tsan thread_tests
-  say "tests under ThreadSanitizer"
-  fast=true run_tests tsan -L '^threads$'
+# unit_tests asan|tsan: builds and runs the unit tests with a sanitizer; with --only, just the programs that have a test of that name.
+unit_tests() {
+  local targets=(unit_tests)
+  if [ -n "$only" ]; then
+    build "$1" nsa_warnings
+    mapfile -t targets < <(ctest --preset "$1" -L '^unit$' -R "$only" --show-only=json-v1 | programs_of_tests)
+    [ ${#targets[@]} -gt 0 ] || { echo "no unit test has a name that matches $only"; return 0; }
+  fi
+  build "$1" "${targets[@]}"
+  say "unit tests under $([ "$1" = asan ] && echo 'AddressSanitizer and UndefinedBehaviorSanitizer' || echo ThreadSanitizer)"
+  fast=true run_tests "$1" -L '^unit$'
+}
+
+# Reads what `ctest --show-only=json-v1` prints, and prints the names of the programs that the tests run.
+programs_of_tests() {
+  python3 -c 'import json, os, sys
+print(*sorted({os.path.basename(t["command"][0]) for t in json.load(sys.stdin)["tests"] if "command" in t}), sep="\n")' | sed '/^$/d'
 }
 
 sets=(build test)
@@ -119,15 +142,19 @@ $checks && sets+=(check)
 deploy/packages.sh "${sets[@]}"
 
 case $preset in
-  asan) build asan unit_tests; say "tests"; run_tests asan -L '^unit$' ;;
-  tsan) build tsan thread_tests; say "tests"; run_tests tsan -L '^threads$' ;;
+  asan | tsan) unit_tests "$preset" ;;
   *)
     $checks && check_format
     build "$preset"
     if $checks; then check_tidy; fi
-    if $sanitizers; then check_sanitizers; fi
+    unit_tests asan
+    if $sanitizers; then unit_tests tsan; fi
     say "tests"
     run_tests "$preset"
     ;;
 esac
+if [ "${CI:-}" = true ] && [ -z "$only" ] && ! $fast; then
+  mkdir -p "$(dirname "$PASSED")"
+  git rev-parse HEAD >>"$PASSED"
+fi
 say "done"

@@ -2,6 +2,8 @@
 
 #include <memory>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/strip.h"
 #include "client/admin/absolute.h"
 #include "client/connect/local/local_worker.h"
 #include "common/base/status.h"
@@ -13,7 +15,22 @@ struct Flags {
   std::string folder;
   std::string state_dir;
   std::string config;
+  bool make_new = false;
 };
+
+// What nsa-coordinator's exit codes mean (server/main.cc).
+absl::StatusCode MeaningOf(int exit_code) {
+  switch (exit_code) {
+    case 2:
+      return absl::StatusCode::kInvalidArgument;
+    case 3:
+      return absl::StatusCode::kDataLoss;
+    case 5:
+      return absl::StatusCode::kFailedPrecondition;
+    default:
+      return absl::StatusCode::kInternal;
+  }
+}
 
 // nsa-coordinator does it: it knows its store.
 absl::StatusOr<ExitCode> RunCoordinator(Session& session, const std::string& flag,
@@ -25,14 +42,22 @@ absl::StatusOr<ExitCode> RunCoordinator(Session& session, const std::string& fla
   if (!flags.state_dir.empty()) {
     arguments.insert(arguments.end(), {"--state-dir", Absolute(flags.state_dir)});
   }
-  NSA_ASSIGN_OR_RETURN(const std::string said, RunWorker(WorkerBesideThisProgram("nsa-coordinator"),
-                                                         arguments, &session.interrupt()));
-  session.out() << said;
-  return ExitCode::kOk;
+  if (flags.make_new) arguments.emplace_back("--new");
+  const std::string program = WorkerBesideThisProgram("nsa-coordinator");
+  NSA_ASSIGN_OR_RETURN(const Finished finished,
+                       RunProgram(program, arguments, &session.interrupt()));
+  if (finished.exit.code == 0) {
+    session.out() << finished.output;
+    return ExitCode::kOk;
+  }
+  absl::string_view why = absl::StripAsciiWhitespace(finished.output);
+  absl::ConsumePrefix(&why, "nsa-coordinator: ");
+  return absl::Status(MeaningOf(finished.exit.code),
+                      why.empty() ? EndOf(program, finished.exit) : std::string(why));
 }
 
-void AddOne(Cli* cli, const Cli::Command& command, const std::shared_ptr<Flags>& flags,
-            const std::string& folder) {
+Options AddOne(Cli* cli, const Cli::Command& command, const std::shared_ptr<Flags>& flags,
+               const std::string& folder) {
   Options options = cli->Add(command);
   options.Argument("DIR", &flags->folder, folder);
   options.Text("--config", "FILE", &flags->config,
@@ -40,6 +65,7 @@ void AddOne(Cli* cli, const Cli::Command& command, const std::shared_ptr<Flags>&
   options.Text("--state-dir", "DIR", &flags->state_dir,
                "State folder (default: that of --config, else $NSA_STATE_DIR, else "
                "~/.local/state/nsa)");
+  return options;
 }
 
 }  // namespace
@@ -59,18 +85,22 @@ void AddBackup(Cli* cli, const Options& admin) {
           .run = [flags](Session& session) { return RunCoordinator(session, "--backup", *flags); },
           .parent = &admin},
          flags, "Folder of the backup");
-  AddOne(cli,
-         {.name = "restore",
-          .what = "Put a backup in the place of a coordinator's state folder",
-          .more = "The coordinator must not run. Every hash is compared first. What was in the "
-                  "state folder before is moved\nto replaced-DATE in it. When the coordinator "
-                  "starts, it knows what it knew at the time of the backup: ranks\nof jobs that "
-                  "are younger are ended, and jobs that have gone on since continue from their "
-                  "newest checkpoints.",
-          .examples = "nsactl admin restore /mnt/backup/nsa-2026-11-25",
-          .run = [flags](Session& session) { return RunCoordinator(session, "--restore", *flags); },
-          .parent = &admin},
-         flags, "Folder of the backup");
+  Options restore = AddOne(
+      cli,
+      {.name = "restore",
+       .what = "Put a backup in the place of a coordinator's state folder",
+       .more =
+           "The coordinator must not run. Every hash is compared first. Its files in the state "
+           "folder are moved to\nreplaced-DATE in that folder; other files stay. When the "
+           "coordinator starts, it knows what it knew at\nthe time of the backup: ranks of "
+           "younger jobs are ended, and jobs that have gone on since continue\nfrom their newest "
+           "checkpoints.",
+       .examples = "nsactl admin restore /mnt/backup/nsa-2026-11-25",
+       .run = [flags](Session& session) { return RunCoordinator(session, "--restore", *flags); },
+       .parent = &admin},
+      flags, "Folder of the backup");
+  restore.Flag("--new", &flags->make_new,
+               "Make a state folder where no coordinator has had one, as on another machine");
 }
 
 }  // namespace nsa::client

@@ -1,7 +1,6 @@
 #include "client/admin/certificates.h"
 
 #include <arpa/inet.h>
-#include <openssl/bio.h>
 #include <openssl/bn.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/rpc/x509.h"
 
 namespace nsa::client {
 namespace {
@@ -26,16 +26,12 @@ constexpr size_t kLongestName = 64;  // of a common name, by X.520
 constexpr size_t kLongestHost = 253;
 constexpr int kSerialBits = 159;  // a serial number has at most 20 bytes and is positive
 
-template <auto function>
-struct Free {
-  template <typename T>
-  void operator()(T* pointer) const {
-    function(pointer);
-  }
-};
-using Bio = std::unique_ptr<BIO, Free<BIO_free_all>>;
-using Key = std::unique_ptr<EVP_PKEY, Free<EVP_PKEY_free>>;
-using Cert = std::unique_ptr<X509, Free<X509_free>>;
+using x509::Bio;
+using x509::Cert;
+using x509::Free;
+using x509::Key;
+using x509::ReadCert;
+using x509::ReadKey;
 
 // What OpenSSL says of the last failure.
 absl::Status Failed(const std::string& what) {
@@ -61,26 +57,6 @@ absl::StatusOr<std::string> Pem(const Write& write) {
 
 absl::StatusOr<std::string> PemOf(X509* certificate) {
   return Pem([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate); });
-}
-
-Bio Reader(const std::string& pem) {
-  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
-}
-
-absl::StatusOr<Key> ReadKey(const std::string& pem) {
-  // A key with a passphrase is refused instead of asking for it.
-  const auto no_passphrase = [](char*, int, int, void*) { return -1; };
-  Key key(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, no_passphrase, nullptr));
-  ERR_clear_error();
-  if (key != nullptr) return key;
-  return absl::InvalidArgumentError("key: not a private key in PEM without a passphrase");
-}
-
-absl::StatusOr<Cert> ReadCert(const std::string& pem) {
-  Cert certificate(PEM_read_bio_X509(Reader(pem).get(), nullptr, nullptr, nullptr));
-  ERR_clear_error();
-  if (certificate != nullptr) return certificate;
-  return absl::InvalidArgumentError("certificate: not a certificate in PEM");
 }
 
 absl::Status CheckName(const std::string& name) {
@@ -160,14 +136,8 @@ absl::StatusOr<std::string> Finish(X509* certificate, EVP_PKEY* authority) {
   return PemOf(certificate);
 }
 
-absl::Time TimeOf(const ASN1_TIME* time) {
-  tm broken{};
-  return ASN1_TIME_to_tm(time, &broken) == 1 ? absl::FromTimeT(timegm(&broken))
-                                             : absl::InfinitePast();
-}
-
-Validity Within(const Validity& wanted, X509* authority) {
-  return {wanted.from, std::min(wanted.until, TimeOf(X509_get0_notAfter(authority)))};
+Validity Within(const Validity& wanted, const Cert& authority) {
+  return {wanted.from, std::min(wanted.until, x509::ValidUntil(authority))};
 }
 
 std::string NameOf(X509* certificate) {
@@ -225,7 +195,7 @@ absl::StatusOr<std::string> Sign(const Certificate& authority, const Certificate
   NSA_ASSIGN_OR_RETURN(const Cert issuer, ReadCert(authority.certificate));
   NSA_ASSIGN_OR_RETURN(const Key own, ReadKey(request.key));
   NSA_ASSIGN_OR_RETURN(const Cert made,
-                       Draft(own.get(), request.name, Within(request.validity, issuer.get())));
+                       Draft(own.get(), request.name, Within(request.validity, issuer)));
   const bool complete =
       X509_set_issuer_name(made.get(), X509_get_subject_name(issuer.get())) == 1 &&
       AddExtension(made.get(), issuer.get(), NID_basic_constraints, "critical,CA:FALSE") &&
@@ -250,7 +220,7 @@ absl::StatusOr<std::string> Renew(const Certificate& authority, const std::strin
     return absl::InvalidArgumentError(
         absl::StrCat("certificate: ", NameOf(made.get()), " was not signed by this authority"));
   }
-  if (!SetSerial(made.get()) || !SetValidity(made.get(), Within(validity, issuer.get()))) {
+  if (!SetSerial(made.get()) || !SetValidity(made.get(), Within(validity, issuer))) {
     return Failed(absl::StrCat("no certificate for ", NameOf(made.get())));
   }
   return Finish(made.get(), signer.get());
@@ -260,16 +230,14 @@ absl::StatusOr<CertificateFacts> ReadCertificate(const std::string& certificate)
   NSA_ASSIGN_OR_RETURN(const Cert read, ReadCert(certificate));
   return CertificateFacts{.name = NameOf(read.get()),
                           .hosts = HostsOf(read.get()),
-                          .until = TimeOf(X509_get0_notAfter(read.get())),
+                          .until = x509::ValidUntil(read),
                           .authority = X509_check_ca(read.get()) == 1};
 }
 
 bool Belongs(const Certificate& certificate) {
   const absl::StatusOr<Key> key = ReadKey(certificate.key);
   const absl::StatusOr<Cert> read = ReadCert(certificate.certificate);
-  const bool same = key.ok() && read.ok() && X509_check_private_key(read->get(), key->get()) == 1;
-  ERR_clear_error();
-  return same;
+  return key.ok() && read.ok() && x509::Belongs(*read, *key);
 }
 
 }  // namespace nsa::client

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/admin/machine_checks.h"
 #include "client/cli.h"
+#include "client/connect/endpoint.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/job/load.h"
@@ -56,7 +57,7 @@ absl::StatusOr<std::vector<Check>> CheckCoordinator(Session& session) {
   const bool same = version.revision() == kRevision;
   std::vector<Check> checks = {
       {same ? Level::kOk : Level::kWarning, "coordinator",
-       absl::StrCat(version.version(), " (", version.revision(), ") at ",
+       absl::StrCat(FullVersion(version.version(), version.revision()), " at ",
                     client->endpoint().address),
        same ? "" : absl::StrCat("nsactl is of revision ", kRevision, "; use those of one bundle")}};
   NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse nodes, client->ListNodes());
@@ -92,6 +93,24 @@ absl::Status CheckPorts(const v1::CoordinatorConfig& config, std::vector<Check>*
   NSA_RETURN_IF_ERROR(ask("listen_address", config.listen_address(), true));
   return ask("metrics_address",
              config.has_metrics_address() ? config.metrics_address() : "127.0.0.1:9464", false);
+}
+
+// The certificates with which nsactl calls the coordinator, and those of its configuration. A user
+// who may not read the latter cannot judge them.
+void CheckCertificates(Session& session, const v1::TlsConfig& coordinators,
+                       std::vector<Check>* checks) {
+  const absl::Time now = session.now();
+  const auto endpoint = ResolveEndpoint(session.flags().address, session.flags().context);
+  // What is wrong with its own is the reason why the coordinator cannot be called.
+  const auto own = ReadTlsFiles(endpoint.ok() ? endpoint->tls : v1::TlsConfig(), now);
+  const auto theirs = ReadTlsFiles(coordinators, now);
+  for (const auto* files : {&own, &theirs}) {
+    if (!files->ok()) continue;
+    for (const CertificateEnd& end : (*files)->ends) checks->push_back(CheckCertificate(end, now));
+  }
+  if (theirs.ok()) return;
+  checks->push_back(FromError("certificates", theirs.status()));
+  if (absl::IsNotFound(theirs.status())) checks->back().level = Level::kWarning;
 }
 
 ExitCode Print(Session& session, const std::vector<Check>& checks) {
@@ -133,6 +152,7 @@ absl::StatusOr<ExitCode> Doctor(Session& session, DoctorFlags flags) {
   } else {
     checks.push_back(FromError("coordinator", coordinator.status()));
   }
+  CheckCertificates(session, config.tls(), &checks);
   NSA_RETURN_IF_ERROR(CheckPorts(config, &checks));
   flags.folders.insert(flags.folders.begin(),
                        config.state_dir().empty() ? DefaultStateDir() : config.state_dir());
@@ -154,8 +174,8 @@ void AddDoctor(Cli* cli) {
        .more = "Of the coordinator: whether it answers and accepts the token; of each of its "
                "machines: heartbeats, driver,\nforward compatibility, the CUDA worker with "
                "cuBLASLt, NCCL, and GPUs with errors, as the agent there found\nthem. Of this "
-               "machine: ports, space and speed of folders, limits of processes, the clock. Exit "
-               "code 1 when\na check failed.",
+               "machine: certificates, ports, space and speed of folders, limits of processes, the "
+               "clock. Exit code 1\nwhen a check failed.",
        .examples = "nsactl doctor\nnsactl doctor --config /etc/nsa/coordinator.yaml --folder /data",
        .run = [flags](Session& session) { return Doctor(session, *flags); }});
   options.Text("--config", "FILE", &flags->config,

@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/show/human.h"
+#include "common/base/beneath.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 
@@ -65,7 +67,7 @@ Check CheckNodeClock(const v1::Node& node, const std::string& name) {
   return {agrees ? Level::kOk : Level::kWarning, name + " clock",
           absl::StrFormat("%+.3f s from the coordinator's", absl::ToDoubleSeconds(ahead)),
           agrees ? ""
-                 : "synchronize it, for example with chrony; a job of several machines needs "
+                 : "synchronize it, for example with chrony; a multi-machine job needs "
                    "clocks within 1 s of each other"};
 }
 
@@ -90,6 +92,16 @@ absl::StatusOr<double> WriteSpeed(const fs::path& folder) {
   }
   if (fdatasync(file.get()) != 0) return absl::ErrnoToStatus(errno, "cannot be written");
   return kWritten / absl::ToDoubleSeconds(RealClock().Monotonic() - began);
+}
+
+// Opens a file there as daemons and workers do it.
+Check TryOpening(const fs::path& folder) {
+  std::string name = (folder / ".nsa-doctor-XXXXXX").string();
+  const Fd file(mkostemp(name.data(), O_CLOEXEC));
+  if (!file.valid()) return CheckOpening(folder, absl::ErrnoToStatus(errno, "cannot be written"));
+  const absl::Status opened = CheckOpensBeneath(name);
+  unlink(name.c_str());
+  return CheckOpening(folder, opened);
 }
 
 // A connection to HOST:PORT; not valid when nobody listens there.
@@ -155,6 +167,12 @@ std::vector<Check> CheckNode(const v1::Node& node, absl::Time now) {
   return checks;
 }
 
+Check CheckCertificate(const CertificateEnd& end, absl::Time now) {
+  const bool soon = EndsSoon(end, now);
+  return {soon ? Level::kWarning : Level::kOk, absl::StrCat("certificate ", end.file),
+          EndText(end, now), soon ? RenewalText(end) : ""};
+}
+
 Check CheckDescriptors(const rlimit& limit) {
   const bool few = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < kFewDescriptors;
   return {few ? Level::kWarning : Level::kOk, "open files", Shown(limit.rlim_max),
@@ -213,6 +231,15 @@ Check CheckWriteSpeed(const fs::path& folder, double bytes_per_second) {
           slow ? "ranks wait for checkpoints this long; put out_dir on a faster disk" : ""};
 }
 
+Check CheckOpening(const fs::path& folder, const absl::Status& opened) {
+  const std::string what = absl::StrCat("files in ", folder.string());
+  if (opened.ok()) return {Level::kOk, what, "can be opened", ""};
+  const std::string text(opened.message());
+  const size_t cut = std::min(text.rfind("; "), text.size());
+  return {Level::kFailed, what, text.substr(0, cut),
+          cut < text.size() ? text.substr(cut + 2) : "see whether this user can write there"};
+}
+
 std::vector<Check> MeasureFolder(const fs::path& wanted) {
   const fs::path folder = Existing(fs::absolute(wanted));
   struct statvfs space {};
@@ -226,6 +253,7 @@ std::vector<Check> MeasureFolder(const fs::path& wanted) {
                        : Check{Level::kFailed, absl::StrCat("speed of ", folder.string()),
                                std::string(speed.status().message()),
                                "choose a folder that this user can write, on a disk with room"});
+  if (speed.ok()) checks.push_back(TryOpening(folder));
   return checks;
 }
 

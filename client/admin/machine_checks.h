@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/rpc/tls_files.h"
 #include "nsa/v1/coordinator.pb.h"
 
 namespace nsa::client {
@@ -26,6 +27,9 @@ struct Check {
 // its agent has found by trying the CUDA worker (cuBLASLt) and NCCL is in it.
 std::vector<Check> CheckNode(const v1::Node& node, absl::Time now);
 
+// A certificate of this machine, and when it ends.
+Check CheckCertificate(const CertificateEnd& end, absl::Time now);
+
 // How many files and connections a process may have open.
 Check CheckDescriptors(const rlimit& limit);
 // How much memory a process may lock, which NCCL needs between machines.
@@ -39,11 +43,15 @@ Check CheckClock(absl::Time now, const timex& clock, int state);
 Check CheckFreeSpace(const std::filesystem::path& folder, int64_t free_bytes);
 Check CheckWriteSpeed(const std::filesystem::path& folder, double bytes_per_second);
 
-// Space and speed of the disk of a folder, or of the nearest folder above it that exists. Writes
-// and removes 64 MiB. A folder that cannot be written is a check that failed.
+// `opened`: what CheckOpensBeneath() said of a file there.
+Check CheckOpening(const std::filesystem::path& folder, const absl::Status& opened);
+
+// Space and speed of the disk of a folder, or of the nearest folder above it that exists, and
+// whether files there can be opened as the daemons open them. Writes and removes 64 MiB. A folder
+// that cannot be written is a check that failed.
 std::vector<Check> MeasureFolder(const std::filesystem::path& folder);
 
-// Who answers at HOST:PORT on this machine.
+// The program that answers at HOST:PORT on this machine.
 enum class PortUser { kNobody, kOurs, kAnother };
 Check CheckPort(const std::string& setting, const std::string& address, PortUser user);
 

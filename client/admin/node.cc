@@ -158,7 +158,7 @@ absl::StatusOr<ExitCode> Uncordon(Session& session, const NodeFlags& flags) {
 
 void AddReason(Options options, NodeFlags* flags) {
   options.Argument("NODE", &flags->node, "Name of the machine");
-  options.Text("--reason", "TEXT", &flags->reason, "Why, for people; at most 200 characters");
+  options.Text("--reason", "TEXT", &flags->reason, "Why: free text of at most 200 characters");
 }
 
 }  // namespace

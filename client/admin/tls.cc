@@ -37,17 +37,18 @@ std::string Instructions(const std::string& folder, const TlsWish& wish,
   for (const std::string& node : wish.agents) {
     absl::StrAppend(&text, "\nIn the agent's configuration on ", node, ", with ", node, ".crt, ",
                     node, ".key and ca.crt copied to /etc/nsa there,\nand the join token that `",
-                    "nsactl token create --role agent --node ", node, " > join.token` makes:\n\n",
+                    "(umask 077; nsactl token create --role agent --node ", node,
+                    " > join.token)` makes, all the agent's\nuser's and with mode 0600:\n\n",
                     "  node_name: ", node, "\n  coordinator_address: ", host, kPort,
                     "\n  join_token_file: /etc/nsa/join.token\n  ", TlsLine("/etc/nsa", node));
   }
   for (const std::string& client : wish.clients) {
-    absl::StrAppend(&text, "\nOn the machine of ", client, ", with ", client, ".crt, ", client,
-                    ".key and ca.crt copied to ~, and the token that\n`nsactl token create ",
-                    client, " > token` makes:\n\n  nsactl context set ", host, " --address ", host,
-                    kPort, " --token-file ~/token --ca-file ~/ca.crt --certificate-file ~/", client,
-                    ".crt --private-key-file ~/", client, ".key\n  nsactl context use ", host,
-                    "\n");
+    absl::StrAppend(
+        &text, "\nOn the machine of ", client, ", with ", client, ".crt, ", client,
+        ".key and ca.crt copied to ~, and the token that\n", "`(umask 077; nsactl token create ",
+        client, " > token)` makes:\n\n  nsactl context set ", host, " --address ", host, kPort,
+        " --token-file ~/token --ca-file ~/ca.crt --certificate-file ~/", client,
+        ".crt --private-key-file ~/", client, ".key\n  nsactl context use ", host, "\n");
   }
   absl::StrAppend(&text, "\nca.key signs further certificates: it stays in ", folder,
                   ", and nothing else needs it.\n");
@@ -104,8 +105,8 @@ absl::StatusOr<ExitCode> RenewAll(Session& session, const TlsFlags& flags) {
     session.Note("no certificate is valid longer than the authority ca.crt");
   }
   session.Note(
-      "copy each .crt to where it is used; the coordinator and agents read them when they start, "
-      "and workers go on training meanwhile");
+      "copy each .crt to where it is used, then reload the coordinator and restart the agents; "
+      "workers go on training meanwhile");
   return ExitCode::kOk;
 }
 
@@ -118,8 +119,8 @@ void AddAdmin(Cli* cli) {
        .what = "Make certificates for a coordinator, copy its state, put a copy back",
        .group = "Service",
        .more = "On files of this machine.",
-       .examples = "nsactl admin init-tls /etc/nsa --host lab --agent gpu-01 --client ada\n"
-                   "nsactl admin renew-tls /etc/nsa\n"
+       .examples = "nsactl admin init-tls /etc/nsa/tls --host lab --agent gpu-01 --client ada\n"
+                   "nsactl admin renew-tls /etc/nsa/tls\n"
                    "nsactl admin backup /mnt/backup/nsa"});
   Options init = cli->Add(
       {.name = "init-tls",
@@ -128,7 +129,7 @@ void AddAdmin(Cli* cli) {
                "as NAME.crt and\nNAME.key, and token, an operator's. Files have mode 0600. What "
                "is there is kept, so that the same\ncommand with another --agent or --client adds "
                "that one.",
-       .examples = "nsactl admin init-tls /etc/nsa --host lab --host 10.0.0.5 --agent gpu-01 "
+       .examples = "nsactl admin init-tls /etc/nsa/tls --host lab --host 10.0.0.5 --agent gpu-01 "
                    "--client ada\nnsactl admin init-tls ./tls --days 90",
        .run = [flags](Session& session) { return Init(session, *flags); },
        .parent = &group});
@@ -142,9 +143,9 @@ void AddAdmin(Cli* cli) {
   Options renew = cli->Add(
       {.name = "renew-tls",
        .what = "Sign the certificates of such a folder again",
-       .more = "Keys and names stay; each NAME.crt is replaced at once. The authority itself, "
-               "valid for ten years, is not renewed.",
-       .examples = "nsactl admin renew-tls /etc/nsa --days 365",
+       .more = "Keys and names stay; each NAME.crt is replaced at once, and keeps its owner and "
+               "mode. The authority itself,\nvalid for ten years, is not renewed.",
+       .examples = "nsactl admin renew-tls /etc/nsa/tls --days 365",
        .run = [flags](Session& session) { return RenewAll(session, *flags); },
        .parent = &group});
   renew.Argument("DIR", &flags->folder, "Folder that init-tls made");

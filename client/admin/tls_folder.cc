@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr char kAuthority[] = "ca";
 constexpr char kCoordinator[] = "coordinator";
-constexpr size_t kLongestName = 64;
+constexpr size_t kLongestNodeName = 64;
 constexpr int kAuthorityDays = 3650;
 // The clocks of two machines may differ.
 constexpr absl::Duration kBackdated = absl::Hours(1);
@@ -43,13 +44,20 @@ bool Exists(const fs::path& path) {
   return fs::symlink_status(path, error).type() != fs::file_type::not_found;
 }
 
+// What root makes in a folder of the coordinator's user must be readable for that user.
+bool GiveToOwner(const fs::path& folder, int file) {
+  struct stat info {};
+  return geteuid() != 0 ||
+         (stat(folder.c_str(), &info) == 0 && fchown(file, info.st_uid, info.st_gid) == 0);
+}
+
 // Never replaces a file.
 absl::Status WriteNew(const fs::path& path, const std::string& content) {
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   absl::Status status = absl::OkStatus();
   if (!file.valid() ||
       write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
-      fsync(file.get()) != 0) {
+      !GiveToOwner(path.parent_path(), file.get()) || fsync(file.get()) != 0) {
     status = absl::ErrnoToStatus(errno, absl::StrCat(path.string(), " cannot be written"));
   }
   if (!file.valid()) return status;
@@ -73,9 +81,9 @@ absl::Status CheckNames(const TlsWish& wish) {
   std::set<std::string> taken = {kAuthority, kCoordinator};
   for (const auto* names : {&wish.agents, &wish.clients}) {
     for (const std::string& name : *names) {
-      if (!limits::IsPlainName(name, kLongestName)) {
+      if (!limits::IsPlainName(name, kLongestNodeName)) {
         return absl::InvalidArgumentError(
-            absl::StrCat("name: '", name, "' (1 to ", kLongestName,
+            absl::StrCat("name: '", name, "' (1 to ", kLongestNodeName,
                          " letters, digits and -_., not beginning with - or .); choose another"));
       }
       if (!taken.insert(name).second) {
@@ -205,7 +213,10 @@ absl::StatusOr<std::vector<TlsEntry>> InitTls(const fs::path& folder, const TlsW
   for (const auto* names : {&wish.agents, &wish.clients}) {
     for (const std::string& name : *names) NSA_RETURN_IF_ERROR(ensure(name, name, {}));
   }
-  NSA_RETURN_IF_ERROR(MakeSecretFile("token", folder / "token").status());
+  if (!Exists(folder / "token")) {
+    NSA_ASSIGN_OR_RETURN(const std::string secret, NewSecret());
+    NSA_RETURN_IF_ERROR(WriteNew(folder / "token", secret + "\n"));
+  }
   return entries;
 }
 
@@ -237,7 +248,7 @@ absl::StatusOr<std::vector<TlsEntry>> RenewTls(const fs::path& folder, int days,
     renewed.emplace_back(file, *after);
   }
   for (const auto& [file, certificate] : renewed) {
-    NSA_RETURN_IF_ERROR(WriteFileAtomically(file, certificate));
+    NSA_RETURN_IF_ERROR(ReplaceFileAtomically(file, certificate));
   }
   return entries;
 }

@@ -29,8 +29,9 @@ struct TlsEntry {
   bool made = false;  // false: it was there before
 };
 
-// Makes what is missing, the folder and its file `token` too, and keeps what is there. The
-// authority is first in the result, the coordinator second.
+// Makes what is missing, the folder and its file `token` too, and keeps what is there. What root
+// makes belongs to the folder's owner. The authority is first in the result, the coordinator
+// second.
 //
 // InvalidArgument for names that cannot be file names or hosts; FailedPrecondition if the folder
 // has something that does not fit: an authority without its key, a key of another certificate, or a
@@ -38,8 +39,9 @@ struct TlsEntry {
 absl::StatusOr<std::vector<TlsEntry>> InitTls(const std::filesystem::path& folder,
                                               const TlsWish& wish, absl::Time now);
 
-// Signs every certificate of the folder's authority again, for `days` from now; keys stay.
-// NotFound without an authority, FailedPrecondition if the authority's own certificate has ended.
+// Signs every certificate of the folder's authority again, for `days` from now; keys stay, and so
+// do owner, group and mode of each file. NotFound without an authority, FailedPrecondition if the
+// authority's own certificate has ended.
 absl::StatusOr<std::vector<TlsEntry>> RenewTls(const std::filesystem::path& folder, int days,
                                                absl::Time now);
 

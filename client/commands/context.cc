@@ -30,7 +30,7 @@ absl::Status NoSuchContext(const std::string& name) {
                                           "; see 'nsactl context list'"));
 }
 
-absl::StatusOr<ExitCode> List(Session& session) {
+absl::StatusOr<ExitCode> ListContexts(Session& session) {
   NSA_ASSIGN_OR_RETURN(const v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
   if (session.structured()) {
     session.PrintDocument(config);
@@ -126,7 +126,7 @@ absl::StatusOr<ExitCode> Delete(Session& session, const ContextFlags& flags) {
   return ExitCode::kOk;
 }
 
-absl::StatusOr<ExitCode> Show(Session& session) {
+absl::StatusOr<ExitCode> ShowContext(Session& session) {
   NSA_ASSIGN_OR_RETURN(const Endpoint endpoint,
                        ResolveEndpoint(session.flags().address, session.flags().context));
   // The token itself is never shown.
@@ -166,7 +166,7 @@ void AddContext(Cli* cli) {
   cli->Add({.name = "list",
             .what = "List the contexts",
             .examples = "nsactl context list",
-            .run = List,
+            .run = ListContexts,
             .parent = &group});
   Options use = cli->Add({.name = "use",
                           .what = "Choose the context in use",
@@ -202,7 +202,7 @@ void AddContext(Cli* cli) {
   cli->Add({.name = "show",
             .what = "Show which coordinator nsactl calls, and why",
             .examples = "nsactl context show\nnsactl --context lab context show",
-            .run = Show,
+            .run = ShowContext,
             .parent = &group});
 }
 

@@ -86,7 +86,7 @@ std::string TextOf(Session& session, const DumpFlags& flags, Output output) {
 absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
   if (flags.saved && flags.jobs.size() > 1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--saved: ", flags.jobs.size(), " jobs (1); name one job"));
+        absl::StrCat("--saved: ", flags.jobs.size(), " jobs (at most 1); name one job"));
   }
   if (flags.saved) return ShowSavedStacks(session, flags.jobs.front(), flags.saved_id);
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());

@@ -50,22 +50,11 @@ std::string Programs(const v1::NodeInfo& info) {
   return absl::StrCat(worker, ",", info.cuda_worker_hash().substr(0, 8));
 }
 
-absl::StatusOr<ExitCode> Nodes(Session& session) {
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse response, client->ListNodes());
-  if (session.structured()) {
-    session.PrintDocument(response);
-    return ExitCode::kOk;
-  }
-  if (session.flags().format == Format::kName) {
-    for (const v1::Node& node : response.nodes()) session.out() << node.info().name() << "\n";
-    return ExitCode::kOk;
-  }
+std::vector<Table::Column> Columns(bool cordoned, bool wide) {
   std::vector<Table::Column> columns = {
       {"NAME"}, {"STATE"}, {"CPU SLOTS", true}, {"GPUS"}, {"FREE MEMORY"}, {"HEARTBEAT"}, {"JOBS"}};
-  const bool cordoned = std::ranges::any_of(response.nodes(), &v1::Node::has_cordon);
   if (cordoned) columns.push_back({"CORDON"});
-  if (session.wide()) {
+  if (wide) {
     columns.insert(columns.end(), {{"CORES", true},
                                    {"MEMORY"},
                                    {"DRIVER"},
@@ -77,33 +66,62 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
                                    {"RANKS RUN AS"},
                                    {"CUDA WORKER"}});
   }
-  Table table(columns);
+  return columns;
+}
+
+// The cells of one machine, in the order of Columns().
+std::vector<Table::Cell> Row(const v1::Node& node, absl::Time now, bool cordoned, bool wide) {
+  const v1::NodeInfo& info = node.info();
+  std::vector<Table::Cell> row = {
+      info.name(),
+      State(node),
+      absl::StrCat(node.cpu_slots_used(), "/", info.cpu_slots()),
+      Gpus(node),
+      HumanBytes(info.free_memory_bytes()),
+      HumanAge(now, node.heartbeat_unix_nanos()),
+      node.job_ids().empty() ? "-" : absl::StrJoin(node.job_ids(), ",")};
+  if (cordoned) row.emplace_back(node.has_cordon() ? CordonText(node.cordon()) : "-");
+  if (wide) {
+    row.emplace_back(absl::StrCat(info.cores()));
+    row.emplace_back(HumanBytes(info.memory_bytes()));
+    row.emplace_back(OrDash(info.driver_version()));
+    row.emplace_back(OrDash(info.nccl_version()));
+    row.emplace_back(info.agent_version());
+    row.emplace_back(Programs(info));
+    row.emplace_back(Clock(node));
+    row.emplace_back(OrDash(info.rank_address()));
+    row.emplace_back(info.unix_users() ? "job's Unix user" : "agent's user");
+    row.emplace_back(info.cuda_worker() ? "yes" : info.cuda_problem());
+  }
+  return row;
+}
+
+absl::StatusOr<ExitCode> Nodes(Session& session) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const v1::ListNodesResponse response, client->ListNodes());
+  if (session.structured()) {
+    session.PrintDocument(response);
+    return ExitCode::kOk;
+  }
+  if (session.flags().format == Format::kName) {
+    for (const v1::Node& node : response.nodes()) session.out() << node.info().name() << "\n";
+    return ExitCode::kOk;
+  }
+  const bool cordoned = std::ranges::any_of(response.nodes(), &v1::Node::has_cordon);
+  Table table(Columns(cordoned, session.wide()));
   for (const v1::Node& node : response.nodes()) {
-    const v1::NodeInfo& info = node.info();
-    std::vector<Table::Cell> row = {
-        info.name(),
-        State(node),
-        absl::StrCat(node.cpu_slots_used(), "/", info.cpu_slots()),
-        Gpus(node),
-        HumanBytes(info.free_memory_bytes()),
-        HumanAge(session.now(), node.heartbeat_unix_nanos()),
-        node.job_ids().empty() ? "-" : absl::StrJoin(node.job_ids(), ",")};
-    if (cordoned) row.emplace_back(node.has_cordon() ? CordonText(node.cordon()) : "-");
-    if (session.wide()) {
-      row.emplace_back(absl::StrCat(info.cores()));
-      row.emplace_back(HumanBytes(info.memory_bytes()));
-      row.emplace_back(OrDash(info.driver_version()));
-      row.emplace_back(OrDash(info.nccl_version()));
-      row.emplace_back(info.agent_version());
-      row.emplace_back(Programs(info));
-      row.emplace_back(Clock(node));
-      row.emplace_back(OrDash(info.rank_address()));
-      row.emplace_back(info.unix_users() ? "job's Unix user" : "agent's user");
-      row.emplace_back(info.cuda_worker() ? "yes" : info.cuda_problem());
-    }
-    table.Add(std::move(row));
+    table.Add(Row(node, session.now(), cordoned, session.wide()));
   }
   session.PrintTable(table);
+  for (const v1::Node& node : response.nodes()) {
+    if (node.store_id().empty()) continue;
+    session.Note(absl::StrCat(node.info().name(), ": its ranks were started under job store ",
+                              node.store_id(),
+                              ", which this coordinator does not have ('nsactl "
+                              "version -o json' shows its own); they keep running, and none is "
+                              "placed there. Put that store back, or 'nsactl node drain ",
+                              node.info().name(), "' ends them with a checkpoint"));
+  }
   if (response.nodes().empty()) {
     session.Note(response.local_agent()
                      ? "no machines yet: the agent that the coordinator starts on its own machine "

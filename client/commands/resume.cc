@@ -12,14 +12,14 @@
 namespace nsa::client {
 namespace {
 
-struct Flags {
+struct ResumeFlags {
   std::string job;
   std::vector<std::string> sets;
   bool watch = false;
 };
 
 // The job's spec with the changes of --set.
-absl::StatusOr<v1::JobSpec> ChangedSpec(Client* client, const Flags& flags) {
+absl::StatusOr<v1::JobSpec> ChangedSpec(Client* client, const ResumeFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
   v1::JobSpec spec = job.spec();
   for (const std::string& assignment : flags.sets) {
@@ -28,7 +28,7 @@ absl::StatusOr<v1::JobSpec> ChangedSpec(Client* client, const Flags& flags) {
   return spec;
 }
 
-absl::StatusOr<ExitCode> Resume(Session& session, const Flags& flags) {
+absl::StatusOr<ExitCode> Resume(Session& session, const ResumeFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   v1::ResumeJobRequest request;
   request.set_job(flags.job);
@@ -52,7 +52,7 @@ absl::StatusOr<ExitCode> Resume(Session& session, const Flags& flags) {
 }  // namespace
 
 void AddResume(Cli* cli) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ResumeFlags>();
   Options options = cli->Add(
       {.name = "resume",
        .what = "Put a stopped or failed job back into the queue, or train a finished one further",

@@ -37,7 +37,7 @@ std::string WhoseText(const v1::AccessToken& token) {
   return token.role() == v1::ROLE_AGENT ? absl::StrCat("node ", token.node()) : token.name();
 }
 
-// The secret alone goes to standard output: `nsactl token create … > file`.
+// The secret alone goes to standard output: `(umask 077; nsactl token create … > file)`.
 template <typename Response>
 void ShowSecret(Session& session, const Response& response, const std::string& what) {
   if (session.structured()) return session.PrintDocument(response);
@@ -87,7 +87,7 @@ absl::StatusOr<ExitCode> Revoke(Session& session, const TokenFlags& flags) {
   return ExitCode::kOk;
 }
 
-absl::StatusOr<ExitCode> List(Session& session) {
+absl::StatusOr<ExitCode> ListTokens(Session& session) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   v1::ListTokensRequest request;
   v1::ListTokensResponse all;
@@ -157,34 +157,35 @@ void AddToken(Cli* cli) {
        .what = "Make, list, rotate and revoke tokens",
        .group = "Service",
        .more = "For operators. The coordinator keeps only hashes; a change counts at once.",
-       .examples = "nsactl token create ada --role submitter --valid 90d > ada.token\n"
-                   "nsactl token create ada --role submitter --unix-user ada > ada.token\n"
-                   "nsactl token create --role agent --node gpu-02 > join.token\n"
-                   "nsactl token revoke ada"});
+       .examples =
+           "(umask 077; nsactl token create ada --role submitter --valid 90d > ada.token)\n"
+           "(umask 077; nsactl token create ada --role submitter --unix-user ada > ada.token)\n"
+           "(umask 077; nsactl token create --role agent --node gpu-02 > join.token)\n"
+           "nsactl token revoke ada"});
   Options create = cli->Add(
       {.name = "create",
        .what = "Make a token and print its secret, once",
        .more = "Roles: viewer (sees everything, changes nothing), submitter (submits; sees "
                "and changes its own jobs),\noperator (everything), agent (a join token "
-               "with which the agent of --node joins once; valid for an hour).",
+               "for the agent of --node: it joins once; valid for an hour).",
        .examples = "nsactl token create ada --role viewer\n"
-                   "nsactl token create --role agent --node gpu-02 > join.token",
+                   "(umask 077; nsactl token create --role agent --node gpu-02 > join.token)",
        .run = [flags](Session& session) { return Create(session, *flags); },
        .parent = &group});
   create.OptionalArgument("NAME", &flags->name, "Whose token it is; not with --role agent");
   create.Text("--role", "ROLE", &flags->role, "viewer, submitter (default), operator or agent");
   create.Text("--node", "NODE", &flags->node, "With --role agent: the node_name of the agent");
   create.Text("--unix-user", "USER", &flags->unix_user,
-              "Who runs its jobs on machines with unix_users (agent.yaml)");
+              "The user that runs its jobs on machines with unix_users (agent.yaml)");
   create.Text("--valid", "DURATION", &flags->valid, "e.g. 30d or 12h (default: until revoked)");
   cli->Add({.name = "list",
             .what = "List tokens and the secrets of nodes, without what is secret",
             .examples = "nsactl token list",
-            .run = List,
+            .run = ListTokens,
             .parent = &group});
   Options rotate = cli->Add({.name = "rotate",
                              .what = "Give a token another secret; the old one is refused at once",
-                             .examples = "nsactl token rotate ada > ada.token",
+                             .examples = "(umask 077; nsactl token rotate ada > ada.token)",
                              .run = [flags](Session& session) { return Rotate(session, *flags); },
                              .parent = &group});
   Options revoke = cli->Add({.name = "revoke",

@@ -21,7 +21,7 @@ absl::StatusOr<ExitCode> Version(Session& session, bool client_only) {
     if (absl::IsCancelled(response.status())) return response.status();
     if (response.ok()) {
       document["coordinator"] = ToJson(*response);
-      server = absl::StrCat(response->version(), " (", response->revision(), ") at ",
+      server = absl::StrCat(FullVersion(response->version(), response->revision()), " at ",
                             client->endpoint().address, ", state in ", response->state_dir());
       if (!response->metrics_address().empty()) {
         absl::StrAppend(&server, ", page on http://", response->metrics_address(),
@@ -37,7 +37,7 @@ absl::StatusOr<ExitCode> Version(Session& session, bool client_only) {
     session.PrintDocument(document);
     return ExitCode::kOk;
   }
-  session.out() << "nsactl          " << kVersion << " (" << kRevision << ")\n";
+  session.out() << "nsactl          " << FullVersion() << "\n";
   if (!client_only) session.out() << "nsa-coordinator " << server << "\n";
   return ExitCode::kOk;
 }

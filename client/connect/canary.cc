@@ -15,7 +15,8 @@
 namespace nsa::client {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(200);  // between looks at a job that stops
+constexpr absl::Duration kCanaryLook =
+    absl::Milliseconds(200);  // between looks at a job that stops
 constexpr size_t kLongestName = 63;
 
 // Collects the records of rank 0.
@@ -72,8 +73,8 @@ absl::Status Watch(Client* client, const v1::Job& canary, int64_t steps, Seen* s
   NSA_ASSIGN_OR_RETURN(const v1::Job ended, client->GetJob(canary.id()));
   return absl::FailedPreconditionError(
       absl::StrCat("canary: ", StateName(ended.state()), " after ",
-                   Count(static_cast<int64_t>(seen->steps.size()), "step"), " (", steps,
-                   " wanted): ", ReasonText(ended), "; the job was not submitted"));
+                   Count(static_cast<int64_t>(seen->steps.size()), "step"), " (needs ", steps,
+                   "): ", ReasonText(ended), "; the job was not submitted"));
 }
 
 // Stops the canary if it runs, waits for its end and deletes its records.
@@ -86,7 +87,7 @@ absl::Status Remove(Session& session, Client* client, const v1::Job& canary) {
   while (true) {
     NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(canary.id()));
     if (HasEnded(job)) break;
-    if (!session.interrupt().SleepFor(kLook)) return absl::CancelledError("interrupted");
+    if (!session.interrupt().SleepFor(kCanaryLook)) return absl::CancelledError("interrupted");
   }
   v1::DeleteJobRequest request;
   request.set_job(canary.id());

@@ -26,12 +26,18 @@ using google::protobuf::MessageLite;
 constexpr absl::Duration kAttempt = absl::Seconds(20);
 
 // An attempt lasts longer than a call with the deadline `timeout`: a coordinator that accepts the
-// connection and is silent is said not to answer in that time, and not to be unreachable.
+// connection and is silent is reported as not answering in that time, not as unreachable.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const Endpoint& endpoint,
                                                        std::optional<absl::Duration> timeout) {
   // gRPC counts milliseconds in an int.
   const absl::Duration longest = std::min(timeout.value_or(kCallTimeout), absl::Hours(24));
   return OpenChannel(endpoint.address, endpoint.tls, std::max(kAttempt, 2 * longest));
+}
+
+// True when gRPC itself made the status because no server took the call. An Unavailable that the
+// coordinator answered has details, which ToGrpc() adds to every error.
+bool ReachedNobody(const grpc::Status& status) {
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE && DetailsOf(status).reason.empty();
 }
 
 bool UsesTls(const Endpoint& endpoint) { return endpoint.tls.ByteSizeLong() > 0; }
@@ -71,7 +77,7 @@ Client::Client(Endpoint endpoint, std::optional<absl::Duration> timeout, Interru
 Client::~Client() = default;
 
 void Client::RenewIfLost(const grpc::Status& status) {
-  if (status.error_code() != grpc::StatusCode::UNAVAILABLE) return;
+  if (!ReachedNobody(status)) return;
   auto fresh = Connect(endpoint_, timeout_);
   if (!fresh.ok()) return;  // The certificates were good a moment ago: the next call tries again.
   const MutexLock lock(&mutex_);
@@ -83,9 +89,14 @@ std::shared_ptr<grpc::Channel> Client::channel() const {
   return channel_;
 }
 
+std::string Client::warning() const {
+  const MutexLock lock(&mutex_);
+  return warning_;
+}
+
 absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout) const {
   if (interrupt_->raised()) return absl::CancelledError("interrupted");
-  if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+  if (ReachedNobody(status)) {
     const bool unix_socket = absl::StartsWith(endpoint_.address, "unix:");
     const bool here = endpoint_.source == "default";
     const std::string tls = UsesTls(endpoint_) ? WhyTlsFailed(status.error_message()) : "";
@@ -136,6 +147,10 @@ absl::Status Client::CallInto(const Message& request, Message* response,
       channel.get(), method, context.get(), request, response);
   if (!status.ok() && guard.overran())
     status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "");
+  {
+    const MutexLock lock(&mutex_);
+    warning_ = WarningOf(*context);
+  }
   if (status.ok() && clean_) CleanTexts(response);
   if (status.ok()) return absl::OkStatus();
   RenewIfLost(status);

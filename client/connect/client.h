@@ -90,6 +90,9 @@ class Client {
   // All checkpoints of the job of this id or name, oldest first.
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
 
+  // What the coordinator let its callers know with its last answer; usually empty.
+  std::string warning() const;
+
   // All machines, by name.
   absl::StatusOr<v1::ListNodesResponse> ListNodes();
 
@@ -114,6 +117,7 @@ class Client {
   CallWatch watch_;
   mutable Mutex mutex_;
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
+  std::string warning_ ABSL_GUARDED_BY(mutex_);
   bool clean_ = true;
 };
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/base/why_unreadable.h"
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
 
@@ -26,7 +27,8 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   std::ostringstream content;
   if (!file || !(content << file.rdbuf())) {
     return absl::UnauthenticatedError(
-        absl::StrCat("token file: ", path, " cannot be read; check the path and its permissions"));
+        absl::StrCat("token file: ", path, " cannot be read (", WhyUnreadable(path, errno),
+                     "); correct the path, or the file's owner and mode"));
   }
   return std::string(absl::StripAsciiWhitespace(content.str()));
 }

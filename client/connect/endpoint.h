@@ -15,7 +15,7 @@ struct Endpoint {
   std::string address;  // host:port or unix:/path
   v1::TlsConfig tls;
   std::string token;   // empty: none
-  std::string source;  // for people: "--address", "context lab", "default"
+  std::string source;  // human-readable: "--address", "context lab", "default"
 };
 
 // $NSACTL_CONFIG, else $XDG_CONFIG_HOME/nsa/config.yaml, else ~/.config/nsa/config.yaml.

@@ -1,6 +1,7 @@
 #include "client/connect/grpc_failure.h"
 
 #include "absl/strings/match.h"
+#include "common/base/clean_text.h"
 
 namespace nsa::client {
 
@@ -12,7 +13,7 @@ std::string WhyUnreachable(const std::string& message) {
     return "something answers there, but not with gRPC: is it another program's port, or /metrics?";
   }
   if (absl::StrContains(message, "Socket closed")) return "connection closed";
-  return message.substr(0, 200);
+  return CutText(message, 200);
 }
 
 std::string WhyTlsFailed(const std::string& message) {

@@ -1,5 +1,6 @@
 #include "client/connect/session.h"
 
+#include "absl/strings/str_cat.h"
 #include "client/connect/endpoint.h"
 #include "client/show/document.h"
 #include "common/base/clean_text.h"
@@ -23,6 +24,11 @@ absl::StatusOr<Client*> Session::client() {
     client_->set_clean(!structured());
   }
   return client_.get();
+}
+
+void Session::NoteWarning() {
+  const std::string warning = client_ == nullptr ? "" : client_->warning();
+  if (!warning.empty()) Note(absl::StrCat("coordinator: ", warning));
 }
 
 void Session::Note(const std::string& text) {

@@ -63,7 +63,10 @@ class Session {
   // The coordinator; opened at first use.
   absl::StatusOr<Client*> client();
 
-  // Prints a note for people on standard error; nothing with --quiet.
+  // Notes what the coordinator let its callers know, if a command has asked it anything.
+  void NoteWarning();
+
+  // Prints a note to the user on standard error; nothing with --quiet.
   void Note(const std::string& text);
 
   // Prints one whole document in the format of -o (json or yaml).

@@ -9,7 +9,7 @@
 namespace nsa::client {
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kRecent = 50;
 // Most faults that are kept of a job.
 constexpr size_t kFaults = 1000;
@@ -25,18 +25,18 @@ double MeanOfLayers(const v1::StepRecord& step, const Of& of) {
     sum += value;
     ++count;
   }
-  return count == 0 ? kNone : sum / count;
+  return count == 0 ? kMissing : sum / count;
 }
 
 double GateEntropy(const v1::StepRecord& step) {
   return MeanOfLayers(step, [](const v1::LayerStats& layer) {
-    return layer.has_gate() ? layer.gate().entropy_mean() : kNone;
+    return layer.has_gate() ? layer.gate().entropy_mean() : kMissing;
   });
 }
 
 double MassKept(const v1::StepRecord& step) {
   return MeanOfLayers(step, [](const v1::LayerStats& layer) {
-    return layer.audit().has_selected_mass() ? layer.audit().selected_mass() : kNone;
+    return layer.audit().has_selected_mass() ? layer.audit().selected_mass() : kMissing;
   });
 }
 
@@ -143,7 +143,7 @@ void History::AddStep(const v1::WatchRecordsResponse& record) {
           .generation = record.generation(),
           .unix_nanos = record.record().unix_nanos()};
   for (size_t i = 0; i < kMetrics; ++i) {
-    row.values[i] = kMetricTable[i].value == nullptr ? kNone : kMetricTable[i].value(step);
+    row.values[i] = kMetricTable[i].value == nullptr ? kMissing : kMetricTable[i].value(step);
   }
   if (!rows_.empty()) {
     const Row& last = rows_.back();
@@ -208,7 +208,7 @@ double History::RecentLoss() const {
     sum += loss;
     ++count;
   }
-  return count == 0 ? kNone : sum / count;
+  return count == 0 ? kMissing : sum / count;
 }
 
 double History::MedianSpeed() const {
@@ -217,7 +217,7 @@ double History::MedianSpeed() const {
   for (const Row& row : rows_) {
     if (std::isfinite(row.values[index])) speeds.push_back(row.values[index]);
   }
-  if (speeds.empty()) return kNone;
+  if (speeds.empty()) return kMissing;
   const auto middle = speeds.begin() + static_cast<std::ptrdiff_t>(speeds.size() / 2);
   std::nth_element(speeds.begin(), middle, speeds.end());
   return *middle;

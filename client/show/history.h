@@ -88,8 +88,8 @@ class History {
   v1::WorkerStarted started_;
 };
 
-// The chart of one metric of several jobs, each in its colour. With one job, the chart of `loss`
-// also has its validations.
+// A chart that compares one metric across jobs, each in its colour. With one job, the chart of
+// `loss` also has its validations.
 struct NamedHistory {
   std::string name;
   const History* history = nullptr;

@@ -22,8 +22,8 @@ std::string HumanAge(absl::Time now, int64_t unix_nanos);
 // The age alone: "41 s", "3 min", "5 h", "2 d"; "-" for never.
 std::string ShortAge(absl::Time now, int64_t unix_nanos);
 
-// A time for people: local, with its offset from UTC, "2026-11-20T16:31:02+01:00"; "Z" where local
-// time is UTC; "-" for 0. Documents for programs (-o json, yaml) have UTC nanoseconds instead.
+// The local time as text, with its offset from UTC: "2026-11-20T16:31:02+01:00"; "Z" if that is
+// UTC; "-" for 0. Documents for programs (-o json, yaml) have UTC nanoseconds instead.
 std::string Timestamp(int64_t unix_nanos);
 
 // "512 B", "1.5 KiB", "312.0 MiB", "1.20 GiB".

@@ -35,7 +35,7 @@ double LossOf(const v1::Job& job) {
   return IsValidated(job) && std::isfinite(loss) ? loss : std::numeric_limits<double>::infinity();
 }
 
-auto Rank(const v1::Job& job) {
+auto SweepRank(const v1::Job& job) {
   const bool halved = !job.spec().sweep().halve_at().empty();
   return std::tuple(IsOut(job), halved ? -job.progress().val_step() : 0, LossOf(job),
                     job.spec().sweep().index());
@@ -72,7 +72,8 @@ std::string NoteOf(const v1::Job& job) {
 }  // namespace
 
 void SortSweep(std::vector<v1::Job>* jobs) {
-  std::ranges::sort(*jobs, [](const v1::Job& a, const v1::Job& b) { return Rank(a) < Rank(b); });
+  std::ranges::sort(*jobs,
+                    [](const v1::Job& a, const v1::Job& b) { return SweepRank(a) < SweepRank(b); });
 }
 
 Table SweepTable(const std::vector<v1::Job>& jobs) {

@@ -17,7 +17,7 @@ namespace {
 // Narrower terminals have fewer columns, so that the words are seen.
 constexpr int kWideColumns = 125;
 
-// Why it waits, or how it does; the first line of it.
+// The first line of the reason why it waits, or of its progress.
 std::string Words(const v1::Job& job, absl::Time now) {
   if (job.state() == v1::Job::STATE_RUNNING) return job.health().words();
   std::string words = ReasonText(job);

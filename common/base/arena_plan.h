@@ -10,7 +10,7 @@ class ArenaPlan {
   // Every part begins at a multiple of `alignment` bytes.
   explicit ArenaPlan(int64_t alignment) : alignment_(alignment) {}
 
-  // Adds a part of `bytes` (0 or more) and returns its offset in bytes.
+  // Adds a part of `bytes` (at least 0) and returns its offset in bytes.
   int64_t Take(int64_t bytes) {
     const int64_t begin = used_;
     used_ += (bytes + alignment_ - 1) / alignment_ * alignment_;

@@ -6,14 +6,91 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
 namespace nsa {
 namespace {
+
+namespace fs = std::filesystem;
+
+// The functions from here to Resolve() return an invalid Fd and set errno when they fail.
+
+Fd Failed(int error) {
+  errno = error;
+  return Fd();
+}
+
+bool IsLink(int folder, const std::string& name) {
+  struct stat info {};
+  return fstatat(folder, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(info.st_mode);
+}
+
+// Opens one part of a path. ELOOP if it is a symbolic link, whatever the flags.
+Fd OpenPart(int folder, const std::string& name, int flags, int mode) {
+  Fd fd(openat(folder, name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, mode));
+  struct stat info {};
+  // O_PATH opens the link itself. With O_DIRECTORY a link is ENOTDIR.
+  if (fd.valid() && fstat(fd.get(), &info) == 0 && S_ISLNK(info.st_mode)) return Failed(ELOOP);
+  if (!fd.valid() && errno == ENOTDIR) return Failed(IsLink(folder, name) ? ELOOP : ENOTDIR);
+  return fd;
+}
+
+// What openat2() does with RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS, part by part. A part that is
+// exchanged meanwhile cannot lead out: each is opened in the folder before it, and ".." goes back
+// to a folder that is still open.
+Fd Walk(int root, const fs::path& inner, int flags, int mode) {
+  std::vector<std::string> parts;
+  for (const fs::path& part : inner) parts.push_back(part.string());
+  if (parts.empty()) return Failed(ENOENT);
+  if (inner.is_absolute()) return Failed(EXDEV);
+  if (parts.back().empty()) {  // a slash at the end
+    if ((flags & O_CREAT) != 0) return Failed(EISDIR);
+    flags |= O_DIRECTORY;
+    parts.pop_back();
+  }
+  // From below the root to where the walk is; only the last one if it never goes back.
+  std::vector<Fd> folders;
+  const bool goes_back = std::ranges::find(parts, "..") != parts.end();
+  const auto here = [&] { return folders.empty() ? root : folders.back().get(); };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool last = i + 1 == parts.size();
+    if (parts[i] == "..") {
+      if (folders.empty()) return Failed(EXDEV);
+      folders.pop_back();
+    } else if (parts[i] != "." && !last) {
+      Fd next = OpenPart(here(), parts[i], O_PATH | O_DIRECTORY, 0);
+      if (!next.valid()) return next;
+      if (!goes_back) folders.clear();
+      folders.push_back(std::move(next));
+    }
+    if (last && (parts[i] == "." || parts[i] == "..")) return OpenPart(here(), ".", flags, mode);
+  }
+  return OpenPart(here(), parts.back(), flags, mode);
+}
+
+// Opens `inner` in the open folder `root` without leaving it and without following a link.
+Fd Resolve(int root, const fs::path& inner, int flags, int mode) {
+  open_how how{};
+  how.flags = static_cast<unsigned>(flags | O_CLOEXEC);
+  how.mode = (flags & O_CREAT) != 0 ? static_cast<unsigned>(mode) : 0;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
+  Fd fd(static_cast<int>(syscall(SYS_openat2, root, inner.c_str(), &how, sizeof(how))));
+  // Linux before 5.6, gVisor, and seccomp filters such as that of systemd's RestrictSUIDSGID=yes,
+  // which cannot see the mode. Some filters answer EPERM; if a file does, the walk fails too.
+  if (!fd.valid() && (errno == ENOSYS || errno == EPERM)) return Walk(root, inner, flags, mode);
+  return fd;
+}
+
+Fd OpenRoot(const fs::path& root) {
+  return Fd(open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+}
 
 absl::Status Exchanged(const std::filesystem::path& path) {
   return absl::FailedPreconditionError(
@@ -37,14 +114,31 @@ absl::StatusOr<Fd> CheckOpened(Fd fd, int error, const std::filesystem::path& pa
 absl::StatusOr<Fd> OpenBeneath(const std::filesystem::path& root,
                                const std::filesystem::path& inner, int flags, int mode) {
   const std::filesystem::path whole = root / inner;
-  const Fd root_fd(open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  const Fd root_fd = OpenRoot(root);
   if (!root_fd.valid()) return absl::ErrnoToStatus(errno, root.string());
-  open_how how{};
-  how.flags = static_cast<unsigned>(flags | O_CLOEXEC) | ((flags & O_PATH) != 0 ? 0 : O_NONBLOCK);
-  how.mode = (flags & O_CREAT) != 0 ? static_cast<unsigned>(mode) : 0;
-  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-  Fd fd(static_cast<int>(syscall(SYS_openat2, root_fd.get(), inner.c_str(), &how, sizeof(how))));
+  if ((flags & O_PATH) == 0) flags |= O_NONBLOCK;
+  Fd fd = Resolve(root_fd.get(), inner, flags, mode);
   return CheckOpened(std::move(fd), errno, whole);
+}
+
+absl::Status CheckOpensBeneath(const std::filesystem::path& file) {
+  const absl::StatusOr<Fd> fd = OpenBeneath(file.parent_path(), file.filename(), O_RDONLY);
+  if (fd.ok()) return absl::OkStatus();
+  return absl::Status(
+      fd.status().code(),
+      absl::StrCat(fd.status().message(),
+                   ": no file can be opened beneath this folder (openat2, "
+                   "and openat with O_NOFOLLOW); allow these system calls, or repair the folder"));
+}
+
+bool ResolvesBeneath(const std::filesystem::path& root, std::filesystem::path inner) {
+  const Fd root_fd = OpenRoot(root);
+  while (root_fd.valid()) {
+    if (Resolve(root_fd.get(), inner.empty() ? "." : inner, O_PATH, 0).valid()) return true;
+    if ((errno != ENOENT && errno != ENOTDIR) || inner.empty()) return false;
+    inner = inner.parent_path();
+  }
+  return false;
 }
 
 absl::StatusOr<Fd> OpenIn(int folder, const std::filesystem::path& path, int flags, int mode) {

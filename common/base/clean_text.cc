@@ -50,6 +50,15 @@ std::string Clean(std::string_view text, Form form) {
 
 std::string CleanText(std::string_view text) { return Clean(text, Form::kText); }
 std::string CleanLine(std::string_view text) { return Clean(text, Form::kLine); }
+
+std::string CutText(std::string_view text, size_t most) {
+  if (text.size() <= most) return std::string(text);
+  size_t end = most;
+  const auto inside = [&] { return (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; };
+  while (end > 0 && most - end < 3 && inside()) --end;
+  return std::string(text.substr(0, end)) + "…";
+}
+
 std::string CleanJson(std::string_view json) { return Clean(json, Form::kJson); }
 
 }  // namespace nsa

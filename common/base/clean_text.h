@@ -1,7 +1,8 @@
 // Makes text from outside safe to show. Job files, events, file names and messages of other
-// programs may contain escape sequences, which would steer the terminal of whoever reads them.
+// programs may contain escape sequences, which would steer the reader's terminal.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -15,6 +16,10 @@ std::string CleanText(std::string_view text);
 
 // The same on one line: line feeds and tabs are replaced too, as "\n" and "\t".
 std::string CleanLine(std::string_view text);
+
+// The text, or its first `most` bytes without half of a character and "…". Of text that is not
+// UTF-8 it may be up to three bytes less.
+std::string CutText(std::string_view text, size_t most);
 
 // JSON whose texts contain such characters, with each as an escape of JSON ("\u009b"): the same
 // document. The input is JSON as nlohmann::json writes it.

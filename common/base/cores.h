@@ -7,7 +7,7 @@ namespace nsa {
 int UsableCores();
 
 // Threads for each of `processes` that share these cores: an equal part, at least 1.
-// OMP_NUM_THREADS in the environment, of which the first number counts, can lower it but not raise
+// The first number of OMP_NUM_THREADS in the environment can lower it but not raise
 // it.
 int ThreadsOfEach(int processes);
 

@@ -30,7 +30,7 @@ inline constexpr size_t kNodes = 1'024;    // machines that send heartbeats
 inline constexpr size_t kHeartbeatBytes = 1 << 20;
 inline constexpr int kGpusOfNode = 64;
 inline constexpr int kWorkersOfNode = 4'096;
-inline constexpr size_t kReportedTextBytes = 4 << 10;  // each text for people; longer ones are cut
+inline constexpr size_t kReportedTextBytes = 4 << 10;  // each free text; longer ones are cut
 inline constexpr size_t kReportedWordBytes = 256;      // each id, uuid, version and reason
 
 // Letters, digits and "-", "_", ".", not beginning with "-" or "."; 1 to `longest` bytes.

@@ -106,7 +106,7 @@ std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
                                      const v1::CheckpointFile& file,
                                      const std::function<bool()>& abandoned) {
   if (file.name().empty() || absl::StrContains(file.name(), '/')) {
-    return absl::StrFormat("state.json: file '%s' (a name within the folder)", file.name());
+    return absl::StrFormat("state.json: file '%s' (must be a name within the folder)", file.name());
   }
   const std::filesystem::path path = checkpoint / file.name();
   std::error_code error;
@@ -212,7 +212,7 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesyste
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &state, options);
   if (!parsed.ok()) {
     // The text quotes the file, whose bytes need not be UTF-8: no message could carry them.
-    const std::string why = parsed.ToString().substr(0, kLongestQuote);
+    const std::string why = CutText(parsed.ToString(), kLongestQuote);
     return absl::DataLossError(absl::StrCat(name, ": ", CleanLine(why)));
   }
   const size_t place = SelfHashPlace(*text);
@@ -222,7 +222,7 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesyste
   if (hash != state.state_xxh3_128()) {
     return absl::DataLossError(
         absl::StrFormat("%s: hash %s (the file says %s)", name, hash,
-                        CleanLine(state.state_xxh3_128().substr(0, kLongestQuote))));
+                        CleanLine(CutText(state.state_xxh3_128(), kLongestQuote))));
   }
   if (state.format_version() != kFormatVersion) {
     return absl::FailedPreconditionError(
@@ -282,7 +282,7 @@ bool ValidatesAfter(const v1::TrainSpec& train, int64_t step) {
 }
 
 std::optional<double> ValLossAt(const v1::CheckpointState& state) {
-  // Older checkpoints do not say of which step the loss is, but their runs validated only by
+  // Older checkpoints do not name the step of the loss, but their runs validated only by
   // schedule.
   const bool validated = state.val_step() > 0 ? state.val_step() == state.step()
                                               : ValidatesAfter(state.spec().train(), state.step());
@@ -306,7 +306,8 @@ absl::StatusOr<NewestGood> FindNamed(const std::filesystem::path& path) {
   const std::optional<std::filesystem::path> named = LookUpNamed(path);
   if (!named.has_value()) {
     return absl::NotFoundError(absl::StrCat(
-        path.string(), ": no checkpoint (a folder with state.json, or an out_dir); name one"));
+        path.string(),
+        ": no checkpoint (must be a folder with state.json, or an out_dir); name one"));
   }
   std::error_code error;
   if (!std::filesystem::exists(path / "state.json", error)) return FindNewestGood(path);

@@ -43,7 +43,7 @@ absl::Status CheckSameShapes(const SafetensorsFile& a, const SafetensorsFile& b)
   };
   if (shapes(a) == shapes(b)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "the checkpoints: of two models (one wanted): their tensors have other names or shapes; "
+      "the checkpoints: of two models (must be one): their tensors have other names or shapes; "
       "compare runs of one model");
 }
 

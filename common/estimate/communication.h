@@ -28,7 +28,7 @@ struct StepSeconds {
 };
 
 // Seconds in which the ranks sum `bytes` over a link of this many bytes a second in each direction,
-// all of which the sum is taken to use. 0 for one rank. `bytes_per_second` must be positive.
+// assuming that the sum uses all of it. 0 for one rank. `bytes_per_second` must be positive.
 double SumSeconds(int64_t bytes, int32_t ranks, double bytes_per_second);
 
 }  // namespace nsa

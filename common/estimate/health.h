@@ -1,8 +1,8 @@
 // Whether a run is healthy, judged by the step records of its rank 0. The only place that decides:
 // nsactl, the page and the metrics show what HealthOf() says. Pure.
 //
-// A rule fires when its condition has held for some steps in a row, and is over with the first step
-// in which it does not hold. Its limits are below.
+// A rule fires when its condition has held for some steps in a row, and ends at the first step
+// where it does not hold. Its limits are below.
 #pragma once
 
 #include <cstdint>

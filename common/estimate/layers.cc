@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/clean_text.h"
 
 namespace nsa {
 namespace {
@@ -56,12 +57,13 @@ absl::StatusOr<BranchSet> ParseBranches(std::string_view entry) {
     }
     const int branch = BranchOf(word);
     if (branch == kBranches) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "unknown branch '%s' (%s, joined by +); name one of them", word.substr(0, 64), names));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("unknown branch '%s' (%s, joined by +); name one of them",
+                          CutText(std::string(word), 64), names));
     }
     if (std::exchange(branches[branch], true)) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("the branch %s is named twice (once each); name it once", word));
+          absl::StrFormat("the branch %s is named twice; name it once", word));
     }
   }
   return branches;
@@ -93,7 +95,7 @@ std::optional<LayersProblem> FindLayersProblem(const v1::NsaSpec& nsa, int n_lay
   if (nsa.layers_size() > std::max(n_layers, 1)) {
     return LayersProblem{
         "nsa.layers",
-        absl::StrFormat("%d entries (at most model.n_layers, %d)", nsa.layers_size(), n_layers),
+        absl::StrFormat("%d entries (at most model.n_layers = %d)", nsa.layers_size(), n_layers),
         "remove entries, or raise model.n_layers"};
   }
   if (nsa.layers().empty() || nsa.branches().empty()) return std::nullopt;

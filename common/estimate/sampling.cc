@@ -77,7 +77,7 @@ int64_t AttentionScratch(const Decoding& d, const BranchSet& branches) {
   return (d.rows * d.heads + 1) * (blocks + count * (2 + d.spec.model().d_v()));
 }
 
-// The tokens that are being computed, in a model of which some layer has each of these branches.
+// The tokens that are being computed, in a model with layers that have these branches.
 Parts Workspace(const Decoding& d, const BranchSet& branches) {
   const v1::ModelSpec& model = d.spec.model();
   const v1::NsaSpec& nsa = d.spec.nsa();

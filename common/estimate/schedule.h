@@ -14,7 +14,7 @@ int64_t DecaySteps(const v1::TrainSpec& train);
 // Learning rate of optimizer step `step`, 1-based, of `train.steps`. With W = warmup_steps it is
 // lr · step / W for step ≤ W. It is lr at step max(W, 1), with wsd until steps − DecaySteps() too,
 // and then decreases along the schedule to min_lr_ratio · lr, which it reaches exactly at the last
-// step and keeps afterwards.
+// step and keeps afterwards. With constant, or where W ≥ steps, it does not decrease.
 double LearningRate(const v1::TrainSpec& train, int64_t step);
 
 }  // namespace nsa

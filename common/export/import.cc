@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/safetensors_file.h"
@@ -65,7 +66,7 @@ absl::StatusOr<std::set<std::string>> TensorFiles(const fs::path& folder) {
   for (const nlohmann::json& name : map == index.end() ? nlohmann::json::array() : *map) {
     if (!name.is_string() || absl::StrContains(name.get<std::string>(), '/')) {
       return absl::InvalidArgumentError(
-          absl::StrCat(kIndexFile, ": weight_map: ", name.dump().substr(0, 100),
+          absl::StrCat(kIndexFile, ": weight_map: ", CutText(name.dump(), 100),
                        " (names of files in the folder); export the model again"));
     }
     names.insert(name.get<std::string>());

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
@@ -64,14 +65,14 @@ Json Architecture(const v1::JobSpec& spec) {
 absl::Status Wrong(const char* key, const nlohmann::json& config, const std::string& wanted) {
   const std::string found = config.contains(key) ? config[key].dump() : "missing";
   return absl::InvalidArgumentError(absl::StrFormat(
-      "config.json: %s: %s (%s); export the model again", key, found.substr(0, 100), wanted));
+      "config.json: %s: %s (%s); export the model again", key, CutText(found, 100), wanted));
 }
 
 absl::Status ReadInt(const nlohmann::json& config, const char* key, int64_t most, int32_t* value) {
   const auto found = config.find(key);
   const bool whole = found != config.end() && found->is_number_integer();
   if (!whole || found->get<int64_t>() < 1 || found->get<int64_t>() > most) {
-    return Wrong(key, config, absl::StrCat("1 to ", most));
+    return Wrong(key, config, absl::StrCat("from 1 to ", most));
   }
   *value = found->get<int32_t>();
   return absl::OkStatus();
@@ -94,7 +95,7 @@ absl::Status ReadSoftcap(const nlohmann::json& config, v1::ModelSpec* model) {
   const auto found = config.find(kKey);
   if (found == config.end() || found->is_null()) return absl::OkStatus();
   if (!found->is_number() || !(found->get<double>() >= 1 && found->get<double>() <= 1000)) {
-    return Wrong(kKey, config, "1 to 1000, or null");
+    return Wrong(kKey, config, "from 1 to 1000, or null");
   }
   model->set_logit_softcap(found->get<double>());
   return absl::OkStatus();
@@ -198,7 +199,7 @@ nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32
 absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
   if (!config.is_object() || !config.contains("model_type") || config["model_type"] != "nsa") {
     return absl::InvalidArgumentError(
-        "config.json: model_type: not nsa (a folder that 'nsactl export' wrote); name one");
+        "config.json: model_type: not nsa (must be a folder that 'nsactl export' wrote); name one");
   }
   v1::JobSpec spec;
   spec.set_name("imported");
@@ -230,7 +231,7 @@ absl::Status CheckModelConfig(const nlohmann::json& config, const v1::JobSpec& s
     return absl::FailedPreconditionError(absl::StrFormat(
         "config.json: %s: %s (checkpoint_state.json has %s); remove checkpoint_state.json to "
         "import the model without its training state",
-        key, config.contains(key) ? config[key].dump().substr(0, 100) : "missing", value.dump()));
+        key, config.contains(key) ? CutText(config[key].dump(), 100) : "missing", value.dump()));
   }
   return absl::OkStatus();
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/characters/byte_characters.h"
+#include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
@@ -22,56 +23,56 @@
 namespace nsa {
 namespace {
 
-using Json = nlohmann::json;  // an ordered_json of 50,000 keys takes quadratic time
+using UnorderedJson = nlohmann::json;  // an ordered_json of 50,000 keys takes quadratic time
 
 constexpr char kByteSeparator[] = "<|separator|>";
 
 // tokenizer.json of a byte-level BPE. `split`: text is first split into words, as GPT-2 does.
-std::string TokenizerJson(const Json& vocab, const std::vector<std::string>& merges,
+std::string TokenizerJson(const UnorderedJson& vocab, const std::vector<std::string>& merges,
                           const std::string& special, int32_t id, bool split) {
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", split}};
-  const Json document = {{"version", "1.0"},
-                         {"truncation", nullptr},
-                         {"padding", nullptr},
-                         {"added_tokens",
-                          {{{"id", id},
-                            {"content", special},
-                            {"single_word", false},
-                            {"lstrip", false},
-                            {"rstrip", false},
-                            {"normalized", false},
-                            {"special", true}}}},
-                         {"normalizer", nullptr},
-                         {"pre_tokenizer", byte_level},
-                         {"post_processor", nullptr},
-                         {"decoder", byte_level},
-                         {"model",
-                          {{"type", "BPE"},
-                           {"dropout", nullptr},
-                           {"unk_token", nullptr},
-                           {"continuing_subword_prefix", ""},
-                           {"end_of_word_suffix", ""},
-                           {"fuse_unk", false},
-                           {"vocab", vocab},
-                           {"merges", merges}}}};
+  const UnorderedJson byte_level = {{"type", "ByteLevel"},
+                                    {"add_prefix_space", false},
+                                    {"trim_offsets", true},
+                                    {"use_regex", split}};
+  const UnorderedJson document = {{"version", "1.0"},
+                                  {"truncation", nullptr},
+                                  {"padding", nullptr},
+                                  {"added_tokens",
+                                   {{{"id", id},
+                                     {"content", special},
+                                     {"single_word", false},
+                                     {"lstrip", false},
+                                     {"rstrip", false},
+                                     {"normalized", false},
+                                     {"special", true}}}},
+                                  {"normalizer", nullptr},
+                                  {"pre_tokenizer", byte_level},
+                                  {"post_processor", nullptr},
+                                  {"decoder", byte_level},
+                                  {"model",
+                                   {{"type", "BPE"},
+                                    {"dropout", nullptr},
+                                    {"unk_token", nullptr},
+                                    {"continuing_subword_prefix", ""},
+                                    {"end_of_word_suffix", ""},
+                                    {"fuse_unk", false},
+                                    {"vocab", vocab},
+                                    {"merges", merges}}}};
   return document.dump() + "\n";
 }
 
 std::string TokenizerConfig(const v1::JobSpec& spec, const std::string& special) {
-  const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                       {"bos_token", special},
-                       {"eos_token", special},
-                       {"clean_up_tokenization_spaces", false},
-                       {"model_max_length", spec.train().seq_len()}};
+  const UnorderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                                {"bos_token", special},
+                                {"eos_token", special},
+                                {"clean_up_tokenization_spaces", false},
+                                {"model_max_length", spec.train().seq_len()}};
   return config.dump(2) + "\n";
 }
 
 ExportedTokenizer Bytes(const v1::JobSpec& spec) {
   const std::array<std::string, 256> characters = BytesAsCharacters();
-  Json vocab = {{kByteSeparator, 0}};
+  UnorderedJson vocab = {{kByteSeparator, 0}};
   for (int byte = 1; byte < 256; ++byte) vocab[characters[byte]] = byte;
   ExportedTokenizer tokenizer{.separator = 0};
   tokenizer.files["tokenizer.json"] = TokenizerJson(vocab, {}, kByteSeparator, 0, false);
@@ -91,12 +92,14 @@ absl::StatusOr<std::string> ReadWhole(const std::filesystem::path& path) {
   std::string text(std::istreambuf_iterator<char>(file), {});
   if (!error && file && !file.bad()) return text;
   return absl::NotFoundError(absl::StrCat(
-      path.string(), ": cannot be read (a file of the job's tokenizer); name it with --tokenizer"));
+      path.string(),
+      ": cannot be read (must be a file of the job's tokenizer); name it with --tokenizer"));
 }
 
 // The vocabulary: token to id. InvalidArgument when it is not one.
-absl::StatusOr<Json> VocabularyOf(const std::filesystem::path& path, const std::string& text) {
-  Json vocab = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+absl::StatusOr<UnorderedJson> VocabularyOf(const std::filesystem::path& path,
+                                           const std::string& text) {
+  UnorderedJson vocab = UnorderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!vocab.is_object() || vocab.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path.string(), ": not a JSON object of tokens; take the published file"));
@@ -105,9 +108,9 @@ absl::StatusOr<Json> VocabularyOf(const std::filesystem::path& path, const std::
   for (const auto& [token, id] : vocab.items()) {
     const uint64_t place = id.is_number_unsigned() ? id.get<uint64_t>() : taken.size();
     if (place >= taken.size() || taken[place]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path.string(), ": token '", token, "': ", id.dump().substr(0, 40), " (0 to ",
-                       taken.size() - 1, ", each once); take the published file"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path.string(), ": token '", token, "': ", CutText(id.dump(), 40), " (from 0 to ",
+          taken.size() - 1, ", each id once); take the published file"));
     }
     taken[place] = true;
   }
@@ -119,7 +122,7 @@ absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
   ExportedTokenizer tokenizer;
   NSA_ASSIGN_OR_RETURN(tokenizer.files["vocab.json"], ReadWhole(folder / "vocab.json"));
   NSA_ASSIGN_OR_RETURN(tokenizer.files["merges.txt"], ReadWhole(folder / "merges.txt"));
-  NSA_ASSIGN_OR_RETURN(const Json vocab,
+  NSA_ASSIGN_OR_RETURN(const UnorderedJson vocab,
                        VocabularyOf(folder / "vocab.json", tokenizer.files["vocab.json"]));
   if (!vocab.contains(kEndOfText)) {
     return absl::InvalidArgumentError(absl::StrCat((folder / "vocab.json").string(), ": no token ",

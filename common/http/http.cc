@@ -202,7 +202,7 @@ HttpReply HttpClient::Perform(const HttpRequest& request, const std::string_view
   long status = 0;
   curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
   reply.status = static_cast<int>(status);
-  // A host may have several addresses, of which another was fine.
+  // A host may have several addresses, and another one was fine.
   reply.refused_address = reply.refused_address && code != CURLE_OK;
   reply.unknown_host = code == CURLE_COULDNT_RESOLVE_HOST;
   reply.untrusted = code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE;

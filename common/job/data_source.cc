@@ -26,7 +26,7 @@ std::string FieldsOf(const nlohmann::json& object) {
       names.emplace_back("…");
       break;
     }
-    names.push_back(CleanLine(std::string_view(field.key()).substr(0, 100)));
+    names.push_back(CleanLine(CutText(field.key(), 100)));
   }
   return names.empty() ? "none" : absl::StrJoin(names, ", ");
 }
@@ -88,7 +88,7 @@ absl::StatusOr<int32_t> ParseSeparator(std::string_view word) {
   if (token.ok()) return static_cast<int32_t>(*token);
   return absl::InvalidArgumentError(
       absl::StrCat("data.separator: '", absl::string_view(word.data(), word.size()),
-                   "' (a token from 0 to 1048575, or none); GPT-2's is 50256"));
+                   "' (must be a token from 0 to 1048575, or none); GPT-2's is 50256"));
 }
 
 std::string SourcesWithFiles() {

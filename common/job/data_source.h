@@ -36,7 +36,7 @@ struct DataSourceInfo {
   bool has_files() const { return format != DocumentFormat::kNone; }
   // True if the files contain text, which a tokenizer converts to tokens.
   bool has_text() const { return format == DocumentFormat::kText || has_fields(); }
-  // True if a document is one of several fields, which data.text_field names.
+  // True if a document can be any of its fields, and data.text_field names which.
   bool has_fields() const {
     return format == DocumentFormat::kLines || format == DocumentFormat::kRows;
   }

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/clean_text.h"
 #include "common/job/did_you_mean.h"
 
 namespace nsa {
@@ -70,7 +71,7 @@ absl::StatusOr<int> ParseEnum(const google::protobuf::EnumDescriptor& type, std:
   const std::vector<std::string> words = EnumWords(type);
   const std::string nearest = Nearest(word, words);
   return absl::InvalidArgumentError(absl::StrFormat(
-      "'%s' is not one of %s; %s", std::string(word.substr(0, 64)), absl::StrJoin(words, ", "),
+      "'%s' is not one of %s; %s", CutText(word, 64), absl::StrJoin(words, ", "),
       nearest.empty() ? "write one of them" : absl::StrCat("did you mean '", nearest, "'?")));
 }
 

@@ -41,7 +41,7 @@ SourcePlace PlaceOf(const SourceMap& places, std::string_view field) {
   return {1, 1};
 }
 
-// The GPUs that a file's name tells: runs/m7c_2xa100_long.yaml → 2. None if it tells nothing.
+// The number of GPUs in a file's name: runs/m7c_2xa100_long.yaml → 2. None if there is none.
 std::optional<int32_t> GpusInName(std::string_view file) {
   const std::string name = std::filesystem::path(std::string(file)).stem().string();
   static const std::regex kCountAndModel("(?:^|[^A-Za-z0-9])([1-9][0-9]{0,2})[xX][A-Za-z]+[0-9]");

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
+#include "common/base/why_unreadable.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/job/legacy_keys.h"
@@ -75,7 +76,7 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
   if (!in) {
     const int reason = errno;
     const std::string text = absl::StrFormat("%s: cannot be read: %s; check the path",
-                                             path.string(), std::strerror(reason));
+                                             path.string(), WhyUnreadable(path, reason));
     return reason == EACCES ? absl::PermissionDeniedError(text) : absl::NotFoundError(text);
   }
   return ReadSome(in);

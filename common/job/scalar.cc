@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 
 namespace nsa {
 namespace {
@@ -23,10 +24,7 @@ bool LooksOctal(std::string_view word) {
   return word.size() > 1 && word[0] == '0' && (AllDigits(word) || word[1] == 'o');
 }
 
-std::string Quoted(std::string_view word) {
-  return absl::StrFormat(
-      "'%s'", word.size() > 64 ? std::string(word.substr(0, 64)) + "…" : std::string(word));
-}
+std::string Quoted(std::string_view word) { return absl::StrFormat("'%s'", CutText(word, 64)); }
 
 absl::Status OctalError(std::string_view word) {
   return absl::InvalidArgumentError(absl::StrFormat(
@@ -49,8 +47,9 @@ absl::StatusOr<int64_t> ParseInteger(std::string_view word, int64_t min, int64_t
   int64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || value < min || value > max) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is out of range (%d to %d); write a number in this range", Quoted(word), min, max));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s is out of range (from %d to %d); write a number in this range",
+                        Quoted(word), min, max));
   }
   return value;
 }
@@ -62,7 +61,7 @@ absl::StatusOr<uint64_t> ParseUnsigned(std::string_view word, uint64_t max) {
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
   if (error != std::errc() || value > max) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is out of range (0 to %d); write a number in this range", Quoted(word), max));
+        "%s is out of range (from 0 to %d); write a number in this range", Quoted(word), max));
   }
   return value;
 }

@@ -9,6 +9,8 @@
 namespace nsa {
 namespace {
 
+using std::string_view_literals::operator""sv;
+
 SourcePlace PlaceOf(std::string_view text, size_t offset) {
   SourcePlace place{1, 1};
   for (size_t i = 0; i < offset; ++i) {
@@ -24,6 +26,14 @@ bool IsForbiddenControl(char c) {
 }
 
 }  // namespace
+
+std::string_view WideEncoding(std::string_view text) {
+  // The mark of little-endian UTF-32 begins with that of UTF-16.
+  for (const std::string_view mark : {"\xFF\xFE\0\0"sv, "\0\0\xFE\xFF"sv}) {
+    if (text.starts_with(mark)) return "UTF-32";
+  }
+  return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF") ? "UTF-16" : "";
+}
 
 bool IsUtf8(std::string_view text) {
   while (!text.empty()) {
@@ -57,8 +67,7 @@ std::optional<LoadError> CheckText(std::string_view* text) {
                                      "kilobytes, is this the right file?",
                                      text->size(), kMaxYamlBytes)};
   }
-  if (text->starts_with("\xFF\xFE") || text->starts_with("\xFE\xFF") ||
-      text->starts_with(std::string_view("\0\0\xFE\xFF", 4))) {
+  if (!WideEncoding(*text).empty()) {
     return LoadError{{1, 1}, "yaml", "UTF-16 or UTF-32 text; save the file as UTF-8"};
   }
   for (size_t i = 0; i < text->size();) {

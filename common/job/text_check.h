@@ -14,6 +14,9 @@ namespace nsa {
 // UTF-8.
 std::optional<LoadError> CheckText(std::string_view* text);
 
+// "UTF-16" or "UTF-32" for a text that begins with that byte-order mark, else empty.
+std::string_view WideEncoding(std::string_view text);
+
 // Whether all of the text is valid UTF-8.
 bool IsUtf8(std::string_view text);
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/job/enum_words.h"
 #include "common/job/legacy_keys.h"
 #include "common/job/scalar.h"
@@ -68,7 +69,7 @@ absl::Status PutScalar(const Target& target, const YamlNode& node) {
   }
   if (node.quoted) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "'%s' in quotes is text (must be %s); remove the quotes", node.scalar.substr(0, 64),
+        "'%s' in quotes is text (must be %s); remove the quotes", CutText(node.scalar, 64),
         type == FieldDescriptor::CPPTYPE_BOOL ? "true or false" : "a number"));
   }
   const auto put = [](const auto& value, auto&& store) {
@@ -140,7 +141,7 @@ class Walker {
     }
     for (const YamlNode* seen : *keys) {
       if (seen->scalar != key.scalar) continue;
-      Error(key, Join(path, key.scalar.substr(0, 64)),
+      Error(key, Join(path, CutText(key.scalar, 64)),
             absl::StrFormat("given twice (first on line %d); remove one", seen->place.line));
       return false;
     }
@@ -152,7 +153,7 @@ class Walker {
                const std::string& path, Message* message) {
     const Descriptor& type = *message->GetDescriptor();
     const FieldDescriptor* field = type.FindFieldByName(key.scalar);
-    const std::string name = Join(path, key.scalar.substr(0, 64));
+    const std::string name = Join(path, CutText(key.scalar, 64));
     if (field == nullptr && is_job_)
       field = Legacy(section, key, name, type);
     else if (field == nullptr)
@@ -257,7 +258,7 @@ class Walker {
     const Descriptor& entry = *target.field->message_type();
     for (const auto& [key, item] : value.entries) {
       if (!CheckKey(key, path, keys)) continue;
-      const std::string item_path = Join(path, key.scalar.substr(0, 64));
+      const std::string item_path = Join(path, CutText(key.scalar, 64));
       result_->places[item_path] = key.place;
       if (item.kind == Kind::kNull) {
         Error(key, item_path, "has no value; give it one or remove the key");

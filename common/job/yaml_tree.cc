@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/job/text_check.h"
 #include "yaml-cpp/anchor.h"
 #include "yaml-cpp/emitterstyle.h"
@@ -130,7 +131,7 @@ class TreeBuilder : public YAML::EventHandler {
     std::string path;
     for (const Frame& frame : stack_) {
       if (frame.key && frame.key->kind == YamlNode::Kind::kScalar) {
-        absl::StrAppend(&path, path.empty() ? "" : ".", frame.key->scalar.substr(0, 64));
+        absl::StrAppend(&path, path.empty() ? "" : ".", CutText(frame.key->scalar, 64));
       }
     }
     return path.empty() ? "yaml" : path;

@@ -35,28 +35,30 @@ Problem CheckWidths(const NsaShape& s) {
     return width == 16 || width == 32 || width == 64 || width == 128;
   };
   if (!common(s.d_k) && s.d_k != 192) {
-    return Outside("d_k", s.d_k, "16, 32, 64, 128 or 192", "take one of these");
+    return Outside("d_k", s.d_k, "must be 16, 32, 64, 128 or 192", "take one of these");
   }
-  if (!common(s.d_v)) return Outside("d_v", s.d_v, "16, 32, 64 or 128", "take one of these");
+  if (!common(s.d_v))
+    return Outside("d_v", s.d_v, "must be 16, 32, 64 or 128", "take one of these");
   return std::nullopt;
 }
 
 Problem CheckBlocks(const NsaShape& s) {
-  if (s.l < 1 || s.l > 128) return Outside("l", s.l, "1 to 128", "take a length within, e.g. 32");
+  if (s.l < 1 || s.l > 128)
+    return Outside("l", s.l, "from 1 to 128", "take a length within, e.g. 32");
   if (s.d < 1 || s.d > s.l) {
-    return Outside("d", s.d, absl::StrCat("1 to l, which is ", s.l), "take l / 2");
+    return Outside("d", s.d, absl::StrCat("from 1 to l = ", s.l), "take l / 2");
   }
   if (s.l % s.d != 0) {
-    return Outside("d", s.d, absl::StrCat("divides l, which is ", s.l), "take a divisor of l");
+    return Outside("d", s.d, absl::StrCat("must divide l = ", s.l), "take a divisor of l");
   }
   if (s.l_sel < 1 || s.l_sel > 256)
-    return Outside("l_sel", s.l_sel, "1 to 256", "take a length within, e.g. 64");
+    return Outside("l_sel", s.l_sel, "from 1 to 256", "take a length within, e.g. 64");
   if (s.l_sel % s.d != 0) {
-    return Outside("l_sel", s.l_sel, absl::StrCat("a multiple of d, which is ", s.d),
+    return Outside("l_sel", s.l_sel, absl::StrCat("must be a multiple of d = ", s.d),
                    "take a multiple of d");
   }
   if (s.n_sel < 3 || s.n_sel > 64) {
-    return Outside("n_sel", s.n_sel, "3 to 64, three blocks are forced",
+    return Outside("n_sel", s.n_sel, "from 3 to 64, three blocks are forced",
                    "take a number within, e.g. 16");
   }
   if (s.window < 1)
@@ -73,7 +75,7 @@ absl::Status ShapeProblem::ToStatus() const {
 std::optional<ShapeProblem> NsaShape::FindProblem() const {
   if (batch < 1) return Outside("batch", batch, "at least 1", "set it");
   if (seq_len < 1 || seq_len > 1048576) {
-    return Outside("seq_len", seq_len, "1 to 1048576", "take a length in this range");
+    return Outside("seq_len", seq_len, "from 1 to 1048576", "take a length in this range");
   }
   if (Problem problem = CheckHeads(*this)) return problem;
   if (Problem problem = CheckWidths(*this)) return problem;

@@ -1,4 +1,4 @@
-// The only definition of which keys a query may see in each branch of the attention. The CPU's key
+// The one definition of the keys that a query sees in each branch of the attention. The CPU's key
 // ranges, the GPU's tiles, the expected numbers of keys and the estimate are all derived from it.
 //
 // Each branch has a BranchRule. Its functions take positions within one sequence:

@@ -137,7 +137,7 @@ Problems DecayAdvice(const PreflightFacts& facts) {
   return problems;
 }
 
-const PreflightRule kRules[] = {
+const PreflightRule kAdviceRules[] = {
     {"LR_ADVICE", "the learning rate is far from what is published for this size", kInfo, kOff,
      true, kSizes, LrAdvice},
     {"BATCH_ADVICE", "the batch is far from what is published for this compute", kInfo, kOff, true,
@@ -148,6 +148,6 @@ const PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> AdviceRules() { return kRules; }
+std::span<const PreflightRule> AdviceRules() { return kAdviceRules; }
 
 }  // namespace nsa

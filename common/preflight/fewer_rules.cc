@@ -53,7 +53,7 @@ Problems FewerRanksMemory(const PreflightFacts& facts) {
            absl::StrFormat("set it to %d, or make the job smaller", fits)}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kFewerRules[] = {
     {"MIN_RANKS_NOT_DIVISIBLE", "no number of ranks from min_ranks on shares the batch", kError,
      kError, false, kSizes, MinRanksNotDivisible},
     {"MIN_RANKS_MEMORY", "the estimate of a start with the fewest ranks exceeds the memory", kError,
@@ -62,7 +62,7 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> FewerRules() { return kRules; }
+std::span<const PreflightRule> FewerRules() { return kFewerRules; }
 
 int64_t PreflightFacts::least_ranks_on_machine() const {
   if (!context.job_id.empty()) return ranks_on_machine();

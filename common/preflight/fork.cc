@@ -123,7 +123,7 @@ std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::
                         before)};
   }
   if (from.step() >= job.train().steps()) {
-    return ForkProblem{absl::StrFormat("a checkpoint of step %d (less than train.steps, %d)",
+    return ForkProblem{absl::StrFormat("a checkpoint of step %d (less than train.steps = %d)",
                                        from.step(), job.train().steps()),
                        "raise train.steps: the checkpoint's steps count as done"};
   }

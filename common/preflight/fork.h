@@ -12,7 +12,7 @@
 namespace nsa {
 
 struct ForkProblem {
-  std::string what;  // "a checkpoint of step 900 (less than train.steps, 500)"
+  std::string what;  // "a checkpoint of step 900 (less than train.steps = 500)"
   std::string fix;
 };
 

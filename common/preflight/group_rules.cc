@@ -22,7 +22,7 @@ Problems ClocksDiffer(const PreflightFacts& facts) {
            absl::StrCat(differences.fix, "; until then the job waits in the queue")}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kGroupRules[] = {
     {kMachinesDifferRule, "the machines differ in their worker program, NVIDIA driver or NCCL",
      kError, kError, true, kNothing, MachinesDiffer, MayPass::kYes},
     {kClocksDifferRule, "the clocks of the machines differ by more than a second", kWarning,
@@ -31,6 +31,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> GroupRules() { return kRules; }
+std::span<const PreflightRule> GroupRules() { return kGroupRules; }
 
 }  // namespace nsa

@@ -48,7 +48,7 @@ Problems CordonedMachine(const PreflightFacts& facts) {
            "another one joins"}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kLimitRules[] = {
     {"LIMITS_RANGE", "`limits.hours` is outside its limits", kError, kError, false, kNothing,
      LimitsRange},
     {"TIME_LIMIT_SHORT", "the run is expected to take longer than `limits.hours`", kInfo, kInfo,
@@ -59,6 +59,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> LimitRules() { return kRules; }
+std::span<const PreflightRule> LimitRules() { return kLimitRules; }
 
 }  // namespace nsa

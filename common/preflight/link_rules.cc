@@ -78,14 +78,14 @@ Problems CommunicationSlow(const PreflightFacts& facts) {
            WhatToDo(facts)}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kLinkRules[] = {
     {"COMMUNICATION_SLOW", "summing the gradients is expected to take longer than the step",
      kWarning, kWarning, true, kSizes, CommunicationSlow},
 };
 
 }  // namespace
 
-std::span<const PreflightRule> LinkRules() { return kRules; }
+std::span<const PreflightRule> LinkRules() { return kLinkRules; }
 
 std::vector<v1::EstimateItem> LinkEstimates(const PreflightFacts& facts) {
   std::vector<v1::EstimateItem> items;

@@ -26,7 +26,7 @@ namespace {
 Problems MoreNodesThanRanks(const PreflightFacts& facts) {
   if (facts.machines() <= facts.ranks()) return {};
   return {{"resources.nodes",
-           absl::StrFormat("%d (at most resources.gpus, %d)", facts.machines(), facts.ranks()),
+           absl::StrFormat("%d (at most resources.gpus = %d)", facts.machines(), facts.ranks()),
            absl::StrFormat("set nodes: %d, or gpus: %d", facts.ranks(), facts.machines())}};
 }
 
@@ -107,7 +107,7 @@ Problems GpuCapability(const PreflightFacts& facts) {
     }
     if (gpu.compute_capability >= kOldestCapability) continue;
     return {{"runtime.device",
-             absl::StrFormat("%s has compute capability %.1f (8.0 or more)", gpu.name,
+             absl::StrFormat("%s has compute capability %.1f (at least 8.0)", gpu.name,
                              gpu.compute_capability / 10.0),
              "use an Ampere or newer GPU, or set device: cpu"}};
   }
@@ -289,9 +289,7 @@ Problems OutDirTaken(const PreflightFacts& facts) {
                                  job, file.string())}};
 }
 
-constexpr MayPass kMayPass = MayPass::kYes;
-
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kMachineRules[] = {
     {"MORE_NODES_THAN_RANKS", "more machines than ranks", kError, kError, false, kNothing,
      MoreNodesThanRanks},
     {"RANK_ADDRESS_MISSING", "several machines, and none knows at which address ranks reach it",
@@ -322,7 +320,7 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> MachineRules() { return kRules; }
+std::span<const PreflightRule> MachineRules() { return kMachineRules; }
 
 int64_t MemoryOfRank(const PreflightFacts& facts) {
   const MachineView& machine = *facts.machine();

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
 #include "common/job/did_you_mean.h"
@@ -26,13 +27,13 @@ bool IsName(const std::string& name) {
 }
 
 // Text from the user for a message: at most 64 bytes, control characters replaced by '?'.
-std::string Shown(const std::string& text) {
+std::string ShownName(const std::string& text) {
   std::string shown;
-  for (const char c : text.substr(0, 64)) {
+  for (const char c : CutText(text, 64)) {
     const auto u = static_cast<unsigned char>(c);
     shown += u < 0x20 || u == 0x7F ? '?' : c;
   }
-  return text.size() > 64 ? shown + "…" : shown;
+  return shown;
 }
 
 Problems NameInvalid(const PreflightFacts& facts) {
@@ -41,7 +42,7 @@ Problems NameInvalid(const PreflightFacts& facts) {
   return {{"name",
            absl::StrFormat("'%s' (a lower-case letter, then at most 62 letters, digits or -, not "
                            "ending in -)",
-                           Shown(name)),
+                           ShownName(name)),
            "use a name like m7c-first-run"}};
 }
 
@@ -55,7 +56,7 @@ Problems LabelsInvalid(const PreflightFacts& facts) {
   for (const auto& [key, value] : facts.spec.labels()) {
     if (IsLabel(key, value)) continue;
     problems.push_back(
-        {absl::StrCat("labels.", Shown(key)),
+        {absl::StrCat("labels.", ShownName(key)),
          absl::StrFormat("%d and %d characters (key 1 to %d, value at most %d)", key.size(),
                          value.size(), kLongestLabelKey, kLongestLabelValue),
          "shorten it"});
@@ -70,8 +71,8 @@ std::string HalvingFault(const v1::TrainSpec& train, int64_t before, int64_t ste
     return absl::StrFormat("%d (before the last step, %d)", step, train.steps());
   }
   if (train.eval_every() <= 0 || step % train.eval_every() != 0) {
-    return absl::StrFormat("%d (a multiple of train.eval_every, %d): no validation there", step,
-                           train.eval_every());
+    return absl::StrFormat("%d (must be a multiple of train.eval_every = %d): no validation there",
+                           step, train.eval_every());
   }
   return {};
 }
@@ -84,15 +85,15 @@ Problems SweepInvalid(const PreflightFacts& facts) {
     problems.push_back({"sweep.name",
                         absl::StrFormat("'%s' (a lower-case letter, then at most 62 letters, "
                                         "digits or -, not ending in -)",
-                                        Shown(sweep.name())),
+                                        ShownName(sweep.name())),
                         "use a name like lr-and-gate"});
   }
   if (sweep.jobs() < 2 || sweep.jobs() > 1000) {
-    problems.push_back({"sweep.jobs", absl::StrFormat("%d (2 to 1000)", sweep.jobs()),
+    problems.push_back({"sweep.jobs", absl::StrFormat("%d (from 2 to 1000)", sweep.jobs()),
                         "submit the file with nsactl submit --sweep, which sets it"});
   } else if (sweep.index() < 0 || sweep.index() >= sweep.jobs()) {
     problems.push_back({"sweep.index",
-                        absl::StrFormat("%d (0 to %d)", sweep.index(), sweep.jobs() - 1),
+                        absl::StrFormat("%d (from 0 to %d)", sweep.index(), sweep.jobs() - 1),
                         "submit the file with nsactl submit --sweep, which sets it"});
   }
   int64_t before = 0;
@@ -114,13 +115,14 @@ std::string PathFault(const std::string& path) {
     const auto u = static_cast<unsigned char>(c);
     if (u < 0x20 || u == 0x7F) return "contains a NUL or control character (none allowed)";
   }
-  if (path[0] != '/') return absl::StrFormat("'%s' is relative (an absolute path)", Shown(path));
+  if (path[0] != '/')
+    return absl::StrFormat("'%s' is relative (an absolute path)", ShownName(path));
   for (const std::filesystem::path& part : std::filesystem::path(path)) {
-    if (part == "..") return absl::StrFormat("'%s' has .. in it (none allowed)", Shown(path));
+    if (part == "..") return absl::StrFormat("'%s' has .. in it (none allowed)", ShownName(path));
     const std::string name = part.string();
     if (name == "~" || (name.size() > 1 && name[0] == '$')) {
       return absl::StrFormat("'%s' contains %s, which only a shell replaces (none allowed)",
-                             Shown(path), Shown(name));
+                             ShownName(path), ShownName(name));
     }
     if (name.size() > 255) return "a component has more than 255 bytes (at most 255)";
   }
@@ -161,11 +163,11 @@ Problems WaiverInvalid(const PreflightFacts& facts) {
   for (const PreflightRule& rule : rules) ids.emplace_back(rule.id);
   Problems problems;
   for (const auto& [id, reason] : facts.spec.preflight().waive()) {
-    const std::string field = absl::StrCat("preflight.waive.", Shown(id));
+    const std::string field = absl::StrCat("preflight.waive.", ShownName(id));
     const PreflightRule* rule = FindRule(rules, id);
     if (rule == nullptr) {
       const std::string nearest = Nearest(id, ids);
-      problems.push_back({field, absl::StrFormat("'%s' is not a rule (a rule's id)", Shown(id)),
+      problems.push_back({field, absl::StrFormat("'%s' is not the id of a rule", ShownName(id)),
                           nearest.empty() ? "copy the id from a finding"
                                           : absl::StrFormat("did you mean %s?", nearest)});
     } else if (!rule->waivable) {
@@ -189,7 +191,7 @@ Problems ProvisionerUnknown(const PreflightFacts& facts) {
   const std::string& wanted = facts.spec.resources().provisioner();
   if (wanted.empty()) return {};
   if (wanted != kSlurm) {
-    return {{"resources.provisioner", absl::StrFormat("'%s' (slurm)", wanted.substr(0, 40)),
+    return {{"resources.provisioner", absl::StrFormat("'%s' (must be slurm)", CutText(wanted, 40)),
              "set provisioner: slurm, or leave it out for machines whose agents are there anyway"}};
   }
   const std::vector<std::string>* known = facts.context.provisioners;
@@ -200,7 +202,7 @@ Problems ProvisionerUnknown(const PreflightFacts& facts) {
            "resources.provisioner out"}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kNameRules[] = {
     {"NAME_INVALID", "the name of the job is not valid", kError, kError, false, kNothing,
      NameInvalid},
     {"LABELS_INVALID", "too many labels, or labels that are too long", kError, kError, false,
@@ -218,6 +220,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> NameRules() { return kRules; }
+std::span<const PreflightRule> NameRules() { return kNameRules; }
 
 }  // namespace nsa

@@ -153,9 +153,10 @@ absl::Status CheckSizes(const v1::JobSpec& spec) {
 
 std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
-  for (const auto part : {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(),
-                          DataRules(), MixRules(), CorpusRules(), SampleRules(), MachineRules(),
-                          GroupRules(), FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
+  for (const auto part :
+       {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(), DataRules(),
+        ContentRules(), MixRules(), CorpusRules(), SampleRules(), MachineRules(), GroupRules(),
+        FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;

@@ -96,7 +96,7 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
     if (inside) continue;  // NaN is never inside
     const std::string bounds = limit.above_min
                                    ? absl::StrFormat("above %g, at most %g", limit.min, limit.max)
-                                   : absl::StrFormat("%g to %g", limit.min, limit.max);
+                                   : absl::StrFormat("from %g to %g", limit.min, limit.max);
     problems.push_back({std::string(limit.field), absl::StrFormat("%.10g (%s)", value, bounds),
                         "set a value within the limits"});
   }
@@ -117,7 +117,7 @@ Problems RestartRange(const PreflightFacts& facts) {
   const int64_t least = facts.spec.restart().min_ranks();
   if (facts.spec.restart().has_min_ranks() && (least < 1 || least > facts.ranks())) {
     problems.push_back({"restart.min_ranks",
-                        absl::StrFormat("%d (1 to resources.gpus, %d)", least, facts.ranks()),
+                        absl::StrFormat("%d (from 1 to resources.gpus = %d)", least, facts.ranks()),
                         "set a value within the limits"});
   }
   return problems;
@@ -129,7 +129,7 @@ Problems ModelRange(const PreflightFacts& facts) {
   Problems problems = Outside(facts, kModelLimits);
   const double cap = facts.spec.model().logit_softcap();
   if (cap != 0 && !(cap >= 1 && cap <= 1000)) {
-    problems.push_back({"model.logit_softcap", absl::StrFormat("%.10g (0, or 1 to 1000)", cap),
+    problems.push_back({"model.logit_softcap", absl::StrFormat("%.10g (0, or from 1 to 1000)", cap),
                         "set a value within the limits"});
   }
   return problems;
@@ -172,20 +172,21 @@ Problems TrainUnused(const PreflightFacts& facts) {
   if (train.optimizer() != v1::OPTIMIZER_MUON) {
     const auto unused = [&problems](bool set, const char* field) {
       if (!set) return;
-      problems.push_back({field, "set, but train.optimizer is adamw (muon)",
+      problems.push_back({field, "set, but train.optimizer is adamw (must be muon)",
                           "remove the key, or set optimizer: muon"});
     };
     unused(train.has_muon_lr(), "train.muon_lr");
     unused(!train.muon_betas().empty(), "train.muon_betas");
   }
   if (train.has_decay_steps() && train.lr_schedule() != v1::LR_SCHEDULE_WSD) {
-    problems.push_back({"train.decay_steps", "set, but train.lr_schedule has no such phase (wsd)",
+    problems.push_back({"train.decay_steps",
+                        "set, but train.lr_schedule has no such phase (only wsd has it)",
                         "remove the key, or set lr_schedule: wsd"});
   }
   return problems;
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kRangeRules[] = {
     {"MODEL_RANGE", "a number of `model` is outside its limits", kError, kError, false,
      kGuardsSizes, ModelRange},
     {"NSA_RANGE", "`nsa.audit_every` is outside its limits", kError, kError, false, kNothing,
@@ -208,6 +209,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> RangeRules() { return kRules; }
+std::span<const PreflightRule> RangeRules() { return kRangeRules; }
 
 }  // namespace nsa

@@ -66,6 +66,7 @@ inline constexpr v1::Severity kOff = v1::SEVERITY_UNSPECIFIED;
 inline constexpr auto kNothing = PreflightRule::kNothing;
 inline constexpr auto kSizes = PreflightRule::kSizes;
 inline constexpr auto kGuardsSizes = PreflightRule::kGuardsSizes;
+inline constexpr MayPass kMayPass = MayPass::kYes;
 
 // A job of this many steps, or of this estimated time, is production whatever it calls itself.
 constexpr int64_t kLongRunSteps = 5000;
@@ -80,6 +81,7 @@ std::span<const PreflightRule> LimitRules();    // limit_rules.cc: hours, cordon
 std::span<const PreflightRule> GroupRules();    // group_rules.cc: several machines together
 std::span<const PreflightRule> AdviceRules();   // advice_rules.cc: batch, learning rate, decay
 std::span<const PreflightRule> DataRules();     // data_rules.cc: data files
+std::span<const PreflightRule> ContentRules();  // content_rules.cc: what the files hold
 std::span<const PreflightRule> MixRules();      // mix_rules.cc: fields, mixtures, named sets
 std::span<const PreflightRule> CorpusRules();   // corpus_rules.cc: amount of data, validation
 std::span<const PreflightRule> SampleRules();   // sample_rules.cc: texts while the job trains
@@ -90,8 +92,8 @@ std::span<const PreflightRule> NameRules();     // name_rules.cc: names, paths, 
 // All rules, in the order of the table in docs/preflight.md.
 std::vector<PreflightRule> AllRules();
 
-// Where the job begins, for people: "continues from step 120 of /out/demo". Empty if out_dir may
-// not be read.
+// Where the job begins, human-readable: "continues from step 120 of /out/demo". Empty if out_dir
+// may not be read.
 std::string StartText(const PreflightFacts& facts);
 
 // Peak host memory in bytes in which one rank reads and holds the corpus, estimated from the sizes

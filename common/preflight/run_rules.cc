@@ -12,13 +12,13 @@ namespace {
 
 Problems PrecisionNotBf16(const PreflightFacts& facts) {
   if (!facts.cuda() || facts.spec.runtime().precision() == v1::PRECISION_BF16) return {};
-  return {{"runtime.precision", "fp32 on cuda (bf16): the GPU kernels support only bf16",
+  return {{"runtime.precision", "fp32 on cuda (must be bf16): the GPU kernels support only bf16",
            "set precision: bf16; master weights and moments stay fp32"}};
 }
 
 Problems CpuBf16(const PreflightFacts& facts) {
   if (facts.cuda() || facts.spec.runtime().precision() != v1::PRECISION_BF16) return {};
-  return {{"runtime.precision", "bf16 on the cpu (fp32)", "set precision: fp32"}};
+  return {{"runtime.precision", "bf16 on the cpu (must be fp32)", "set precision: fp32"}};
 }
 
 Problems NoCheckpointCadence(const PreflightFacts& facts) {
@@ -35,7 +35,7 @@ Problems SaveEveryTooLarge(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
   if (train.save_every() <= train.steps()) return {};
   return {{"train.save_every",
-           absl::StrFormat("%d (at most steps, %d): no checkpoint before the end",
+           absl::StrFormat("%d (at most steps = %d): no checkpoint before the end",
                            train.save_every(), train.steps()),
            absl::StrFormat("set save_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
 }
@@ -76,7 +76,7 @@ Problems KeepCheckpointsTooFew(const PreflightFacts& facts) {
 Problems GradientCheckpointingOff(const PreflightFacts& facts) {
   if (!facts.cuda() || facts.spec.runtime().gradient_checkpointing()) return {};
   return {{"runtime.gradient_checkpointing",
-           "off (on): the activations of all layers are kept even if they do not fit",
+           "off (must be on): the activations of all layers are kept even if they do not fit",
            "set gradient_checkpointing: true, which recomputes only what does not fit into the "
            "GPU's memory, or waive this rule"}};
 }
@@ -194,7 +194,7 @@ Problems LongRun(const PreflightFacts& facts) {
                      : "follow it with nsactl watch"}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kRunRules[] = {
     {"PRECISION_NOT_BF16", "fp32 on cuda", kError, kError, false, kNothing, PrecisionNotBf16},
     {"CPU_BF16", "bf16 on the cpu", kError, kError, false, kNothing, CpuBf16},
     {"NO_CHECKPOINT_CADENCE", "save_every is 0", kError, kInfo, true, kNothing,
@@ -227,6 +227,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> RunRules() { return kRules; }
+std::span<const PreflightRule> RunRules() { return kRunRules; }
 
 }  // namespace nsa

@@ -36,13 +36,13 @@ Problems SampleRange(const PreflightFacts& facts) {
   }
   if (sample.has_tokens() && (sample.tokens() < 1 || sample.tokens() > kMostTokens)) {
     problems.push_back({"sample.tokens",
-                        absl::StrFormat("%d (1 to %d)", sample.tokens(), kMostTokens),
+                        absl::StrFormat("%d (from 1 to %d)", sample.tokens(), kMostTokens),
                         "set a value within the limits"});
   }
   const double temperature = sample.temperature();
   if (!(temperature >= 0 && temperature <= kHottest)) {  // also NaN
     problems.push_back({"sample.temperature",
-                        absl::StrFormat("%.10g (0 to %g)", temperature, kHottest),
+                        absl::StrFormat("%.10g (from 0 to %g)", temperature, kHottest),
                         "set a value within the limits"});
   }
   return problems;
@@ -94,7 +94,7 @@ Problems SampleSlow(const PreflightFacts& facts) {
            "choose fewer prompts or tokens, or raise restart.hang_timeout_seconds"}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kSampleRules[] = {
     {"SAMPLE_RANGE", "a value of `sample` is outside its limits", kError, kError, false, kNothing,
      SampleRange},
     {"SAMPLE_UNUSED", "a key of `sample` has no effect without prompts", kError, kError, false,
@@ -107,6 +107,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> SampleRules() { return kRules; }
+std::span<const PreflightRule> SampleRules() { return kSampleRules; }
 
 }  // namespace nsa

@@ -20,7 +20,7 @@ Problems Groups(const PreflightFacts& facts) {
   const auto& model = facts.spec.model();
   if (model.n_kv_groups() < 1 || model.n_heads() % model.n_kv_groups() == 0) return {};
   return {{"model.n_kv_groups",
-           absl::StrFormat("%d (must divide n_heads, %d)", model.n_kv_groups(), model.n_heads()),
+           absl::StrFormat("%d (must divide n_heads = %d)", model.n_kv_groups(), model.n_heads()),
            "choose a divisor of n_heads"}};
 }
 
@@ -29,12 +29,13 @@ Problems Stride(const PreflightFacts& facts) {
   if (nsa.d() < 1) return {};
   Problems problems;
   if (nsa.l() % nsa.d() != 0) {
-    problems.push_back({"nsa.l", absl::StrFormat("%d (a multiple of d, %d)", nsa.l(), nsa.d()),
+    problems.push_back({"nsa.l",
+                        absl::StrFormat("%d (must be a multiple of d = %d)", nsa.l(), nsa.d()),
                         "choose a multiple of d, or a smaller d"});
   }
   if (nsa.l_sel() % nsa.d() != 0) {
     problems.push_back({"nsa.l_sel",
-                        absl::StrFormat("%d (a multiple of d, %d)", nsa.l_sel(), nsa.d()),
+                        absl::StrFormat("%d (must be a multiple of d = %d)", nsa.l_sel(), nsa.d()),
                         "choose a multiple of d, or a smaller d"});
   }
   return problems;
@@ -49,13 +50,13 @@ Problems ContextParallel(const PreflightFacts& facts) {
   if (!resources.has_context_parallel() || resources.context_parallel() == 1) return {};
   const int64_t context = resources.context_parallel();
   if (context < 1) {
-    return {{kField, absl::StrFormat("%d (1 or more)", context), "set context_parallel: 1"}};
+    return {{kField, absl::StrFormat("%d (at least 1)", context), "set context_parallel: 1"}};
   }
   Problems problems;
   const auto divides = [&](const char* name, int64_t value) {
     if (value % context == 0) return;
     problems.push_back(
-        {kField, absl::StrFormat("%d (a divisor of %s, %d)", context, name, value), kFix});
+        {kField, absl::StrFormat("%d (must divide %s = %d)", context, name, value), kFix});
   };
   divides("resources.gpus", facts.ranks());
   divides("model.n_kv_groups", facts.spec.model().n_kv_groups());
@@ -72,8 +73,8 @@ Problems ContextParallel(const PreflightFacts& facts) {
     problems.push_back(
         {"resources.nodes",
          absl::StrFormat(
-             "%d machines for %d ranks (each with whole groups of context_parallel, %d)", machines,
-             facts.ranks(), context),
+             "%d machines for %d ranks (each needs whole groups of context_parallel = %d)",
+             machines, facts.ranks(), context),
          "set nodes: 1, or as many ranks on each machine as are whole groups"});
   }
   return problems;
@@ -116,7 +117,7 @@ constexpr int kCudaWidth = 8;  // bf16 elements that a GPU kernel reads at once
 Problems CudaWidth(const PreflightFacts& facts) {
   const int64_t dim = facts.spec.model().dim();
   if (!facts.cuda() || dim % kCudaWidth == 0) return {};
-  return {{"model.dim", absl::StrFormat("%d (a multiple of %d on a GPU)", dim, kCudaWidth),
+  return {{"model.dim", absl::StrFormat("%d (must be a multiple of %d on a GPU)", dim, kCudaWidth),
            absl::StrFormat("set it to %d", (dim / kCudaWidth + 1) * kCudaWidth)}};
 }
 
@@ -127,7 +128,7 @@ Problems BatchNotDivisible(const PreflightFacts& facts) {
   if (groups < 1 || facts.ranks() % context != 0 || batch % groups == 0) return {};
   return {
       {"train.batch_size",
-       absl::StrFormat("%d sequences (a multiple of the %d %s)", batch, groups,
+       absl::StrFormat("%d sequences (must be a multiple of the %d %s)", batch, groups,
                        context == 1 ? "ranks" : "groups of ranks"),
        absl::StrFormat("set it to %d, or change resources.gpus", (batch / groups + 1) * groups)}};
 }
@@ -138,7 +139,7 @@ Problems MergeNotDivisible(const PreflightFacts& facts) {
   const int micro_batches = facts.spec.train().accumulate_grad_batches();
   if (merged >= 1 && micro_batches % merged == 0) return {};
   return {{"runtime.merge_micro_batches",
-           absl::StrFormat("%d (a divisor of accumulate_grad_batches, %d)", merged, micro_batches),
+           absl::StrFormat("%d (must divide accumulate_grad_batches = %d)", merged, micro_batches),
            "remove it, or set a divisor"}};
 }
 
@@ -148,12 +149,12 @@ Problems Branches(const PreflightFacts& facts) {
   for (const int branch : facts.spec.nsa().branches()) {
     const int place = branch - v1::BRANCH_CMP;
     if (place < 0 || place >= kBranches) {
-      problems.push_back(
-          {"nsa.branches",
-           absl::StrFormat("unknown branch %d (%s)", branch, absl::StrJoin(kBranchNames, ", ")),
-           "remove it"});
+      problems.push_back({"nsa.branches",
+                          absl::StrFormat("unknown branch %d (one of %s)", branch,
+                                          absl::StrJoin(kBranchNames, ", ")),
+                          "remove it"});
     } else if (std::exchange(seen[place], true)) {
-      problems.push_back({"nsa.branches", "a branch is named twice (once each)", "name it once"});
+      problems.push_back({"nsa.branches", "a branch is named twice", "name it once"});
     }
   }
   const auto problem = FindLayersProblem(facts.spec.nsa(), facts.spec.model().n_layers());
@@ -215,7 +216,7 @@ Problems SeqLenShort(const PreflightFacts& facts) {
   return problems;
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kShapeRules[] = {
     {"SHAPE_GROUPS", "n_kv_groups does not divide n_heads", kError, kError, false, kGuardsSizes,
      Groups},
     {"SHAPE_STRIDE", "d does not divide l or l_sel", kError, kError, false, kGuardsSizes, Stride},
@@ -241,6 +242,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> ShapeRules() { return kRules; }
+std::span<const PreflightRule> ShapeRules() { return kShapeRules; }
 
 }  // namespace nsa

@@ -8,7 +8,7 @@
 
 namespace nsa {
 
-// Names up to three changes of different settings, each of which alone makes the job's ranks fit in
+// Names up to three changes of different settings; each alone makes the job's ranks fit in
 // `memory` bytes: "it fits with gradient_checkpointing: true, or batch_size: …". Pure.
 std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory);
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/base/count.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/preflight/fork.h"
@@ -47,7 +48,7 @@ std::optional<v1::CheckpointState> OwnState(const PreflightFacts& facts) {
 std::string NotACheckpoint(const std::string& path) {
   return absl::StrFormat(
       "%s is not a checkpoint (a folder with state.json) and no out_dir with checkpoints",
-      path.substr(0, 256));
+      CutText(path, 256));
 }
 
 Problems ResumeNotFound(const PreflightFacts& facts) {
@@ -106,7 +107,7 @@ Problems OutDirNotEmpty(const PreflightFacts& facts) {
   const bool never = facts.spec.restart().resume() == "never" && facts.context.job_id.empty();
   if (!never || own == 0) return {};
   return {{"restart.resume",
-           absl::StrFormat("never, but %s has %s (none wanted)", facts.spec.train().out_dir(),
+           absl::StrFormat("never, but %s has %s (must have none)", facts.spec.train().out_dir(),
                            Count(own, "checkpoint")),
            "take another out_dir, or resume: auto"}};
 }
@@ -133,9 +134,7 @@ Problems ScheduleChanged(const PreflightFacts& facts) {
            "the start of a run that may become longer"}};
 }
 
-constexpr MayPass kMayPass = MayPass::kYes;
-
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kStartRules[] = {
     {"RESUME_NOT_FOUND", "the checkpoint to resume from does not exist", kError, kError, false,
      kNothing, ResumeNotFound, kMayPass},
     {"RESUME_MISMATCH", "the checkpoint to resume from does not fit the job", kError, kError, false,
@@ -154,7 +153,7 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> StartRules() { return kRules; }
+std::span<const PreflightRule> StartRules() { return kStartRules; }
 
 std::string StartText(const PreflightFacts& facts) {
   const std::string& out_dir = facts.spec.train().out_dir();

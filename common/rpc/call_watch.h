@@ -2,8 +2,8 @@
 //
 // gRPC 1.51 lets a call end at its deadline by a timer, and the thread behind all its timers sleeps
 // until a time of the wall clock. When that clock is set back by an hour, no timer fires for an
-// hour: no deadline ends a call, and a lost connection is not tried again. So whoever must not wait
-// for ever watches its calls itself.
+// hour: no deadline ends a call, and a lost connection is not tried again. So a caller that must
+// not wait for ever watches its calls itself.
 #pragma once
 
 #include <list>
@@ -32,7 +32,7 @@ class CallWatch {
   ~CallWatch();
 
   // Watches a call during its lifetime: cancels it when it lasts a second longer than `patience`,
-  // in which gRPC should have ended it (never for InfiniteDuration). The context and the watch live
+  // by when gRPC should have ended it (never for InfiniteDuration). The context and the watch live
   // longer.
   class Guard {
    public:

@@ -5,7 +5,8 @@ namespace nsa {
 std::string CordonWord(const v1::Node& node) {
   if (!node.has_cordon()) return "";
   if (!node.cordon().drain()) return "CORDONED";
-  const bool busy = node.cpu_slots_used() > 0 || node.gpus_used() > 0 || !node.job_ids().empty();
+  const bool busy = node.cpu_slots_used() > 0 || node.gpus_used() > 0 || !node.job_ids().empty() ||
+                    !node.store_id().empty();
   return busy ? "DRAINING" : "DRAINED";
 }
 

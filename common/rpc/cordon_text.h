@@ -1,5 +1,5 @@
-// What is said of a machine on which no rank is placed: `nsactl nodes`, the live page, reasons of
-// jobs that wait.
+// Describes a machine on which no rank is placed, for `nsactl nodes`, the live page and the reasons
+// of jobs that wait.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace nsa {
 
-// "CORDONED", "DRAINING" while jobs are still placed on it, "DRAINED"; empty for a machine without
-// a cordon.
+// "CORDONED", "DRAINING" while jobs are still placed on it or ranks of another job store run there,
+// "DRAINED"; empty for a machine without a cordon.
 std::string CordonWord(const v1::Node& node);
 
 // "cordoned by alice (new kernel)", "drained by alice".

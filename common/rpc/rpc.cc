@@ -6,18 +6,17 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/base/limits.h"
+#include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/rpc/service_config.h"
+#include "common/rpc/tls_files.h"
 #include "google/rpc/status.pb.h"
 
 namespace nsa {
@@ -79,18 +78,6 @@ google::rpc::BadRequest CutViolations(const std::vector<FieldViolation>& violati
   return request;
 }
 
-absl::StatusOr<std::string> ReadPem(const std::string& path) {
-  std::error_code error;
-  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (error || bytes > limits::kCertificateBytes || !file || !(content << file.rdbuf())) {
-    return absl::NotFoundError(
-        absl::StrCat("TLS file: ", path, " cannot be read; check the path and its permissions"));
-  }
-  return content.str();
-}
-
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const v1::TlsConfig& tls) {
   if (tls.certificate_file().empty() && tls.private_key_file().empty() &&
       tls.client_ca_file().empty()) {
@@ -105,16 +92,11 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const v1::
             : absl::StrCat("tls.private_key_file: ", tls.private_key_file(),
                            " without certificate_file; give both"));
   }
+  NSA_ASSIGN_OR_RETURN(TlsFiles files, ReadTlsFiles(tls, absl::Now()));
   grpc::SslCredentialsOptions options;
-  if (!tls.client_ca_file().empty()) {
-    NSA_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem(tls.client_ca_file()));
-  }
-  if (!tls.certificate_file().empty()) {
-    NSA_ASSIGN_OR_RETURN(options.pem_cert_chain, ReadPem(tls.certificate_file()));
-  }
-  if (!tls.private_key_file().empty()) {
-    NSA_ASSIGN_OR_RETURN(options.pem_private_key, ReadPem(tls.private_key_file()));
-  }
+  options.pem_root_certs = std::move(files.authorities);
+  options.pem_cert_chain = std::move(files.certificate);
+  options.pem_private_key = std::move(files.private_key);
   return grpc::SslCredentials(options);
 }
 
@@ -228,6 +210,12 @@ std::unique_ptr<grpc::ClientContext> MakeContext(absl::Duration timeout, const s
   }
   if (!token.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", token));
   return context;
+}
+
+std::string WarningOf(const grpc::ClientContext& context) {
+  const auto& trailing = context.GetServerTrailingMetadata();
+  const auto found = trailing.find(kWarningKey);
+  return found == trailing.end() ? "" : std::string(found->second.data(), found->second.size());
 }
 
 std::string DefaultStateDir() {

@@ -46,9 +46,9 @@ ErrorDetails DetailsOf(const grpc::Status& status);
 bool IsLoopback(const std::string& address);
 
 // A channel with our keepalive (a ping every 60 s, timeout 20 s), message limits (receive 16 MiB,
-// send 4 MiB) and retry policy. It uses TLS if `tls` is not empty. It shares no connection with
-// another channel. An attempt to connect is given up after `attempt`; calls then end as
-// Unavailable.
+// send 4 MiB) and retry policy. It uses TLS if `tls` is not empty; errors are those of
+// ReadTlsFiles(). It shares no connection with another channel. An attempt to connect is given up
+// after `attempt`; calls then end as Unavailable.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
     const std::string& address, const v1::TlsConfig& tls,
     absl::Duration attempt = absl::Seconds(5));
@@ -56,6 +56,13 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(
 // A context with a deadline (none for InfiniteDuration) and, if `token` is not empty, the bearer
 // token. When the wall clock is set back, the deadline may pass unnoticed: see call_watch.h.
 std::unique_ptr<grpc::ClientContext> MakeContext(absl::Duration timeout, const std::string& token);
+
+// Trailing metadata of an answer: what the caller should know about the coordinator, whatever was
+// asked. UTF-8.
+inline constexpr char kWarningKey[] = "nsa-warning-bin";
+
+// What came with an answer under kWarningKey; usually empty. Call it after the call's end.
+std::string WarningOf(const grpc::ClientContext& context);
 
 // $NSA_STATE_DIR, else $XDG_STATE_HOME/nsa, else ~/.local/state/nsa.
 std::string DefaultStateDir();

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/rpc/named_file.h"
 
 namespace nsa {
 namespace {
@@ -55,33 +56,18 @@ std::string Sha256(std::string_view secret) {
 }
 
 absl::StatusOr<std::string> ReadSecretFile(std::string_view field, const fs::path& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info {};
-  std::string text(kLargestFile + 1, '\0');
-  ssize_t bytes = -1;
-  if (file.valid() && fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode)) {
-    bytes = read(file.get(), text.data(), text.size());
-  }
-  if (bytes < 0) {
-    return absl::NotFoundError(absl::StrCat(View(field), ": ", path.string(),
-                                            " cannot be read; write a random token into it"));
-  }
-  if ((info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(View(field), ": ", path.string(), " can be read by others; run chmod 600 ",
-                     path.string(), ", and replace its token if others may have seen it"));
-  }
-  if (static_cast<size_t>(bytes) > kLargestFile) {
+  NSA_ASSIGN_OR_RETURN(const NamedFile file, ReadNamedFile(field, path, kLargestFile));
+  NSA_RETURN_IF_ERROR(CheckIsPrivate(field, path, file.info, "a secret", "replace its content"));
+  if (file.text.size() > kLargestFile) {
     return absl::InvalidArgumentError(absl::StrCat(View(field), ": ", path.string(), " has ",
-                                                   info.st_size, " bytes (", kLargestFile,
-                                                   "); a token is one short line"));
+                                                   file.info.st_size, " bytes (at most ",
+                                                   kLargestFile, "); a token is one short line"));
   }
-  text.resize(static_cast<size_t>(bytes));
-  std::string line(absl::StripAsciiWhitespace(text.substr(0, text.find('\n'))));
+  std::string line(absl::StripAsciiWhitespace(file.text.substr(0, file.text.find('\n'))));
   if (line.size() >= kShortest) return line;
-  return absl::InvalidArgumentError(absl::StrCat(View(field), ": ", line.size(), " bytes (≥ ",
-                                                 kShortest,
-                                                 "); `openssl rand -hex 32` makes a good one"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      View(field), ": ", path.string(), " has ", line.size(), " bytes in its first line (≥ ",
+      kShortest, "); `openssl rand -hex 32` makes a good one"));
 }
 
 absl::StatusOr<bool> MakeSecretFile(std::string_view field, const fs::path& path) {

@@ -1,5 +1,5 @@
-// Secrets: tokens of people, join tokens and secrets of agents. Whoever must recognise one stores
-// its SHA-256 only. A secret is 32 random bytes, so no salt and no slow hash is needed.
+// Secrets: tokens of people, join tokens and secrets of agents. To recognise one, a program
+// stores only its SHA-256. A secret is 32 random bytes, so no salt and no slow hash is needed.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +19,8 @@ std::string Sha256(std::string_view secret);
 
 // The first line, without blanks at its ends, of a file that only its owner can read. `field` is
 // the setting that names the file, for messages. NotFound if it cannot be read, PermissionDenied if
-// others can read it, InvalidArgument if it is larger than 4 KiB or its first line is shorter than
-// 16 bytes.
+// others have a right to it, InvalidArgument if it is larger than 4 KiB or its first line is
+// shorter than 16 bytes.
 absl::StatusOr<std::string> ReadSecretFile(std::string_view field,
                                            const std::filesystem::path& path);
 

@@ -25,6 +25,10 @@ absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_
 absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
                                  std::string_view content);
 
+// The same for a file that exists, whose owner, group and mode stay. PermissionDenied if this
+// process may not give a file to that owner; the old file is then unchanged.
+absl::Status ReplaceFileAtomically(const std::filesystem::path& path, std::string_view content);
+
 // The content of a file. NotFound if there is no file. Works for files in /proc, whose size is not
 // known in advance.
 absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path);

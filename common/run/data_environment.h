@@ -1,6 +1,6 @@
 // The environment variables that reading training data from web servers and from the Hugging Face
-// Hub needs (worker/train/data/remote/options.h). Whoever starts a worker, or an agent that will,
-// passes them on.
+// Hub needs (worker/train/data/remote/options.h). A program that starts a worker, or an agent
+// that will, passes them on.
 #pragma once
 
 #include <string>

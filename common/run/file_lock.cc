@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/run/atomic_file.h"
 #include "common/run/process.h"
 #include "nlohmann/json.hpp"
 
@@ -24,11 +26,13 @@ std::string HostName() {
 
 absl::Status WriteHolder(int fd, const std::filesystem::path& path, const std::string& detail) {
   NSA_ASSIGN_OR_RETURN(const ProcessIdentity self, IdentityOf(getpid()));
-  nlohmann::json holder = {{"pid", self.pid},
-                           {"start_ticks", self.start_ticks},
-                           {"boot_id", self.boot_id},
-                           {"program", program_invocation_short_name},
-                           {"host", HostName()}};
+  struct stat info {};
+  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, path.string());
+  nlohmann::json holder = {
+      {"pid", self.pid},         {"start_ticks", self.start_ticks},
+      {"boot_id", self.boot_id}, {"program", program_invocation_short_name},
+      {"host", HostName()},      {"folder", std::filesystem::absolute(path).parent_path().string()},
+      {"device", info.st_dev},   {"inode", info.st_ino}};
   if (!detail.empty()) holder["detail"] = detail;
   // Write in place: the lock belongs to this file, so another file must not replace it.
   const std::string text =
@@ -46,8 +50,8 @@ std::string Get(const nlohmann::json& holder, const char* key) {
                                                      : "?";
 }
 
-// A description of the holder for people. If the file has another format, its first line. A holder
-// that was killed early may not have written anything.
+// A human-readable description of the holder. If the file has another format, its first line. A
+// holder that was killed early may not have written anything.
 std::string HolderOf(int fd) {
   char text[1024];
   const ssize_t length = pread(fd, text, sizeof(text), 0);
@@ -80,6 +84,22 @@ absl::StatusOr<FileLock> FileLock::Take(Fd file, const std::filesystem::path& pa
   }
   NSA_RETURN_IF_ERROR(WriteHolder(file.get(), path, detail));
   return FileLock(std::move(file));
+}
+
+LockOrigin OriginOfLock(const std::filesystem::path& path) {
+  const auto holder =
+      nlohmann::json::parse(ReadWholeFile(path).value_or(""), nullptr, /*allow_exceptions=*/false);
+  const auto holds = [&](const char* key, bool (nlohmann::json::*is)() const noexcept) {
+    return holder.contains(key) && (holder[key].*is)();
+  };
+  struct stat info {};
+  if (!holder.is_object() || !holds("folder", &nlohmann::json::is_string) ||
+      !holds("device", &nlohmann::json::is_number_unsigned) ||
+      !holds("inode", &nlohmann::json::is_number_unsigned) || stat(path.c_str(), &info) != 0) {
+    return {};
+  }
+  return {.folder = holder["folder"].get<std::string>(),
+          .copied = holder["device"] != info.st_dev || holder["inode"] != info.st_ino};
 }
 
 }  // namespace nsa

@@ -2,7 +2,7 @@
 // in one line of JSON:
 //
 //   {"pid": 4711, "start_ticks": 55, "boot_id": "…", "program": "nsa-worker", "host": "vm3",
-//    "detail": "generation 2"}
+//    "folder": "/var/lib/nsa/agent", "device": 2049, "inode": 131, "detail": "generation 2"}
 //
 // ReadIdentity() in common/run/process.h can read the holder's identity from this file. The kernel
 // releases the lock when the process ends for any reason.
@@ -38,5 +38,12 @@ class FileLock {
   explicit FileLock(Fd file) : file_(std::move(file)) {}
   Fd file_;
 };
+
+// Where a lock file was when it was last locked.
+struct LockOrigin {
+  std::filesystem::path folder;  // empty: there is no such file, or an earlier version wrote it
+  bool copied = false;           // this is a copy of the file that was locked
+};
+LockOrigin OriginOfLock(const std::filesystem::path& path);
 
 }  // namespace nsa

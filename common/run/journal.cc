@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(
   if (fstat(writer->fd_.get(), &info) != 0) return absl::ErrnoToStatus(errno, "journal: fstat");
   if (info.st_size > 0) {
     return absl::FailedPreconditionError(
-        absl::StrFormat("journal: %s has %d bytes (a new worker needs an empty one); start it in a "
+        absl::StrFormat("journal: %s has %d bytes (must be empty for a new worker); start it in a "
                         "run folder of its own",
                         path.string(), info.st_size));
   }

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/fd.h"
 
 namespace nsa {
 
@@ -12,7 +13,9 @@ namespace nsa {
 class NewFolder {
  public:
   // Creates a folder beside `target`, which must not exist or be an empty folder:
-  // FailedPrecondition otherwise. Parents are created.
+  // FailedPrecondition otherwise. Parents are created. The folder is called
+  // TARGET.nsa-unfinished-XXXXXX and locked (flock); folders beside it that a killed process left
+  // under such names, unlocked and an hour old, are removed.
   static absl::StatusOr<NewFolder> Create(const std::filesystem::path& target);
 
   NewFolder(NewFolder&& other) noexcept;
@@ -25,9 +28,10 @@ class NewFolder {
   absl::Status Publish();
 
  private:
-  NewFolder(std::filesystem::path target, std::filesystem::path path);
+  NewFolder(std::filesystem::path target, std::filesystem::path path, Fd lock);
   std::filesystem::path target_;
   std::filesystem::path path_;  // empty when there is nothing to remove
+  Fd lock_;
 };
 
 }  // namespace nsa

@@ -49,11 +49,6 @@ absl::StatusOr<Stat> ReadStat(pid_t pid) {
   return stat;
 }
 
-absl::StatusOr<std::string> BootId() {
-  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile("/proc/sys/kernel/random/boot_id"));
-  return std::string(absl::StripSuffix(text, "\n"));
-}
-
 // Like IdentityOf, but also for a zombie: a child that ended at once still has an identity.
 absl::StatusOr<ProcessIdentity> IdentityOfAny(pid_t pid) {
   NSA_ASSIGN_OR_RETURN(const Stat stat, ReadStat(pid));
@@ -135,6 +130,11 @@ absl::Status SpawnError(int error, const std::string& program) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> BootId() {
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile("/proc/sys/kernel/random/boot_id"));
+  return std::string(absl::StripSuffix(text, "\n"));
+}
 
 absl::StatusOr<ProcessIdentity> IdentityOf(pid_t pid) {
   NSA_ASSIGN_OR_RETURN(const Stat stat, ReadStat(pid));

@@ -24,6 +24,9 @@ struct ProcessIdentity {
   bool operator==(const ProcessIdentity&) const = default;
 };
 
+// Of the present start of this machine.
+absl::StatusOr<std::string> BootId();
+
 // NotFound if there is no such process or it is a zombie.
 absl::StatusOr<ProcessIdentity> IdentityOf(pid_t pid);
 

@@ -112,7 +112,7 @@ absl::StatusOr<SocketAddress> ToSocketAddress(const std::string& host, uint16_t 
     address.length = sizeof(*v6);
   } else {
     return absl::InvalidArgumentError(
-        absl::StrFormat("'%s' (a numeric IPv4 or IPv6 address); write it as "
+        absl::StrFormat("'%s' (must be a numeric IPv4 or IPv6 address); write it as "
                         "10.0.0.2 or fd00::2",
                         absl::CHexEscape(host.substr(0, 80))));
   }
@@ -149,7 +149,7 @@ absl::StatusOr<PortRange> ParsePortRange(const std::string& text) {
       !absl::SimpleAtoi(one ? ends.first : ends.second, &last) || first < 1 || last < first ||
       last > 65535) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("'%s' (1 to 65535, first to last); write it as 29500-29599",
+        absl::StrFormat("'%s' (from 1 to 65535, first to last); write it as 29500-29599",
                         absl::CHexEscape(text.substr(0, 80))));
   }
   return PortRange{static_cast<uint16_t>(first), static_cast<uint16_t>(last)};

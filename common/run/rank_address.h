@@ -63,7 +63,7 @@ absl::StatusOr<SocketAddress> ToSocketAddress(const std::string& host, uint16_t 
 // InvalidArgument unless it is numeric.
 absl::StatusOr<std::string> InterfaceOf(const std::string& host);
 
-// The speed that the kernel tells of a network interface, in bits a second; 0 if it tells none, as
+// The speed that the kernel reports for a network interface, in bits a second; 0 if none, as
 // for loopback, or for a cable that is unplugged. May take as long as the driver of the card takes.
 int64_t BitsPerSecondOf(const std::string& interface,
                         const std::filesystem::path& interfaces = "/sys/class/net");

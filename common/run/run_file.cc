@@ -22,7 +22,7 @@ absl::StatusOr<Fd> OpenFolder(const fs::path& folder) {
   if (fd.valid()) return fd;
   if (errno != ENOTDIR && errno != ELOOP) return Errno(folder);
   return absl::FailedPreconditionError(
-      absl::StrCat(folder.string(), ": is no folder (links are not followed); put it back"));
+      absl::StrCat(folder.string(), ": is not a folder (links are not followed); put it back"));
 }
 
 absl::StatusOr<FileOwner> OwnerOf(int fd, const fs::path& path) {

@@ -20,7 +20,7 @@ struct FileOwner {
   bool operator==(const FileOwner&) const = default;
 };
 
-// Who owns a folder. FailedPrecondition if `folder` is a link or no folder.
+// The owner of a folder. FailedPrecondition if `folder` is a link or no folder.
 absl::StatusOr<FileOwner> OwnerOfFolder(const std::filesystem::path& folder);
 
 // Opens a file for reading. NotFound if there is none. FailedPrecondition unless it is a regular

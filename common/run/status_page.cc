@@ -154,7 +154,7 @@ absl::StatusOr<WorkerStatus> ReadConsistently(int fd) {
   do {
     for (Layout* copy : {&before, &page, &after}) NSA_RETURN_IF_ERROR(CopyPage(fd, copy));
     if (Get(page.magic) != kMagic) {
-      return absl::DataLossError("status page: it is none of this version");
+      return absl::DataLossError("status page: not a page of this version");
     }
     const uint64_t sequence = Get(before.sequence);
     if (sequence % 2 == 0 && Get(after.sequence) == sequence) return CopyOut(page);
@@ -326,7 +326,7 @@ absl::StatusOr<WorkerStatus> ReadStatusPage(const std::filesystem::path& path) {
   if (fstat(fd->get(), &info) != 0)
     return absl::ErrnoToStatus(errno, absl::StrCat("status page: stat ", path.string()));
   if (info.st_size != static_cast<off_t>(kPageBytes)) {
-    return absl::DataLossError(absl::StrFormat("status page: %s has %d bytes (a page has %d)",
+    return absl::DataLossError(absl::StrFormat("status page: %s has %d bytes (must have %d)",
                                                path.string(), info.st_size, kPageBytes));
   }
   absl::StatusOr<WorkerStatus> status = ReadConsistently(fd->get());

@@ -53,14 +53,14 @@ struct WorkerStatus {
   int64_t updated_monotonic_nanos = 0;  // CLOCK_MONOTONIC at the last update
   std::string telemetry_error;          // why some of its records are not written, or empty
 
-  // "forward layer 7 kernel window_attention", for people.
+  // "forward layer 7 kernel window_attention", human-readable.
   std::string Place() const;
   // "rank 1/2 gen 3 pid 4711: step 120 micro 1 forward layer 7 kernel window_attention, 0.2 s ago",
-  // for people.
+  // human-readable.
   std::string ToString(int64_t now_monotonic_nanos) const;
 };
 
-// Is told of updates of a page, in the thread that makes them, after they are made. A profile uses
+// Observes updates of a page, in the thread that makes them, after they are made. A profile uses
 // it (worker/train/profile/host_recorder.h).
 class PageObserver {
  public:
@@ -94,7 +94,7 @@ class StatusPage {
   // Counts as progress without changing any other field, e.g. during a long evaluation.
   void Touch();
 
-  // From now on `observer` is told of updates; null for nobody, which costs an update nothing. It
+  // From now on `observer` gets the updates; null for nobody, which costs an update nothing. It
   // is borrowed. For the thread that makes the updates.
   void SetObserver(PageObserver* observer) { observer_ = observer; }
 

@@ -212,9 +212,9 @@ COORDINATOR = [
            (f"increase(nsa_store_errors_total{{{JOB}}}[$__rate_interval])", "{{op}}"), minimum=0),
     series("Open streams", "none", "Streams of clients that watch a job or follow a log.", (f"nsa_rpc_streams_active{{{JOB}}}", "{{method}}"),
            minimum=0),
-    series("Oldest event that waits to be told", "s", "How long notices are behind; empty without notices.",
+    series("Oldest event that waits for delivery", "s", "How long notices are behind; empty without notices.",
            (f"nsa_notice_oldest_waiting_seconds{{{JOB}}}", "{{notice}}"), minimum=0),
-    series("Events told and not told", "none", "Events that notices delivered, that receivers refused or that were given up, and failed attempts, "
+    series("Events delivered and not delivered", "none", "Events that notices delivered, that receivers refused or that were given up, and failed attempts, "
            "within an interval; empty without notices.",
            (f"increase(nsa_notice_events_total{{{JOB}}}[$__rate_interval])", "{{notice}} {{result}}"),
            (f"increase(nsa_notice_failed_attempts_total{{{JOB}}}[$__rate_interval])", "{{notice}} failed attempts"), minimum=0),

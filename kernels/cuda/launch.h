@@ -98,8 +98,8 @@ inline absl::StatusOr<void*> WorkspaceOf(const Exec& exec, int64_t bytes, const 
 // InvalidArgument unless `value` is a multiple of 8: rows are read 16 bytes at a time.
 inline absl::Status CheckMultipleOf8(const char* what, const char* name, int64_t value) {
   if (value % 8 == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, ": ", name, ": ", value, " (a multiple of 8 on CUDA); change the width"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ", name, ": ", value, " (must be a multiple of 8 on CUDA); change the width"));
 }
 
 // Blocks for `items` at `per_block` each.

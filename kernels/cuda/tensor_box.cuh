@@ -53,7 +53,7 @@ __device__ __forceinline__ void AwaitUse(uint64_t* barrier, int use) {
 #endif
 }
 
-// True for one of the warp's lanes, all of which call: for what one thread is to do.
+// True for one lane of the warp; all lanes must call it. For what one thread is to do.
 __device__ __forceinline__ bool Elected() {
 #ifdef NSA_WGMMA
   int elected;

@@ -37,10 +37,13 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 
 // Copies 16 bytes to shared memory asynchronously. Writes zeros when !valid; the source is then not
 // read and may be any address.
-__device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
+__device__ __forceinline__ void CopyAsync16(uint32_t shared, const void* global, bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(SharedAddress(shared)),
-               "l"(global), "r"(bytes));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global),
+               "r"(bytes));
+}
+__device__ __forceinline__ void CopyAsync16(void* shared, const void* global, bool valid) {
+  CopyAsync16(SharedAddress(shared), global, valid);
 }
 // The same for 8 bytes.
 __device__ __forceinline__ void CopyAsync8(void* shared, const void* global) {
@@ -96,10 +99,13 @@ struct Tile {
   }
 };
 
-__device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], const void* row) {
+__device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(SharedAddress(row)));
+               : "r"(row));
+}
+__device__ __forceinline__ void LoadMatrix4(uint32_t (&r)[4], const void* row) {
+  LoadMatrix4(r, SharedAddress(row));
 }
 __device__ __forceinline__ void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"

@@ -12,7 +12,7 @@ namespace {
 absl::Status CheckCpu(const Exec& exec, const char* what) {
   if (exec.backend == Backend::kCpu) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
-      what, ": backend cuda (cpu); nsa::SplitProjections and JoinProjections do it there"));
+      what, ": backend cuda (must be cpu); nsa::SplitProjections and JoinProjections do it there"));
 }
 
 // Checks every part and returns the sum of their widths.

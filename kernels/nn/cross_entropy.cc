@@ -15,7 +15,7 @@ namespace {
 absl::Status CheckWeight(const char* name, float weight) {
   if (weight >= 0 && std::isfinite(weight)) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("cross_entropy: ", name, ": ", weight, " (0 or more, finite); take 0"));
+      absl::StrCat("cross_entropy: ", name, ": ", weight, " (at least 0, finite); take 0"));
 }
 
 absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {

@@ -24,7 +24,7 @@ absl::Status Check(const Exec& exec, const char* kernel, int64_t rows, int64_t v
   for (const int32_t token : tokens.as<int32_t>()) {
     if (token >= 0 && token < vocab) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat(kernel, ": token: ", token, " (0 to ", vocab - 1,
+        absl::StrCat(kernel, ": token: ", token, " (from 0 to ", vocab - 1,
                      "); check that the data was made with the job's tokenizer"));
   }
   return absl::OkStatus();

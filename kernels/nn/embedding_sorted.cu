@@ -1,7 +1,7 @@
 // Tokens and their rows are sorted by token (CUB's radix sort, which is stable). A thread block
 // then adds kRun sorted rows: tokens whose rows are all among them go to the table; the sum of a
-// token that began before or goes on behind is a partial row. The thread block of a second launch
-// in whose range a cut token begins adds its partial rows.
+// token that began before or goes on behind is a partial row. In a second launch, the thread block
+// whose range contains the start of a cut token adds its partial rows.
 #include <algorithm>
 #include <bit>
 #include <cub/device/device_radix_sort.cuh>
@@ -17,8 +17,8 @@ namespace {
 constexpr int kRun = 32;
 constexpr int kMostThreads = 256;
 
-// Which part of a range a partial row is the sum of: the token that began before it (or is all of
-// it), or the one that goes on behind it.
+// A thread block's range may start or end inside a token's run of rows. kHead: the run that started
+// earlier (or fills the range). kTail: the run that continues into the next range.
 enum Part { kHead, kTail, kParts };
 
 int BitsOf(int64_t vocab) { return std::bit_width(static_cast<uint64_t>(vocab - 1)); }

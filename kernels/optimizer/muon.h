@@ -10,9 +10,10 @@
 // times, with the coefficients of Jordan (2024, kellerjordan.github.io/posts/muon), which bring
 // singular values between 0.003 and 1 to about 0.7 to 1.2: O is nearly the orthogonal matrix next
 // to U. A matrix with more rows than columns is transposed for it. U looks one step ahead
-// (Nesterov), as in the authors' code. The elements of an update have a root mean square of 0.2 lr,
-// about what AdamW has, so learning rates and weight decay of AdamW can be used (Liu et al. 2025,
-// arXiv 2502.16982). A matrix whose gradients have all been 0 only decays.
+// (Nesterov), as in the authors' code; algorithm 1 has M in its place. The elements of an update
+// have a root mean square of 0.2 lr, about what AdamW has, so learning rates and weight decay of
+// AdamW can be used (Liu et al. 2025, arXiv 2502.16982). A matrix whose gradients have all been 0
+// only decays.
 //
 // On the CPU everything is fp32. On a GPU the products are bf16 with sums in fp32, momentum and
 // variance are fp32. Sums have a fixed order.

@@ -21,7 +21,7 @@ bool OnSeveralMachines(const v1::StoredJob& stored) {
   });
 }
 
-// Where the rank after `place` listens; empty if it runs on the same machine, or has not told yet.
+// Where the rank after `place` listens; empty if it runs on the same machine, or none is known.
 std::string NextRankAddress(const v1::StoredJob& stored, const v1::RankPlacement& place,
                             const WorkerOf& worker_of) {
   const int next = (place.rank() + 1) % stored.placements_size();

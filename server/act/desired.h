@@ -25,7 +25,7 @@ using WorkerOf = std::function<std::optional<v1::WorkerObservation>(
 // restart.resume. A worker that then finds no checkpoint there, not even an older one, does not
 // begin at step 0 (worker/train/step/resume.h).
 //
-// A rank whose next rank runs on another machine is told its address, once that is known. Ranks
+// A rank whose next rank runs on another machine gets its address, once that is known. Ranks
 // whose allocation ends soon (decide/allocation/) are told to stop, in time for a checkpoint.
 std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
                                             const std::vector<JobPtr>& active,

@@ -19,8 +19,8 @@ absl::Status DumpBroker::TryRequest(const v1::Job& job, const std::vector<v1::Ra
   MutexLock lock(&mutex_);
   if (counted_ >= kMostWaiting) {
     return absl::ResourceExhaustedError(absl::StrCat("stacks: ", counted_,
-                                                     " calls already wait for some (", kMostWaiting,
-                                                     "); try again later"));
+                                                     " calls already wait for some (at most ",
+                                                     kMostWaiting, "); try again later"));
   }
   ++counted_;
   Add(job, ranks, {.patience = patience, .counted = true, .done = std::move(done)});

@@ -36,7 +36,7 @@ absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   if (const size_t bytes = request.spec().ByteSizeLong(); bytes > kLargestSpec) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("spec: %d bytes (%d); shorten it", bytes, kLargestSpec));
+        absl::StrFormat("spec: %d bytes (at most %d); shorten it", bytes, kLargestSpec));
   }
   // Otherwise fields that this version does not know would silently be ignored.
   const absl::Status known = CheckKnown(request.spec(), "spec");
@@ -119,7 +119,7 @@ absl::Status AlreadyDone(const v1::Job& job) {
   const int64_t steps = job.spec().train().steps();
   return WithReason(
       absl::FailedPreconditionError(absl::StrFormat(
-          "train.steps: job %s is SUCCEEDED, all %s done (more steps wanted); to train it further: "
+          "train.steps: job %s is SUCCEEDED, all %s done (needs more steps); to train it further: "
           "nsactl resume %s --set train.steps=%d",
           job.id(), Count(steps, "step"), job.name(), 2 * steps)),
       Reason::kNotResumable);

@@ -18,8 +18,8 @@
 
 namespace nsa::server {
 
-// Who asks: the name that submitted jobs get as their owner, the Unix user that runs them, and
-// whether other owners' jobs do not exist for the asker.
+// The caller: the name that submitted jobs get as their owner, the Unix user that runs them, and
+// whether other owners' jobs do not exist for the caller.
 struct Asker {
   std::string name;
   bool own_jobs_only = false;
@@ -38,7 +38,7 @@ class JobControl {
              std::vector<std::string> provisioners = {});
 
   // See coordinator.proto. InvalidArgument with violations when preflight refuses. `abandoned`
-  // tells whether nobody waits for the answer any more; it is called while preflight reads files.
+  // returns whether nobody waits for the answer any more; it is called while preflight reads files.
   // Once it returns true, the result is Cancelled and nothing is submitted. Null: never abandoned.
   absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request,
                                                const std::function<bool()>& abandoned = nullptr,

@@ -28,8 +28,8 @@ MachineView MachineOf(const v1::StoredJob& job, v1::NodeInfo info) {
   return MachineViewOf(info);
 }
 
-// Adds how machines differ that are to run a job of several together, unless `needed` of them do
-// not.
+// For a multi-machine job: records how the machines differ, unless at least `needed` of them are
+// alike.
 void AddDifferences(const v1::JobSpec& spec, const std::vector<Makeup>& machines, size_t needed,
                     PreflightContext* context) {
   if (machines.size() < needed) return;
@@ -45,7 +45,7 @@ void AddDifferences(const v1::JobSpec& spec, const std::vector<Makeup>& machines
   }
 }
 
-// The machines on which a submitted job of several can run ranks.
+// The machines on which a submitted multi-machine job can run ranks.
 std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>& ready,
                             bool has_unix_user) {
   const int64_t nodes = std::max(spec.resources().nodes(), 1);

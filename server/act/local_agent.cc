@@ -1,16 +1,20 @@
 #include "server/act/local_agent.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/run/data_environment.h"
+#include "common/run/file_lock.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
 namespace {
 
+constexpr char kLockFile[] = "agent.lock";
 constexpr absl::Duration kCheckEvery = absl::Milliseconds(250);
 // After an agent has lived this long, the delay is reset to the first one.
 constexpr absl::Duration kHealthy = absl::Seconds(30);
@@ -75,14 +79,45 @@ bool LocalAgent::Lives() {
   if (known.has_value() && known->pid == child_) return true;
   // The lock file names the process that held it last. The kernel knows whether that process is
   // alive.
-  const auto holder = ReadIdentity(options_.state_dir / "agent.lock");
+  const auto holder = ReadIdentity(options_.state_dir / kLockFile);
   if (!holder.ok() || !IsAlive(*holder)) return false;
-  if (known != *holder) {
-    if (!failing()) spdlog::info("local agent: process {}", holder->pid);
-    healthy_at_ = clock_.Monotonic() + kHealthy;
-    MutexLock lock(&mutex_);
-    process_ = *holder;
+  if (known == *holder) return true;
+  const Holder whose = HolderOf(*holder);
+  if (whose == Holder::kMoved && EndMoved(*holder)) return true;  // until it has ended
+  if (whose != Holder::kOurs) return false;
+  if (!failing()) spdlog::info("local agent: process {}", holder->pid);
+  healthy_at_ = clock_.Monotonic() + kHealthy;
+  MutexLock lock(&mutex_);
+  process_ = *holder;
+  return true;
+}
+
+LocalAgent::Holder LocalAgent::HolderOf(const ProcessIdentity& holder) const {
+  const LockOrigin origin = OriginOfLock(options_.state_dir / kLockFile);
+  std::error_code error;
+  const bool here = std::filesystem::equivalent(origin.folder, options_.state_dir, error);
+  // An agent of an earlier version does not say where it runs.
+  if (origin.folder.empty() || (here && !origin.copied)) return Holder::kOurs;
+  const auto there = ReadIdentity(origin.folder / kLockFile);
+  return there.ok() && *there == holder ? Holder::kAnothers : Holder::kMoved;
+}
+
+bool LocalAgent::EndMoved(const ProcessIdentity& holder) {
+  if (ended_ == holder) return true;
+  const std::filesystem::path from = OriginOfLock(options_.state_dir / kLockFile).folder;
+  const absl::Status sent = SignalProcess(holder, SIGTERM);
+  if (!sent.ok() && !absl::IsNotFound(sent)) {
+    spdlog::error(
+        "local agent: process {} runs from {}, from where this state folder was moved: {}; "
+        "end it (kill {}), its workers keep running",
+        holder.pid, from.string(), sent.ToString(), holder.pid);
+    return false;
   }
+  spdlog::info(
+      "local agent: ended process {}, which runs from {}, from where this state folder was moved; "
+      "its workers keep running",
+      holder.pid, from.string());
+  ended_ = holder;
   return true;
 }
 

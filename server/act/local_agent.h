@@ -1,6 +1,11 @@
 // Keeps an agent running on this machine, so that starting the coordinator is enough to train. An
 // agent that already runs is found by its lock file; otherwise one is started, and started again
 // when it dies. The agent and its workers keep running when the coordinator ends, in whatever way.
+//
+// The lock file says from which folder its holder runs. In a state folder that was moved, the agent
+// still works at the old path, where no coordinator listens: it is ended, its workers go on, and a
+// new agent takes them over. In a copy of a state folder the file names the agent of the original,
+// which is none of ours.
 #pragma once
 
 #include <filesystem>
@@ -45,6 +50,11 @@ class LocalAgent {
   void Loop();
   void Reap();
   bool Lives();
+  enum class Holder { kOurs, kMoved, kAnothers };
+  // Whose agent a process is that the lock file names.
+  Holder HolderOf(const ProcessIdentity& holder) const;
+  // Ends the agent of a state folder that was moved here. False if that is not possible.
+  bool EndMoved(const ProcessIdentity& holder);
   // The agent keeps dying soon after its start, and this has been logged.
   bool failing() const { return backoff_ >= options_.longest_backoff; }
   // Starts the agent if there is none. Returns how long to wait before the next call.
@@ -53,10 +63,11 @@ class LocalAgent {
 
   const Options options_;
   const Clock& clock_;
-  absl::Duration backoff_;      // used by the thread only
-  absl::Duration healthy_at_;   // used by the thread only; monotonic
-  std::optional<pid_t> child_;  // used by the thread only: to be reaped
-  std::string last_problem_;    // used by the thread only
+  absl::Duration backoff_;                // used by the thread only
+  absl::Duration healthy_at_;             // used by the thread only; monotonic
+  std::optional<pid_t> child_;            // used by the thread only: to be reaped
+  std::string last_problem_;              // used by the thread only
+  std::optional<ProcessIdentity> ended_;  // used by the thread only: a signal was sent
   mutable Mutex mutex_;
   CondVar woken_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

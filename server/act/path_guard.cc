@@ -1,18 +1,12 @@
 #include "server/act/path_guard.h"
 
-#include <fcntl.h>
-#include <linux/openat2.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/fd.h"
+#include "common/base/beneath.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
@@ -31,8 +25,8 @@ absl::Status Refuse(const std::string& field, const std::string& problem) {
 
 absl::Status CheckText(const std::string& field, const std::string& path) {
   if (path.size() > kLongestPath) {
-    return Refuse(field,
-                  absl::StrFormat("%d bytes (%d); use a shorter path", path.size(), kLongestPath));
+    return Refuse(field, absl::StrFormat("%d bytes (at most %d); use a shorter path", path.size(),
+                                         kLongestPath));
   }
   if (path.find('\0') != std::string::npos) {
     return Refuse(field, "holds a NUL byte; remove it");
@@ -62,24 +56,6 @@ std::string Resolved(const fs::path& path) {
   if (!normal.has_filename() && normal.has_relative_path()) normal = normal.parent_path();
   const fs::path real = fs::weakly_canonical(normal, error);
   return error ? "" : real.string();
-}
-
-// Whether `inner` resolves beneath `root` without a symbolic link. The part of the path that does
-// not exist yet cannot be a link, so only the deepest existing part is checked.
-bool ResolvesBeneath(const fs::path& root, fs::path inner) {
-  const Fd root_fd(open(root.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-  if (!root_fd.valid()) return false;
-  while (true) {
-    open_how how{};
-    how.flags = O_PATH | O_CLOEXEC;
-    how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS;
-    const std::string name = inner.empty() ? "." : inner.string();
-    const Fd fd(
-        static_cast<int>(syscall(SYS_openat2, root_fd.get(), name.c_str(), &how, sizeof(how))));
-    if (fd.valid()) return true;
-    if ((errno != ENOENT && errno != ENOTDIR) || inner.empty()) return false;
-    inner = inner.parent_path();
-  }
 }
 
 }  // namespace

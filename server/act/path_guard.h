@@ -22,7 +22,7 @@ class PathGuard {
                      const std::filesystem::path& state_dir = {}, UrlPolicy urls = UrlPolicy());
 
   // InvalidArgument when the path is not allowed. The path need not exist; the part that exists is
-  // resolved by the kernel (openat2, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS).
+  // resolved by ResolvesBeneath() (common/base/beneath.h).
   absl::Status Check(const std::string& field, const std::string& path) const;
 
   // out_dir, data and validation files (of a pattern its folder and all files that match; URLs

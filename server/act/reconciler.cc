@@ -69,7 +69,8 @@ Reconciler::Reconciler(Parts parts)
               .memory = memory_,
               .clock = parts_.clock,
               .scheduling = parts_.scheduling,
-              .changed = parts_.changed}) {}
+              .changed = parts_.changed}),
+      clock_follower_(parts_.store, parts_.nodes, parts_.clock, parts_.boot_id) {}
 
 Reconciler::~Reconciler() { Stop(); }
 
@@ -111,6 +112,7 @@ void Reconciler::Loop() {
 
 void Reconciler::Tick() {
   NoteStandstill();
+  clock_follower_.Look();
   const std::vector<JobPtr> active = parts_.store.Active();
   Forget(active);
   cordons_ = parts_.nodes.All();
@@ -200,6 +202,7 @@ void Reconciler::AddJournals(JobFacts* facts) {
   for (RankView& rank : facts->ranks) {
     const auto journal = parts_.store.Journal(job.id(), job.generation(), rank.rank);
     if (!journal.ok()) continue;
+    rank.started = journal->next_sequence > 1;
     rank.first_step = journal->first_step;
     facts->last_checkpoint =
         std::max(facts->last_checkpoint, absl::Seconds(journal->last_checkpoint_seconds));

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "server/act/clock_follower.h"
 #include "server/act/dump_broker.h"
 #include "server/act/executor.h"
 #include "server/act/job_memory.h"
@@ -37,13 +38,14 @@ class Reconciler {
   struct Parts {  // all borrowed
     JobStore& store;
     Fleet& fleet;
-    const NodeStore& nodes;
+    NodeStore& nodes;
     QueueBoard& board;
     DumpBroker& dumps;
     ProfileBroker& profiles;
     Executor& executor;
     const PathGuard& paths;
     const Clock& clock;
+    std::string boot_id;  // of this start of the machine
     StackStore& stacks;
     SchedulingPolicy scheduling;
     std::function<void(const std::string& job_id)> changed;  // what is shown of a job has changed
@@ -91,9 +93,10 @@ class Reconciler {
   const Parts parts_;
   JobMemory memory_;
   QueueRound queue_;
-  Cordons cordons_;           // used by the loop only: as they were when the tick began
-  int64_t ticks_ = 0;         // used by the loop only
-  absl::Duration last_tick_;  // used by the loop only: monotonic, when the last tick began
+  ClockFollower clock_follower_;  // used by the loop only
+  Cordons cordons_;               // used by the loop only: as they were when the tick began
+  int64_t ticks_ = 0;             // used by the loop only
+  absl::Duration last_tick_;      // used by the loop only: monotonic, when the last tick began
 
   Mutex mutex_;
   CondVar woken_;

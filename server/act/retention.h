@@ -53,7 +53,7 @@ class Retention {
   absl::Duration steady_since_;
   absl::Duration next_age_check_ = -absl::InfiniteDuration();  // when to look for old jobs next
   absl::Duration retry_at_ = -absl::InfiniteDuration();
-  // Jobs of which something could not be removed; skipped until retry_at_. Used by Tick()'s thread,
+  // Jobs that could not be removed completely; skipped until retry_at_. Used by Tick()'s thread,
   // and by the executor's thread while busy_.
   std::set<std::string> stuck_;
   // Used by both threads.

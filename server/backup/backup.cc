@@ -19,6 +19,7 @@
 #include "common/run/atomic_file.h"
 #include "common/run/new_folder.h"
 #include "nlohmann/json.hpp"
+#include "server/store/job_store.h"
 #include "server/store/sqlite.h"
 #include "server/store/state_lock.h"
 
@@ -28,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr char kStore[] = "jobs.sqlite";
+constexpr auto& kStore = JobStore::kFileName;
 constexpr char kManifest[] = "backup.json";
 constexpr char kReplaced[] = "replaced-";
 constexpr char kArriving[] = "restoring";
@@ -42,15 +43,19 @@ struct File {
   std::string sha256;
 };
 
-// Whether an entry of the state folder describes processes, or was left by a restore.
-bool IsOfProcesses(const std::string& name) {
-  return name == "agent" || absl::StartsWith(name, "agent.") || absl::EndsWith(name, ".lock") ||
-         absl::EndsWith(name, ".sock") || absl::EndsWith(name, ".tmp") ||
-         absl::StartsWith(name, kReplaced) || name == kArriving;
+// Whether an entry of the state folder belongs to the store, which is copied by the database
+// itself.
+bool IsOfStore(const std::string& name) {
+  return name == kStore || absl::StartsWith(name, absl::StrCat(kStore, "-"));
 }
 
-// Whether it belongs to the store, which is copied by the database itself.
-bool IsOfStore(const std::string& name) { return absl::StartsWith(name, kStore); }
+// Whether an entry of the state folder is the coordinator's and outlives its processes. The folder
+// may be the home of its user, too, with a data cache and passwords of a mail program in it.
+bool IsOfCoordinator(const std::string& name) {
+  return IsOfStore(name) || name == "access" || name == "token" || name == "cordons.pb" ||
+         name == "notices.pb" || name == "logs" || name == "dumps" ||
+         absl::StartsWith(name, "audit.log") || absl::StartsWith(name, "audit-refused.log");
+}
 
 // The names in the state folder that a backup is about.
 absl::StatusOr<std::vector<std::string>> Entries(const fs::path& state_dir) {
@@ -60,7 +65,7 @@ absl::StatusOr<std::vector<std::string>> Entries(const fs::path& state_dir) {
     const std::string name = entry.path().filename();
     const fs::file_type type = entry.symlink_status(error).type();
     const bool kept = type == fs::file_type::regular || type == fs::file_type::directory;
-    if (kept && !IsOfProcesses(name)) names.push_back(name);
+    if (kept && IsOfCoordinator(name) && !absl::EndsWith(name, ".tmp")) names.push_back(name);
   }
   if (error) return absl::InternalError(absl::StrCat(state_dir.string(), ": ", error.message()));
   std::ranges::sort(names);
@@ -158,6 +163,11 @@ Json ManifestOf(const std::vector<File>& files, absl::Time now) {
                {"files", list}});
 }
 
+std::string TextOf(const Json& object, const char* key) {
+  const Json value = object.value(key, Json());
+  return value.is_string() ? value.get<std::string>() : "unknown";
+}
+
 absl::Status NoBackup(const fs::path& backup, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat("backup: ", backup.string(), " ", why,
                                                  "; name a folder that `nsactl admin backup` has "
@@ -171,10 +181,39 @@ bool IsPlain(const std::string& path) {
   for (const fs::path& part : parsed) {
     if (part.empty() || part == "." || part == "..") return false;
   }
-  return !IsOfProcesses(*parsed.begin()) && (!IsOfStore(*parsed.begin()) || path == kStore);
+  return !IsOfStore(*parsed.begin()) || path == kStore;
 }
 
-absl::StatusOr<std::vector<File>> ReadManifest(const fs::path& backup) {
+// What SQLite's header calls user_version; see https://www.sqlite.org/fileformat.html. Opening the
+// backup would change it.
+absl::StatusOr<int64_t> SchemaVersion(const fs::path& store) {
+  constexpr size_t kAt = 60;
+  const Fd file(open(store.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  uint8_t big_endian[4];
+  if (!file.valid() || pread(file.get(), big_endian, sizeof(big_endian), kAt) != 4) {
+    return absl::DataLossError(
+        absl::StrCat("backup: ", store.string(), " cannot be read; use another backup"));
+  }
+  int64_t version = 0;
+  for (const uint8_t byte : big_endian) version = version << 8 | byte;
+  return version;
+}
+
+// A newer store would be put into place, and refused by the coordinator that starts then.
+absl::Status CheckSchema(const fs::path& backup, const std::string& writer) {
+  NSA_ASSIGN_OR_RETURN(const int64_t version, SchemaVersion(backup / kStore));
+  if (version <= JobStore::kSchemaVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "backup: ", backup.string(), " has a store of version ", version, " (at most ",
+      JobStore::kSchemaVersion, "); restore it with nsa-coordinator ", writer, " or newer"));
+}
+
+struct Manifest {
+  std::string writer;  // the version of the program that wrote the backup
+  std::vector<File> files;
+};
+
+absl::StatusOr<Manifest> ReadManifest(const fs::path& backup) {
   std::error_code error;
   const auto size = fs::file_size(backup / kManifest, error);
   if (error) return NoBackup(backup, absl::StrCat("has no ", kManifest));
@@ -184,8 +223,8 @@ absl::StatusOr<std::vector<File>> ReadManifest(const fs::path& backup) {
   const std::string wrong = absl::StrCat("has a ", kManifest, " that cannot be read");
   if (!manifest.is_object() || !manifest.contains("format")) return NoBackup(backup, wrong);
   if (manifest["format"] != kFormat) {
-    return NoBackup(backup, absl::StrCat("has format ", manifest["format"].dump(), " (", kFormat,
-                                         "), of a later version"));
+    return NoBackup(backup, absl::StrCat("has format ", manifest["format"].dump(), " (must be ",
+                                         kFormat, "), of a later version"));
   }
   std::vector<File> files;
   const Json list = manifest.value("files", Json());
@@ -200,7 +239,11 @@ absl::StatusOr<std::vector<File>> ReadManifest(const fs::path& backup) {
   const bool has_store =
       std::ranges::any_of(files, [](const File& file) { return file.path == kStore; });
   if (!list.is_array() || !has_store) return NoBackup(backup, wrong);
-  return files;
+  // Version 0.1.0 also copied what it did not know.
+  std::erase_if(files,
+                [](const File& file) { return !IsOfCoordinator(*fs::path(file.path).begin()); });
+  return Manifest{FullVersion(TextOf(manifest, "version"), TextOf(manifest, "revision")),
+                  std::move(files)};
 }
 
 // Copies the files of a backup into `to`; without a `to` it only compares them.
@@ -254,6 +297,20 @@ BackupSize SizeOf(const std::vector<File>& files) {
   return size;
 }
 
+// A folder without any file of a coordinator is more likely a wrong one: the state_dir of another
+// user, or of a command without the unit's environment.
+absl::Status CheckIsStateFolder(const fs::path& state_dir) {
+  std::error_code error;
+  if (fs::exists(state_dir / kArriving, error)) return absl::OkStatus();
+  if (fs::exists(state_dir, error)) {
+    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names, Entries(state_dir));
+    if (!names.empty()) return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "state_dir: ", state_dir.string(), " has never been a coordinator's state folder; name that ",
+      "folder with --state-dir, or say with --new that this one is to become it"));
+}
+
 bool LiesIn(const fs::path& path, const fs::path& folder) {
   std::error_code error;
   const fs::path relative =
@@ -292,17 +349,20 @@ absl::StatusOr<BackupSize> BackUp(const fs::path& state_dir, const fs::path& tar
   return SizeOf(files);
 }
 
-absl::StatusOr<Restored> Restore(const fs::path& backup, const fs::path& state_dir,
+absl::StatusOr<Restored> Restore(const fs::path& backup, const fs::path& state_dir, bool make_new,
                                  absl::Time now) {
-  NSA_ASSIGN_OR_RETURN(const std::vector<File> files, ReadManifest(backup));
+  NSA_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(backup));
+  const std::vector<File>& files = manifest.files;
+  if (!make_new) NSA_RETURN_IF_ERROR(CheckIsStateFolder(state_dir));
   NSA_RETURN_IF_ERROR(TakeFiles(backup, files, ""));
+  NSA_RETURN_IF_ERROR(CheckSchema(backup, manifest.writer));
   NSA_ASSIGN_OR_RETURN(const FileLock lock, LockStateDir(state_dir));
   const fs::path arriving = state_dir / kArriving;
   std::error_code error;
   fs::remove_all(arriving, error);
   // The hashes are compared again while the files are copied.
   NSA_RETURN_IF_ERROR(TakeFiles(backup, files, arriving));
-  Restored restored{.size = SizeOf(files)};
+  Restored restored{.writer = manifest.writer, .size = SizeOf(files)};
   NSA_ASSIGN_OR_RETURN(restored.replaced, PutAside(state_dir, now));
   for (const fs::directory_entry& entry : fs::directory_iterator(arriving, error)) {
     NSA_RETURN_IF_ERROR(Move(entry.path(), state_dir / entry.path().filename()));

@@ -2,16 +2,19 @@
 // folder (mode 0700) with
 //
 //   jobs.sqlite        the store as it was at one moment, without free pages
-//   access, token, …   every other file of the state folder, at its path; logs/ and dumps/ with it
-//   backup.json        {"format": 1, "version": "0.1.0", "revision": "…", "unix_nanos": …,
+//   access, token, …   the coordinator's other files, at their paths in the state folder: access,
+//                      token, cordons.pb, notices.pb, the audit logs, logs/ and dumps/
+//   backup.json        {"format": 1, "version": "0.2.0", "revision": "…", "unix_nanos": …,
 //                       "files": [{"path": "access", "bytes": 412, "sha256": "…"}, …]}
 //
-// It holds what the state folder holds, secrets too. Locks, sockets and what belongs to the local
-// agent are not in it: they describe processes.
+// It holds secrets, as the state folder does. Locks, sockets and what belongs to the local agent
+// are not in it: they describe processes. Nor are files that are not the coordinator's: the state
+// folder is also the home of its user, with a data cache and the passwords of a mail program.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -32,16 +35,20 @@ absl::StatusOr<BackupSize> BackUp(const std::filesystem::path& state_dir,
                                   const std::filesystem::path& target, absl::Time now);
 
 struct Restored {
+  std::string writer;  // version and revision of the coordinator that wrote the backup
   BackupSize size;
   // Where the files are now that were in the state folder before; empty if there were none.
   std::filesystem::path replaced;
 };
 
-// Puts a backup in the place of what is in `state_dir`, which is created if it is missing. Every
-// hash is compared before anything is changed: DataLoss for a file that is missing or differs,
-// InvalidArgument for a folder that is no backup or was made by a later format. FailedPrecondition
-// while a coordinator runs. After a crash in the middle it can be done again.
+// Puts a backup in the place of the coordinator's files in `state_dir`; other files stay where they
+// are. With `make_new` the folder may be one that has no file of a coordinator, and is created if
+// it is missing; without it that is FailedPrecondition. Every hash is compared before anything is
+// changed: DataLoss for a file that is missing or differs, InvalidArgument for a folder that is no
+// backup or was made by a later format. FailedPrecondition while a coordinator runs, and for a
+// store that is newer than this program. After a crash in the middle it can be done again.
 absl::StatusOr<Restored> Restore(const std::filesystem::path& backup,
-                                 const std::filesystem::path& state_dir, absl::Time now);
+                                 const std::filesystem::path& state_dir, bool make_new,
+                                 absl::Time now);
 
 }  // namespace nsa::server

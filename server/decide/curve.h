@@ -52,11 +52,11 @@ v1::CurveBucket StepBucket(const v1::WorkerRecord& record);
 v1::CurveBucket LayerBucket(const v1::WorkerRecord& record);
 
 // The GPUs of a job at the step of `record`, as a bucket of width 1: the mean, the least and the
-// greatest of them; `count` is the number of GPUs whose driver tells the value. Without entries
-// when none tells any.
+// greatest of them; `count` is the number of GPUs whose driver reports the value. Without entries
+// when none reports any.
 v1::CurveBucket GpuBucket(const v1::WorkerRecord& record, const std::vector<v1::GpuInfo>& gpus);
 
-// The first step that a bucket of this width which holds `step` may hold.
+// The first step of the `width`-wide bucket that contains `step`.
 int64_t BucketStart(int64_t step, int64_t width);
 
 // Adds a later bucket to `into`, which may have no steps yet. `into` keeps its width.

@@ -86,6 +86,11 @@ Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
         Word(worker.exit_signal() == SIGKILL ? Reason::kRankKilled : Reason::kRankCrashed);
     failure.text = absl::StrCat(who, " was ended by signal ", worker.exit_signal(), " (",
                                 strsignal(worker.exit_signal()), ") at step ", worker.step());
+  } else if (worker.exit_code() < 0) {
+    // It was not the child of the agent that found it ended.
+    failure.reason = Word(Reason::kRankExited);
+    failure.text = absl::StrCat(who, " ended at step ", worker.step(),
+                                " while no agent was there to see how; see its log");
   } else {
     failure.reason = Word(Reason::kRankExited);
     failure.text = absl::StrCat(who, " exited with code ", worker.exit_code(), " at step ",

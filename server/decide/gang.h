@@ -37,13 +37,14 @@ struct RankView {
   // When it ended: the time of the last record, else when a heartbeat first reported the end. 0
   // while it runs.
   int64_t ended_unix_nanos = 0;
+  bool started = false;    // its record of the start has arrived
   int64_t first_step = 0;  // steps done when this generation began
 };
 
 // Why a gang has to end.
 struct Failure {
   std::string reason;           // a word of common/base/reason.h, or one that a newer worker sent
-  std::string text;             // for people, names the rank
+  std::string text;             // human-readable, names the rank
   int32_t rank = -1;            // the rank that failed first; -1: none in particular
   bool final = false;           // a restart would fail again
   bool infrastructure = false;  // a fault of the machine: does not count as a restart

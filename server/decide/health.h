@@ -17,7 +17,7 @@ enum class HealthLevel {
 
 struct Health {
   HealthLevel level = HealthLevel::kGood;
-  // Without a full stop, for people.
+  // Without a full stop, human-readable.
   std::string words;
 };
 

@@ -8,71 +8,69 @@ namespace {
 
 using v1::Job;
 
-const std::vector<Transition>& Table() {
-  using enum Trigger;
-  static const auto* const table = new std::vector<Transition>{
-      {Job::STATE_QUEUED, kPlaced, Job::STATE_PREFLIGHT, Reason::kPlaced},
-      {Job::STATE_QUEUED, kStopAtStepAsked, Job::STATE_QUEUED, Reason::kStopAtStep},
-      {Job::STATE_QUEUED, kGracefulStopAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
-      {Job::STATE_QUEUED, kStopNowAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
-      {Job::STATE_QUEUED, kAllocationRefused, Job::STATE_FAILED, Reason::kAllocationRefused},
+using enum Trigger;
 
-      {Job::STATE_PREFLIGHT, kPreflightPassed, Job::STATE_STARTING, Reason::kLaunched},
-      {Job::STATE_PREFLIGHT, kPreflightRefused, Job::STATE_FAILED, Reason::kPreflightRefused},
-      {Job::STATE_PREFLIGHT, kStartPostponed, Job::STATE_QUEUED, Reason::kPreflightRefused},
-      {Job::STATE_PREFLIGHT, kNodeGone, Job::STATE_QUEUED, Reason::kNodeGone},
-      {Job::STATE_PREFLIGHT, kMoved, Job::STATE_QUEUED, Reason::kMoved},
-      {Job::STATE_PREFLIGHT, kStopAtStepAsked, Job::STATE_PREFLIGHT, Reason::kStopAtStep},
-      {Job::STATE_PREFLIGHT, kGracefulStopAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
-      {Job::STATE_PREFLIGHT, kStopNowAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
+constexpr Transition kTable[] = {
+    {Job::STATE_QUEUED, kPlaced, Job::STATE_PREFLIGHT, Reason::kPlaced},
+    {Job::STATE_QUEUED, kStopAtStepAsked, Job::STATE_QUEUED, Reason::kStopAtStep},
+    {Job::STATE_QUEUED, kGracefulStopAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
+    {Job::STATE_QUEUED, kStopNowAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
+    {Job::STATE_QUEUED, kAllocationRefused, Job::STATE_FAILED, Reason::kAllocationRefused},
 
-      {Job::STATE_STARTING, kAllRunning, Job::STATE_RUNNING, Reason::kAllRanksUp},
-      {Job::STATE_STARTING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
-      {Job::STATE_STARTING, kMoveAsked, Job::STATE_RESTARTING, Reason::kMoving},
-      {Job::STATE_STARTING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
-      {Job::STATE_STARTING, kTimeLimitReached, Job::STATE_STOPPING, Reason::kTimeLimit},
-      {Job::STATE_STARTING, kStopAtStepAsked, Job::STATE_STARTING, Reason::kStopAtStep},
-      {Job::STATE_STARTING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
-      {Job::STATE_STARTING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
-      {Job::STATE_STARTING, kGangStopped, Job::STATE_STOPPED, Reason::kStopped},
-      {Job::STATE_STARTING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
+    {Job::STATE_PREFLIGHT, kPreflightPassed, Job::STATE_STARTING, Reason::kLaunched},
+    {Job::STATE_PREFLIGHT, kPreflightRefused, Job::STATE_FAILED, Reason::kPreflightRefused},
+    {Job::STATE_PREFLIGHT, kStartPostponed, Job::STATE_QUEUED, Reason::kPreflightRefused},
+    {Job::STATE_PREFLIGHT, kNodeGone, Job::STATE_QUEUED, Reason::kNodeGone},
+    {Job::STATE_PREFLIGHT, kMoved, Job::STATE_QUEUED, Reason::kMoved},
+    {Job::STATE_PREFLIGHT, kStopAtStepAsked, Job::STATE_PREFLIGHT, Reason::kStopAtStep},
+    {Job::STATE_PREFLIGHT, kGracefulStopAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
+    {Job::STATE_PREFLIGHT, kStopNowAsked, Job::STATE_STOPPED, Reason::kStoppedByUser},
 
-      {Job::STATE_RUNNING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
-      {Job::STATE_RUNNING, kMoveAsked, Job::STATE_RESTARTING, Reason::kMoving},
-      {Job::STATE_RUNNING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
-      {Job::STATE_RUNNING, kTimeLimitReached, Job::STATE_STOPPING, Reason::kTimeLimit},
-      {Job::STATE_RUNNING, kStopAtStepAsked, Job::STATE_RUNNING, Reason::kStopAtStep},
-      {Job::STATE_RUNNING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
-      {Job::STATE_RUNNING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
-      {Job::STATE_RUNNING, kGangStopped, Job::STATE_STOPPED, Reason::kStopped},
-      {Job::STATE_RUNNING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
+    {Job::STATE_STARTING, kAllRunning, Job::STATE_RUNNING, Reason::kAllRanksUp},
+    {Job::STATE_STARTING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
+    {Job::STATE_STARTING, kMoveAsked, Job::STATE_RESTARTING, Reason::kMoving},
+    {Job::STATE_STARTING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
+    {Job::STATE_STARTING, kTimeLimitReached, Job::STATE_STOPPING, Reason::kTimeLimit},
+    {Job::STATE_STARTING, kStopAtStepAsked, Job::STATE_STARTING, Reason::kStopAtStep},
+    {Job::STATE_STARTING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
+    {Job::STATE_STARTING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
+    {Job::STATE_STARTING, kGangStopped, Job::STATE_STOPPED, Reason::kStopped},
+    {Job::STATE_STARTING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
 
-      {Job::STATE_RESTARTING, kRestartDue, Job::STATE_STARTING, Reason::kRestarted},
-      {Job::STATE_RESTARTING, kNodeGone, Job::STATE_QUEUED, Reason::kNodeGone},
-      {Job::STATE_RESTARTING, kMoved, Job::STATE_QUEUED, Reason::kMoved},
-      // Only while it moves to other machines.
-      {Job::STATE_RESTARTING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
-      {Job::STATE_RESTARTING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
-      {Job::STATE_RESTARTING, kGangStopped, Job::STATE_STOPPED, Reason::kStopped},
-      {Job::STATE_RESTARTING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
-      {Job::STATE_RESTARTING, kGaveUp, Job::STATE_FAILED, Reason::kRestartBudgetExhausted},
-      {Job::STATE_RESTARTING, kFailedForGood, Job::STATE_FAILED, Reason::kFailedForGood},
-      {Job::STATE_RESTARTING, kStopAtStepAsked, Job::STATE_RESTARTING, Reason::kStopAtStep},
-      {Job::STATE_RESTARTING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
-      {Job::STATE_RESTARTING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
+    {Job::STATE_RUNNING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
+    {Job::STATE_RUNNING, kMoveAsked, Job::STATE_RESTARTING, Reason::kMoving},
+    {Job::STATE_RUNNING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
+    {Job::STATE_RUNNING, kTimeLimitReached, Job::STATE_STOPPING, Reason::kTimeLimit},
+    {Job::STATE_RUNNING, kStopAtStepAsked, Job::STATE_RUNNING, Reason::kStopAtStep},
+    {Job::STATE_RUNNING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
+    {Job::STATE_RUNNING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
+    {Job::STATE_RUNNING, kGangStopped, Job::STATE_STOPPED, Reason::kStopped},
+    {Job::STATE_RUNNING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
 
-      {Job::STATE_STOPPING, kRankLost, Job::STATE_STOPPING, Reason::kRankLost},
-      {Job::STATE_STOPPING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
-      {Job::STATE_STOPPING, kGangStopped, Job::STATE_STOPPED, Reason::kStoppedByUser},
-      {Job::STATE_STOPPING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
+    {Job::STATE_RESTARTING, kRestartDue, Job::STATE_STARTING, Reason::kRestarted},
+    {Job::STATE_RESTARTING, kNodeGone, Job::STATE_QUEUED, Reason::kNodeGone},
+    {Job::STATE_RESTARTING, kMoved, Job::STATE_QUEUED, Reason::kMoved},
+    // Only while it moves to other machines.
+    {Job::STATE_RESTARTING, kMoveNowAsked, Job::STATE_RESTARTING, Reason::kMoving},
+    {Job::STATE_RESTARTING, kRankLost, Job::STATE_RESTARTING, Reason::kRankLost},
+    {Job::STATE_RESTARTING, kGangStopped, Job::STATE_STOPPED, Reason::kStopped},
+    {Job::STATE_RESTARTING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
+    {Job::STATE_RESTARTING, kGaveUp, Job::STATE_FAILED, Reason::kRestartBudgetExhausted},
+    {Job::STATE_RESTARTING, kFailedForGood, Job::STATE_FAILED, Reason::kFailedForGood},
+    {Job::STATE_RESTARTING, kStopAtStepAsked, Job::STATE_RESTARTING, Reason::kStopAtStep},
+    {Job::STATE_RESTARTING, kGracefulStopAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
+    {Job::STATE_RESTARTING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
 
-      // Only if its steps were raised.
-      {Job::STATE_SUCCEEDED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
-      {Job::STATE_FAILED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
-      {Job::STATE_STOPPED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
-  };
-  return *table;
-}
+    {Job::STATE_STOPPING, kRankLost, Job::STATE_STOPPING, Reason::kRankLost},
+    {Job::STATE_STOPPING, kStopNowAsked, Job::STATE_STOPPING, Reason::kStoppedByUser},
+    {Job::STATE_STOPPING, kGangStopped, Job::STATE_STOPPED, Reason::kStoppedByUser},
+    {Job::STATE_STOPPING, kGangCompleted, Job::STATE_SUCCEEDED, Reason::kCompleted},
+
+    // Only if its steps were raised.
+    {Job::STATE_SUCCEEDED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
+    {Job::STATE_FAILED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
+    {Job::STATE_STOPPED, kResumed, Job::STATE_QUEUED, Reason::kResumed},
+};
 
 std::string StopName(v1::StopMode mode) {
   switch (mode) {
@@ -131,14 +129,14 @@ bool HasGang(State state) {
 }
 
 absl::StatusOr<Transition> FindTransition(State state, Trigger trigger) {
-  for (const Transition& row : Table()) {
+  for (const Transition& row : kTable) {
     if (row.from == state && row.trigger == trigger) return row;
   }
   return absl::FailedPreconditionError(absl::StrCat(
       "state: ", StateName(state), " (", TriggerName(trigger), " does not apply to it)"));
 }
 
-const std::vector<Transition>& LifecycleTable() { return Table(); }
+std::span<const Transition> LifecycleTable() { return kTable; }
 
 absl::StatusOr<bool> Escalates(const v1::StopRequest& in_force, const v1::StopRequest& asked) {
   if (asked.mode() < in_force.mode()) {

@@ -11,8 +11,8 @@
 // whose steps were raised. README.md shows the table.
 #pragma once
 
+#include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/reason.h"
@@ -75,7 +75,7 @@ struct Transition {
 absl::StatusOr<Transition> FindTransition(State state, Trigger trigger);
 
 // Every row, for documentation and tests.
-const std::vector<Transition>& LifecycleTable();
+std::span<const Transition> LifecycleTable();
 
 // Stops only escalate: at-step → graceful → now. A new at-step request replaces an earlier one.
 // Returns whether `asked` changes the stop in force; FailedPrecondition when it would weaken it.

@@ -12,8 +12,8 @@
 
 namespace nsa::server {
 
-// Whether the machine has told which GPUs it has. A starting agent asks the driver only after its
-// first heartbeat; until then nothing is placed on the machine.
+// Whether the machine has reported which GPUs it has. A starting agent asks the driver only after
+// its first heartbeat; until then nothing is placed on the machine.
 inline bool KnowsItsGpus(const v1::NodeInfo& info) { return info.gpus_age_seconds() >= 0; }
 
 MachineView MachineViewOf(const v1::NodeInfo& info);

@@ -63,12 +63,23 @@ bool StopIsOverdue(const JobFacts& facts) {
   return asked >= 10 * grace || (asked >= grace && std::ranges::any_of(facts.ranks, stuck));
 }
 
+// Whether the present generation has trained, and the step of its next checkpoint was not reached.
+bool BeforeCheckpoint(const JobFacts& facts) {
+  const int64_t every = facts.job.job().spec().train().save_every();
+  const auto first = std::ranges::find(facts.ranks, 0, &RankView::rank);
+  if (every <= 0 || first == facts.ranks.end() || !first->started) return false;
+  const int64_t step = facts.job.job().progress().step();
+  return step > first->first_step && step < (first->first_step / every + 1) * every;
+}
+
 RestartHistory HistoryOf(const JobFacts& facts) {
   RestartHistory history;
   for (const int64_t nanos : facts.job.counted_restart_unix_nanos()) {
     history.counted.push_back(absl::FromUnixNanos(nanos));
   }
   history.without_progress = facts.job.generations_without_progress();
+  history.cut_short = facts.job.generations_cut_short();
+  history.before_checkpoint = BeforeCheckpoint(facts);
   history.made_progress = ProgressMark(facts.job.job()) > facts.job.progress_mark();
   history.refusals = facts.refusals.count;
   if (facts.refusals.count > 0) history.refused_for = facts.now - facts.refusals.since;
@@ -248,8 +259,8 @@ Action NextInMove(const JobFacts& facts) {
   return NextForHang(facts);
 }
 
-// Whoever stops all workers of an allocation, Slurm at a preemption or somebody with scancel, takes
-// the machines next. The cluster manager then says which it was, for which there is some time.
+// If all workers of an allocation are stopped, by Slurm at a preemption or by a user with scancel,
+// the machines go next. The cluster manager then says which it was; there is some time for that.
 Action NextWhereMachinesAreTaken(const JobFacts& facts) {
   const bool ends_soon = EndsSoon(facts.job.job(), facts.wall_time);
   if (!ends_soon && facts.now - facts.told < kClusterPatience) return action::Wait{};

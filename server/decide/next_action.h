@@ -30,7 +30,7 @@ struct JobFacts {
   absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took
   Refusals refusals;               // starts refused in a row
   Leave leave;                     // whether it may stay on its machines
-  std::string gives_way_to;        // the job that it gives way to, for people; else empty
+  std::string gives_way_to;        // the job that it gives way to, human-readable; else empty
 };
 
 namespace action {
@@ -85,7 +85,7 @@ Action Next(const JobFacts& facts);
 // The result of a preflight before a launch.
 struct LaunchCheck {
   bool accepted = false;
-  std::string nodes;     // names, for people
+  std::string nodes;     // names, human-readable
   std::string problem;   // the first finding that refuses
   bool passing = false;  // every refusal may go away by itself: a full disk, memory taken by others
 };

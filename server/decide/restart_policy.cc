@@ -39,7 +39,23 @@ RestartDecision DecideRefused(const v1::RestartSpec& policy, const RestartHistor
   return {.restart = true,
           .delay = Delay(first_seconds, failures, jitter),
           .without_progress = history.without_progress,
+          .cut_short = history.cut_short,
           .text = failure.text};
+}
+
+// Ended by what the job cannot help.
+bool IsFromOutside(const Failure& failure) {
+  return failure.infrastructure || ReasonFromWord(failure.reason) == Reason::kRankKilled;
+}
+
+// "3 starts in a row without a newer checkpoint".
+std::string WithoutProgressText(int32_t without_progress, int32_t cut_short) {
+  std::string text = absl::StrCat(Count(without_progress + cut_short, "start"),
+                                  " in a row without a newer checkpoint");
+  if (cut_short > 0) {
+    absl::StrAppend(&text, ", of which ", cut_short, " were ended from outside before one was due");
+  }
+  return text;
 }
 
 }  // namespace
@@ -49,13 +65,17 @@ RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistor
   if (failure.final) return GiveUp(failure.reason, failure.text);
   if (failure.refused) return DecideRefused(policy, history, failure, jitter);
 
-  const int32_t without_progress = history.made_progress ? 0 : history.without_progress + 1;
-  if (without_progress >= policy.max_no_progress() && policy.max_no_progress() > 0) {
-    return GiveUp(
-        Word(Reason::kNoProgress),
-        absl::StrFormat("%s in a row without a newer checkpoint "
-                        "(restart.max_no_progress: %d); last cause: %s",
-                        Count(without_progress, "start"), policy.max_no_progress(), failure.text));
+  int32_t without_progress = history.made_progress ? 0 : history.without_progress;
+  int32_t cut_short = history.made_progress ? 0 : history.cut_short;
+  if (!history.made_progress) {
+    ++(history.before_checkpoint && IsFromOutside(failure) ? cut_short : without_progress);
+  }
+  const int32_t counted = without_progress + cut_short / kCutShortForOne;
+  if (counted >= policy.max_no_progress() && policy.max_no_progress() > 0) {
+    return GiveUp(Word(Reason::kNoProgress),
+                  absl::StrFormat("%s (restart.max_no_progress: %d); last cause: %s",
+                                  WithoutProgressText(without_progress, cut_short),
+                                  policy.max_no_progress(), failure.text));
   }
 
   const auto recent = std::ranges::count_if(
@@ -67,9 +87,10 @@ RestartDecision DecideRestart(const v1::RestartSpec& policy, const RestartHistor
   }
 
   return {.restart = true,
-          .delay = Delay(policy.backoff_seconds(), std::max(without_progress, 1), jitter),
+          .delay = Delay(policy.backoff_seconds(), std::max(counted, 1), jitter),
           .counts = !failure.infrastructure,
           .without_progress = without_progress,
+          .cut_short = cut_short,
           .text = failure.text};
 }
 

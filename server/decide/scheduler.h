@@ -57,9 +57,9 @@ struct QueuedJob {
   std::vector<int32_t> fewer;  // other numbers of ranks with which it may start, the largest first
   bool cuda = false;
   bool has_unix_user = false;
-  std::string name;          // for people
-  std::string owner;         // who sees the name
-  Demand demand;             // of a job of several machines
+  std::string name;          // human-readable
+  std::string owner;         // sees the name
+  Demand demand;             // of a multi-machine job
   std::string share;         // its value of SchedulingPolicy::fair_share_label
   bool may_preempt = false;  // running jobs may have to give way to it
 };
@@ -71,7 +71,7 @@ struct NodeSlots {
   std::vector<std::string> gpus_free;  // UUIDs; taken from the front
   std::vector<std::string> gpus_held;  // UUIDs of those that jobs hold, without faulty ones
   int32_t gpus_total = 0;
-  bool has_rank_address = false;  // else no job of several machines is placed here
+  bool has_rank_address = false;  // else no multi-machine job is placed here
   bool unix_users = false;        // no job without a Unix user is placed here
   std::string cordon;  // why nothing is placed here, as CordonText(); empty: not cordoned
   Makeup makeup;
@@ -101,8 +101,8 @@ using Shares = std::map<std::pair<bool, std::string>, int64_t>;
 struct QueueRules {
   std::optional<Shares> shares;     // with fair shares: the ranks that are placed at present
   std::vector<RunningJob> running;  // jobs that may have to give way, or that have done so
-  // Machines may still be missing, because this coordinator has just started. Then nobody is told
-  // to give way, no job starts with fewer ranks, and a job to which others gave way holds back
+  // Machines may still be missing, because this coordinator has just started. Then no job is
+  // asked to give way, none starts with fewer ranks, and a job to which others gave way holds back
   // later ones even if it does not fit on the machines that are there.
   bool machines_missing = false;
 };
@@ -145,8 +145,8 @@ int32_t Free(const NodeSlots& node, bool cuda);
 // Whether ranks of the job could be placed here if enough slots were free.
 bool Usable(const QueuedJob& job, const NodeSlots& node);
 
-// Machines of which any may run ranks of the job together, as places in `nodes`, the largest groups
-// first. For a job of one machine all of them.
+// Groups of machines that can run ranks of the job together, as places in `nodes`, the largest
+// first. For a single-machine job all of them.
 std::vector<Group> GroupsFor(const QueuedJob& job, const std::vector<NodeSlots>& nodes);
 
 // Places one job with all its ranks on the machines and takes their slots; nothing when too few

@@ -120,6 +120,7 @@ absl::Status Requeue(const Cause& cause, absl::Time now, v1::StoredJob* stored,
   job.clear_end_unix_nanos();
   stored->clear_counted_restart_unix_nanos();
   stored->set_generations_without_progress(0);
+  stored->set_generations_cut_short(0);
   return absl::OkStatus();
 }
 
@@ -135,6 +136,7 @@ absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decisio
   stored->set_restart_decided(true);
   stored->set_restart_delay_seconds(absl::ToDoubleSeconds(decision.delay));
   stored->set_generations_without_progress(decision.without_progress);
+  stored->set_generations_cut_short(decision.cut_short);
   CountRestart(decision.counts, now, stored);
   job.set_reason(failure.reason);
   job.set_message(failure.text);

@@ -15,7 +15,7 @@ namespace nsa::server {
 
 struct Cause {
   std::string reason;  // more exact than the table's; empty: the table's
-  std::string text;    // for people
+  std::string text;    // human-readable
   int32_t rank = -1;   // the rank it came from; -1: none
   v1::Severity severity = v1::SEVERITY_INFO;
   absl::Time next_start = absl::InfinitePast();  // of the next try; InfinitePast: none

@@ -93,7 +93,7 @@ bool Delivery::StoreFailed(const absl::Status& status) {
   return parts_.bell.Sleep(parts_.pauses.store);
 }
 
-// The first events that shall be told now. Moves past those that concern nobody, whose job was
+// The first events to deliver now. Moves past those that concern nobody, whose job was
 // deleted, or that are given up.
 std::vector<Telling> Delivery::Pick(const std::vector<v1::JobEvent>& events) {
   std::vector<Telling> tellings;
@@ -124,7 +124,7 @@ bool Delivery::Overdue(const v1::JobEvent& event) const {
                    parts_.clock.Monotonic() - failing_since_);
 }
 
-// There is nothing to tell up to done_.
+// There is nothing to deliver up to done_.
 bool Delivery::Skipped(int64_t rings, bool more) {
   waiting_since_ = 0;
   gathered_ = false;
@@ -137,7 +137,7 @@ bool Delivery::Skipped(int64_t rings, bool more) {
 
 void Delivery::Keep(const absl::Status& written) const {
   if (written.ok()) return;
-  spdlog::error("notice {}: its place cannot be written, so events may be told again: {}",
+  spdlog::error("notice {}: its progress cannot be written, so events may be sent again: {}",
                 notice_.name, written.ToString());
 }
 

@@ -81,7 +81,7 @@ class Delivery {
   // Returns when the bell was stopped. What was delivered until then is on disk.
   void Run();
 
-  // When the oldest event that waits to be told happened; 0: none waits. Any thread.
+  // When the oldest event that waits for delivery happened; 0: none waits. Any thread.
   int64_t waiting_since() const { return waiting_since_; }
 
  private:

@@ -27,33 +27,21 @@ constexpr size_t kUrlBytes = 4'000;
 constexpr size_t kPageUrlBytes = 1'000;
 constexpr size_t kShown = 80;
 
-std::string Shown(std::string_view text) { return CleanLine(text.substr(0, kShown)); }
+std::string Shown(std::string_view text) { return CleanLine(CutText(text, kShown)); }
 
-// The first line of url_file. What ReadSecretFile() says is about tokens.
+// The first line of url_file.
 absl::StatusOr<std::string> ReadUrlFile(const fs::path& path) {
   absl::StatusOr<std::string> url = ReadSecretFile("url_file", path);
-  if (url.ok()) return url;
-  const std::string name = Shown(path.string());
-  switch (url.status().code()) {
-    case absl::StatusCode::kNotFound:
-      return absl::NotFoundError(
-          absl::StrCat("url_file: ", name,
-                       " cannot be read; write the webhook's address into it and run chmod 600"));
-    case absl::StatusCode::kPermissionDenied:
-      return absl::PermissionDeniedError(
-          absl::StrCat("url_file: ", name,
-                       " can be read by others; run chmod 600, and make a new webhook if others "
-                       "may have seen it"));
-    default:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "url_file: ", name,
-          " has no address in its first line (16 bytes to 4 KiB); write https://HOST/PATH"));
-  }
+  // What it says of a file that is too long or too short is about tokens.
+  if (!absl::IsInvalidArgument(url.status())) return url;
+  return absl::InvalidArgumentError(absl::StrCat(
+      "url_file: ", Shown(path.string()),
+      " has no address in its first line (16 bytes to 4 KiB); write https://HOST/PATH"));
 }
 
 absl::Status CheckUrl(const std::string& field, const std::string& text, const UrlPolicy& policy,
                       Notice* notice) {
-  // What ParseUrl() says shows the URL, of which the path is a secret.
+  // ParseUrl()'s error shows the URL, and its path is a secret.
   const absl::StatusOr<Url> url = ParseUrl(text);
   if (!url.ok() || text.size() > kUrlBytes) {
     return absl::InvalidArgumentError(absl::StrFormat(
@@ -109,8 +97,8 @@ absl::Status ResolveMail(const v1::NoticeConfig& config, Notice* notice) {
   }
   if (config.email_size() > kMostAddresses) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("email: %d addresses (%d); use a list of your mail server",
-                        config.email_size(), kMostAddresses));
+        absl::StrFormat("email: %d addresses (at most %d); use a mailing list", config.email_size(),
+                        kMostAddresses));
   }
   for (const std::string& address : config.email()) {
     if (!IsAddress(address)) {
@@ -181,7 +169,7 @@ absl::StatusOr<NoticeOptions> ResolveNotices(const v1::CoordinatorConfig& config
   NSA_ASSIGN_OR_RETURN(options.page_url, ResolvePageUrl(config.page_url()));
   if (config.notices_size() > kMostNotices) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "notices: %d (%d); let one of them tell several", config.notices_size(), kMostNotices));
+        "notices: %d (at most %d); merge some of them", config.notices_size(), kMostNotices));
   }
   std::set<std::string> names;
   bool mails = false;

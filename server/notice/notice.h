@@ -1,4 +1,4 @@
-// Somebody to tell about events of jobs: an entry of `notices` in coordinator.yaml, checked and
+// A receiver of events of jobs: an entry of `notices` in coordinator.yaml, checked and
 // with its files read.
 #pragma once
 

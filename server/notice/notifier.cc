@@ -15,7 +15,7 @@ std::string HostName() {
   return name.data();
 }
 
-// A notice with what tells it.
+// A notice with what delivers it.
 struct Notifier::Line {
   Line(const Notice& a_notice, const Parts& parts, NoticeBell& bell)
       : notice(a_notice),

@@ -4,7 +4,7 @@
 // delivered is on disk (progress.h) before the next is sent, so kill -9 repeats at most one
 // message. Nothing is in memory but the events that are being sent: they are read from the store,
 // where they wait. Each notice has a thread of its own, so a slow receiver holds up no other; it
-// has at most one request at a time. Events of a job that was deleted are not told.
+// has at most one request at a time. Deleted jobs send no notices.
 #pragma once
 
 #include <functional>
@@ -52,7 +52,7 @@ class Notifier {
 
   struct Waiting {
     std::string notice;
-    int64_t since_unix_nanos = 0;  // of the oldest event that waits to be told; 0: none
+    int64_t since_unix_nanos = 0;  // of the oldest event that waits for delivery; 0: none
   };
   std::vector<Waiting> WhatWaits() const;
 

@@ -20,7 +20,7 @@ constexpr absl::Duration kFirstPause = absl::Seconds(1);
 constexpr absl::Duration kLongestPause = absl::Minutes(5);
 constexpr absl::Duration kGiveUpAge = absl::Hours(24);
 constexpr absl::Duration kGiveUpFailing = absl::Hours(1);
-constexpr size_t kAnswerBytes = 80;
+constexpr size_t kShownAnswerBytes = 80;
 constexpr size_t kSaidBytes = 300;
 constexpr size_t kShortestSecret = 4;
 
@@ -32,7 +32,7 @@ std::string_view TargetOf(std::string_view url) {
   return url.substr(std::min(url.find_first_of("/?", host), url.size()));
 }
 
-// The words of which it consists.
+// Its words.
 std::vector<std::string> SecretsOf(std::string_view url) {
   std::vector<std::string> secrets;
   for (const absl::string_view word :
@@ -53,7 +53,7 @@ std::string PlainAnswer(const std::string& body, std::string_view url) {
   const bool repeats = std::ranges::any_of(SecretsOf(url), [&](const std::string& secret) {
     return lower.find(secret) != std::string::npos;
   });
-  return plain && !repeats && answer.size() <= kAnswerBytes ? answer : "";
+  return plain && !repeats && answer.size() <= kShownAnswerBytes ? answer : "";
 }
 
 // An error of libcurl names the host at most; should one ever repeat the URL, it is cut.
@@ -61,7 +61,7 @@ std::string Fault(const nsa::HttpReply& reply, std::string_view url) {
   std::string fault = absl::StrReplaceAll(reply.fault, {{View(url), "the address"}});
   const std::string_view target = TargetOf(url);
   if (target.size() > 1) fault = absl::StrReplaceAll(fault, {{View(target), "/…"}});
-  return CleanLine(std::string_view(fault).substr(0, kSaidBytes));
+  return CleanLine(CutText(fault, kSaidBytes));
 }
 
 std::string Said(const nsa::HttpReply& reply, std::string_view url) {
@@ -98,7 +98,7 @@ Outcome JudgeExit(int code, std::string_view said) {
   const bool refused = code == EX_DATAERR || code == EX_NOUSER || code == EX_NOHOST;
   return {.kind = refused ? Outcome::kRefused : Outcome::kAgain,
           .said = absl::StrCat("exit code ", code, line.empty() ? "" : ": ",
-                               CleanLine(std::string_view(line).substr(0, kSaidBytes)))};
+                               CleanLine(CutText(line, kSaidBytes)))};
 }
 
 absl::Duration PauseAfter(int failures, double random, const Outcome& outcome) {

@@ -1,4 +1,4 @@
-// How an attempt to tell something ended, and what follows. Pure.
+// How an attempt to deliver something ended, and what follows. Pure.
 #pragma once
 
 #include <optional>

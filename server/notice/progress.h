@@ -18,7 +18,7 @@ namespace nsa::server {
 class NoticeProgress {
  public:
   // Reads the file and writes it again if it has changed: a notice that is not in it begins after
-  // `last_event`, so it tells nothing of the past; one that is not among `names` is forgotten. A
+  // `last_event`, so it sends nothing of the past; one that is not among `names` is forgotten. A
   // place beyond `last_event`, of a store that was put back, is set to it. Without names and
   // without a file, nothing is written. DataLoss when the file is damaged, with the remedy.
   static absl::StatusOr<std::unique_ptr<NoticeProgress>> Open(

@@ -42,7 +42,7 @@ absl::StatusOr<NoticeRule> MakeNoticeRule(const std::vector<std::string>& reason
     } else {
       const std::string nearest = Nearest(reason, words);
       return absl::InvalidArgumentError(absl::StrCat(
-          "events: '", CleanLine(reason.substr(0, 64)), "' is no reason of an event; ",
+          "events: '", CleanLine(CutText(reason, 64)), "' is not a reason of an event; ",
           nearest.empty() ? "write one that `nsactl events` prints, for example COMPLETED, or '*'"
                           : absl::StrCat("did you mean ", nearest, "?")));
     }

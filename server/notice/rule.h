@@ -1,4 +1,4 @@
-// Which events of which jobs a notice tells. Pure.
+// Selects the events and jobs that a notice reports. Pure.
 #pragma once
 
 #include <map>
@@ -19,10 +19,10 @@ struct NoticeRule {
   std::map<std::string, std::string> labels;  // a job must have all of them
 };
 
-// InvalidArgument `events: 'COMPLETD' is no reason of an event; did you mean COMPLETED?`.
+// InvalidArgument `events: 'COMPLETD' is not a reason of an event; did you mean COMPLETED?`.
 absl::StatusOr<NoticeRule> MakeNoticeRule(const std::vector<std::string>& reasons);
 
-// Whether the rule tells this event of this job.
+// Whether the rule selects this event of this job.
 bool Concerns(const NoticeRule& rule, const v1::JobEvent& event, const v1::Job& job);
 
 }  // namespace nsa::server

@@ -21,7 +21,7 @@ absl::Status NoSuchNotice(const NoticeOptions& options, const std::string& name)
   for (const Notice& notice : options.notices) names.push_back(notice.name);
   const std::string nearest = Nearest(name, names);
   return absl::InvalidArgumentError(
-      absl::StrCat("--test-notice: no notice is called '", CleanLine(name.substr(0, 64)), "'; ",
+      absl::StrCat("--test-notice: no notice is called '", CleanLine(CutText(name, 64)), "'; ",
                    !nearest.empty() ? absl::StrCat("did you mean '", nearest, "'?")
                    : names.empty()  ? "the configuration (--config) has none"
                                     : absl::StrCat("there are ", absl::StrJoin(names, ", "))));

@@ -10,7 +10,7 @@
 namespace nsa::server {
 
 // Sends one made-up event once, whatever the notice's events and labels are. Returns what the
-// receiver said, for people; Unavailable or FailedPrecondition with the same when it was not
+// receiver said, human-readable; Unavailable or FailedPrecondition with the same when it was not
 // delivered. InvalidArgument for a name that no notice has. Needs no running coordinator and
 // changes no file. Takes at most a minute.
 absl::StatusOr<std::string> TryNotice(const NoticeOptions& options, const std::string& name,

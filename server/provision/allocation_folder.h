@@ -55,7 +55,7 @@ class AllocationFolder {
   absl::Duration TokenAge(int machine) const;
   void RemoveToken(int machine) const;
 
-  // The last lines, for people, that the script or an agent printed; empty if there are none.
+  // The last lines, human-readable, that the script or an agent printed; empty if there are none.
   std::string LastWords() const;
 
   // With everything in it.

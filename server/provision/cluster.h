@@ -18,8 +18,8 @@ class Cluster {
   virtual ~Cluster() = default;
 
   // Asks for the machines of the job's allocation, under the name ClusterName(). Returns the
-  // cluster manager's number of the request. InvalidArgument when it refuses this job, with what it
-  // said. Any other error: nobody knows whether it was asked; its listing tells.
+  // cluster manager's number of the request. InvalidArgument when it refuses this job, with its
+  // answer. Any other error: nobody knows whether it was asked; its listing shows it.
   virtual absl::StatusOr<std::string> Submit(const v1::StoredJob& job) = 0;
 
   // The user's jobs whose names are those of allocations, also those that ended lately.

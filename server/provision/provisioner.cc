@@ -54,7 +54,7 @@ std::string GrantedText(const v1::StoredJob& job) {
       allocation.end_unix_nanos() == 0
           ? ""
           : absl::StrCat(" until ",
-                         absl::FormatTime(absl::RFC3339_sec,
+                         absl::FormatTime("%Y-%m-%dT%H:%M:%SZ",
                                           absl::FromUnixNanos(allocation.end_unix_nanos()),
                                           absl::UTCTimeZone()));
   return absl::StrCat(NameOf(allocation), ": ", Count(MachinesOf(job.job().spec()), "machine"),
@@ -268,7 +268,7 @@ absl::Status Provisioner::GiveTokens(const v1::StoredJob& job) {
   return absl::OkStatus();
 }
 
-// Whoever cancels the machines wants the job to end.
+// A user who cancels the machines wants the job to end.
 absl::Status Provisioner::StopJob(const JobPtr& job, const ClusterJob& ended) {
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {

@@ -37,13 +37,13 @@ absl::StatusOr<std::string> FindProgram(const std::string& bin_dir, const std::s
 absl::Status CheckNumbers(const v1::SlurmConfig& config) {
   if (config.has_gpus_per_node() &&
       (config.gpus_per_node() < 1 || config.gpus_per_node() > kMostGpus)) {
-    return absl::InvalidArgumentError(absl::StrFormat("gpus_per_node: %d (1 to %d); set another",
-                                                      config.gpus_per_node(), kMostGpus));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "gpus_per_node: %d (from 1 to %d); set another", config.gpus_per_node(), kMostGpus));
   }
   if (config.has_cpus_per_rank() &&
       (config.cpus_per_rank() < 1 || config.cpus_per_rank() > kMostCores)) {
-    return absl::InvalidArgumentError(absl::StrFormat("cpus_per_rank: %d (1 to %d); set another",
-                                                      config.cpus_per_rank(), kMostCores));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "cpus_per_rank: %d (from 1 to %d); set another", config.cpus_per_rank(), kMostCores));
   }
   // Written so that NaN is refused too.
   if (config.has_hours() && !(config.hours() > 0 && config.hours() <= kMostHours)) {

@@ -35,12 +35,6 @@ bool IsOfAgents(std::string_view method) {
 
 }  // namespace
 
-absl::StatusOr<Auth> Auth::FromFile(const std::filesystem::path& token_file,
-                                    const AccessStore* access) {
-  NSA_ASSIGN_OR_RETURN(const std::string token, ReadSecretFile("token_file", token_file));
-  return Auth(Sha256(token), access);
-}
-
 absl::StatusOr<Caller> Auth::Check(const grpc::CallbackServerContext& context,
                                    std::string_view method) const {
   Sender sender{.peer = context.peer()};

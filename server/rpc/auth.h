@@ -1,11 +1,11 @@
-// Who calls, and whether the caller may. On the unix socket (only its owner can open it) a caller
+// Identifies callers and authorizes calls. On the unix socket (only its owner can open it) a caller
 // without a token is an operator, and may speak for nodes that have no secret. On TCP, on loopback
 // too, every caller sends a token: that of the file token_file, or one that the access store knows.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,9 +20,10 @@ class Auth {
   // Knows the tokens of `access` only; null: none. Borrowed.
   static Auth WithoutFile(const AccessStore* access) { return Auth("", access); }
 
-  // Also knows the token in this file, as an operator's. See ReadSecretFile() for the errors.
-  static absl::StatusOr<Auth> FromFile(const std::filesystem::path& token_file,
-                                       const AccessStore* access);
+  // Also knows the token with this SHA-256, as an operator's.
+  static Auth WithToken(std::string sha256, const AccessStore* access) {
+    return Auth(std::move(sha256), access);
+  }
 
   // The caller, if its token is known and its role may call this method; else Unauthenticated or
   // PermissionDenied.

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/rpc/rpc.h"
 #include "grpcpp/grpcpp.h"
 #include "server/act/executor.h"
 #include "server/rpc/auth.h"
@@ -31,6 +32,9 @@ struct CallRules {
   std::function<void(const v1::AuditEntry& entry)> audit = nullptr;
   // Called when a stream begins (+1) and ends (−1).
   std::function<void(const std::string& method, int change)> observe_stream;
+  // What a caller should know about the coordinator, whatever was asked; empty: nothing. It goes
+  // with every answer to a unary call, as the trailing metadata kWarningKey.
+  std::function<std::string()> warning = nullptr;
 };
 
 // One unary call, from its arrival to its end.
@@ -97,7 +101,7 @@ class UnaryCall {
     if (!taken) {
       known.Finish(absl::ResourceExhaustedError(
           absl::StrCat(method_, ": ", executor.limit(), " calls already wait for ", executor.name(),
-                       " (", executor.limit(), "); try again later")));
+                       " (at most ", executor.limit(), "); try again later")));
     }
     return reactor_;
   }
@@ -121,6 +125,10 @@ class UnaryCall {
       entry.set_subject(*subject_);
       entry.set_result(absl::StatusCodeToString(status.code()));
       rules_->audit(entry);
+    }
+    if (rules_->warning) {
+      const std::string warning = rules_->warning();
+      if (!warning.empty()) context_->AddTrailingMetadata(kWarningKey, warning);
     }
     reactor_->Finish(wire);
   }

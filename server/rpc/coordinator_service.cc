@@ -428,7 +428,11 @@ CoordinatorService::Unary* CoordinatorService::RevokeToken(Context* context,
                                                            v1::RevokeTokenResponse* response) {
   return UnaryCall(context, parts_.rules, "RevokeToken", request->token())
       .Run<v1::RevokeTokenResponse>(response, [=, this](const Caller&) {
-        return server::RevokeToken(parts_.access, *request);
+        auto revoked = server::RevokeToken(parts_.access, *request);
+        if (revoked.ok() && revoked->token().joined()) {
+          parts_.fleet.NoteRevoked(revoked->token().node());
+        }
+        return revoked;
       });
 }
 

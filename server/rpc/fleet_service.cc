@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
@@ -24,7 +25,8 @@ constexpr size_t kHashBytes = 32;
 
 }  // namespace
 
-FleetService::FleetService(Parts parts) : parts_(std::move(parts)) {
+FleetService::FleetService(Parts parts)
+    : parts_(std::move(parts)), unknown_(parts_.store, parts_.clock) {
   const auto limit = [this](const char* name, auto method) {
     MarkMethodCallback(MethodIndex(absl::StrCat("nsa.v1.FleetService.", name)),
                        Limited(this, method).release());
@@ -37,8 +39,8 @@ FleetService::FleetService(Parts parts) : parts_(std::move(parts)) {
 absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::string& node) const {
   if (caller.role == v1::ROLE_AGENT) {
     if (caller.node == node) return absl::OkStatus();
-    return absl::PermissionDeniedError(absl::StrCat(
-        "node: ", node.substr(0, 80), " (the caller is ", caller.name, "); only it may say that"));
+    return absl::PermissionDeniedError(absl::StrCat("node: ", CutText(node, 80), " (the caller is ",
+                                                    caller.name, "); only it may say that"));
   }
   if (!parts_.access.HasJoined(node)) return absl::OkStatus();
   return absl::UnauthenticatedError(absl::StrCat(
@@ -46,6 +48,13 @@ absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::strin
       " has a secret, which the caller does not have; restart its agent, or revoke the secret with "
       "'nsactl token revoke ",
       node, "'"));
+}
+
+absl::Status FleetService::CheckStore(const std::string& store_id) const {
+  if (store_id.empty() || store_id == parts_.store.id()) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("store: the worker was started under ", store_id,
+                                         " (this coordinator has ", parts_.store.id(),
+                                         "); keep what it has written"));
 }
 
 absl::Status FleetService::CheckAllocation(const v1::NodeInfo& node) const {
@@ -60,7 +69,7 @@ absl::Status FleetService::CheckAllocation(const v1::NodeInfo& node) const {
                                                     " is none of its machines); remove it"));
   }
   return absl::NotFoundError(
-      absl::StrCat("node.allocation: ", node.allocation(), " is over; this agent should end"));
+      absl::StrCat("node.allocation: ", node.allocation(), " has ended; end this agent"));
 }
 
 absl::Status FleetService::CheckRan(const Caller& caller, const v1::StoredJob& job,
@@ -68,9 +77,8 @@ absl::Status FleetService::CheckRan(const Caller& caller, const v1::StoredJob& j
   const std::string home = HomeOf(job, generation, rank);
   if (!home.empty()) return CheckSpeaksFor(caller, home);
   return absl::PermissionDeniedError(
-      absl::StrFormat("rank: %d of generation %d of job %s ran on no node that is known; drop what "
-                      "it left",
-                      rank, generation, job.job().id()));
+      absl::StrFormat("rank %d of job %s (generation %d): unknown node; discard its records", rank,
+                      job.job().id(), generation));
 }
 
 FleetService::Unary* FleetService::Join(Context* context, const v1::JoinRequest* request,
@@ -85,7 +93,7 @@ absl::StatusOr<v1::JoinResponse> FleetService::Admit(const v1::JoinRequest& requ
   NSA_RETURN_IF_ERROR(CheckNodeName(request.node()));
   if (request.secret_sha256().size() != kHashBytes) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("secret_sha256: %d bytes (%d); send a SHA-256",
+        absl::StrFormat("secret_sha256: %d bytes (must be %d); send a SHA-256",
                         request.secret_sha256().size(), kHashBytes));
   }
   const bool sent = !request.join_token().empty();
@@ -119,13 +127,24 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
                                                            const Caller& caller) {
   NSA_RETURN_IF_ERROR(CheckHeartbeat(sent));
   NSA_RETURN_IF_ERROR(CheckSpeaksFor(caller, sent.node().name()));
-  NSA_RETURN_IF_ERROR(CheckAllocation(sent.node()));
+  // An allocation of another store is not known here, and its machine is to keep its ranks.
+  const bool other_store = unknown_.AreOfAnotherStore(sent);
+  if (!other_store) NSA_RETURN_IF_ERROR(CheckAllocation(sent.node()));
   v1::HeartbeatRequest request = sent;
   CutTexts(&request);
-  NSA_RETURN_IF_ERROR(parts_.fleet.Observe(request));
   const std::string& node = request.node().name();
+  const absl::Status observed = parts_.fleet.Observe(request, other_store);
+  if (absl::IsFailedPrecondition(observed) &&
+      parts_.fleet.NoteRefusal(node, request.incarnation())) {
+    spdlog::warn("node {}: heartbeats from {} are refused: {}", node, caller.from,
+                 std::string(observed.message()));
+  }
+  NSA_RETURN_IF_ERROR(observed);
   v1::HeartbeatResponse response;
   response.set_epoch(parts_.epoch);
+  response.set_store_id(parts_.store.id());
+  unknown_.Answer(request, other_store ? parts_.nodes.All() : Cordons(), &response);
+  if (other_store) return response;
   const WorkerOf worker_of = std::bind_front(&Fleet::Worker, &parts_.fleet);
   for (v1::WorkerAssignment& assignment :
        DesiredOn(node, parts_.store.Active(), worker_of, parts_.clock.Wall())) {
@@ -154,6 +173,7 @@ FleetService::Unary* FleetService::ReportRecords(Context* context,
 
 absl::StatusOr<v1::ReportRecordsResponse> FleetService::Take(
     const v1::ReportRecordsRequest& request, const Caller& caller) {
+  NSA_RETURN_IF_ERROR(CheckStore(request.store_id()));
   NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request.job_id()));
   NSA_RETURN_IF_ERROR(CheckPlace(request, job->job()));
   NSA_RETURN_IF_ERROR(CheckRan(caller, *job, request.generation(), request.rank()));
@@ -177,8 +197,26 @@ FleetService::Unary* FleetService::ReportLog(Context* context, const v1::ReportL
           response, [=, this](const Caller& caller) { return TakeLog(*request, caller); });
 }
 
+void FleetService::NoteLog(const v1::ReportLogRequest& request, Reason reason,
+                           const std::string& text) {
+  const auto note = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
+    v1::JobEvent& event = events->emplace_back();
+    event.set_reason(Word(reason));
+    event.set_text(text);
+    event.set_severity(reason == Reason::kTelemetryRestored ? v1::SEVERITY_INFO
+                                                            : v1::SEVERITY_WARNING);
+    event.set_rank(request.rank());
+    return absl::OkStatus();
+  };
+  const auto noted = parts_.store.Update(request.job_id(), note);
+  if (!noted.ok()) {
+    spdlog::warn("job {}: {}", request.job_id(), std::string(noted.status().message()));
+  }
+}
+
 absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogRequest& request,
                                                             const Caller& caller) {
+  NSA_RETURN_IF_ERROR(CheckStore(request.store_id()));
   NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request.job_id()));
   const std::string& id = job->job().id();
   const int32_t ranks = job->job().spec().resources().gpus();
@@ -190,30 +228,34 @@ absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogR
         request.rank(), request.generation(), id, Count(ranks, "rank"), job->job().generation()));
   }
   NSA_RETURN_IF_ERROR(CheckRan(caller, *job, request.generation(), request.rank()));
-  NSA_ASSIGN_OR_RETURN(const LogStore::Appended appended,
-                       parts_.logs.Append(id, request.generation(), request.rank(),
-                                          request.offset(), request.data()));
+  const absl::StatusOr<LogStore::Appended> appended = parts_.logs.Append(
+      id, request.generation(), request.rank(), request.offset(), request.data());
+  const bool news = parts_.logs.SetWritten(id, request.rank(), appended.ok());
+  if (!appended.ok()) {
+    if (news) {
+      NoteLog(request, Reason::kTelemetryFailed,
+              absl::StrCat("the log of rank ", request.rank(),
+                           " cannot be stored: ", std::string(appended.status().message()),
+                           "; what is missing is lost a minute after the rank has ended"));
+    }
+    return appended.status();
+  }
   // The job was deleted meanwhile, and Append() has created its log folder again.
   if (const auto still = parts_.store.Find(id); !still.ok()) {
     parts_.logs.Remove(id).IgnoreError();
     return still.status();
   }
-  if (appended.quota_reached) {
-    const auto note = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
-      v1::JobEvent& event = events->emplace_back();
-      event.set_reason(Word(Reason::kLogQuota));
-      event.set_text(
-          absl::StrFormat("the oldest log lines of rank %d are dropped", request.rank()));
-      event.set_severity(v1::SEVERITY_WARNING);
-      event.set_rank(request.rank());
-      return absl::OkStatus();
-    };
-    const auto noted = parts_.store.Update(id, note);
-    if (!noted.ok()) spdlog::warn("job {}: {}", id, std::string(noted.status().message()));
+  if (news) {
+    NoteLog(request, Reason::kTelemetryRestored,
+            absl::StrCat("the log of rank ", request.rank(), " is stored again"));
+  }
+  if (appended->quota_reached) {
+    NoteLog(request, Reason::kLogQuota,
+            absl::StrFormat("the oldest log lines of rank %d are dropped", request.rank()));
   }
   parts_.hub.Publish(id);
   v1::ReportLogResponse response;
-  response.set_next_offset(appended.next_offset);
+  response.set_next_offset(appended->next_offset);
   return response;
 }
 

@@ -10,14 +10,17 @@
 #include <string>
 
 #include "common/base/clock.h"
+#include "common/base/reason.h"
 #include "nsa/v1/fleet.grpc.pb.h"
 #include "server/act/dump_broker.h"
 #include "server/act/profile/profile_broker.h"
+#include "server/act/unknown_workers.h"
 #include "server/rpc/call.h"
 #include "server/store/access_store.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
+#include "server/store/node/node_store.h"
 #include "server/watch/change_hub.h"
 
 namespace nsa::server {
@@ -28,6 +31,7 @@ class FleetService final : public v1::FleetService::CallbackService {
     JobStore& store;
     AccessStore& access;
     Fleet& fleet;
+    const NodeStore& nodes;
     LogStore& logs;
     DumpBroker& dumps;
     ProfileBroker& profiles;
@@ -68,6 +72,8 @@ class FleetService final : public v1::FleetService::CallbackService {
                                                  const Caller& caller);
   absl::StatusOr<v1::ReportProfileResponse> TakeProfile(const v1::ReportProfileRequest& request,
                                                         const Caller& caller);
+  // An event about the log of a rank.
+  void NoteLog(const v1::ReportLogRequest& request, Reason reason, const std::string& text);
   absl::StatusOr<v1::ReportLogResponse> TakeLog(const v1::ReportLogRequest& request,
                                                 const Caller& caller);
 
@@ -82,7 +88,11 @@ class FleetService final : public v1::FleetService::CallbackService {
   absl::Status CheckRan(const Caller& caller, const v1::StoredJob& job, int64_t generation,
                         int32_t rank) const;
 
+  // Aborted for a worker that was started under another store: what it has written is for that one.
+  absl::Status CheckStore(const std::string& store_id) const;
+
   Parts parts_;
+  UnknownWorkers unknown_;
 };
 
 }  // namespace nsa::server

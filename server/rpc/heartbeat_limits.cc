@@ -1,6 +1,7 @@
 #include "server/rpc/heartbeat_limits.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 
@@ -11,7 +12,7 @@ constexpr size_t kHashDigits = 16;
 
 absl::Status TooLarge(const std::string& what, size_t value, size_t limit) {
   return absl::InvalidArgumentError(
-      absl::StrCat(what, ": ", value, " (", limit, "); the heartbeat is refused"));
+      absl::StrCat(what, ": ", value, " (at most ", limit, "); the heartbeat is refused"));
 }
 
 absl::Status CheckWord(const std::string& what, const std::string& word) {
@@ -24,17 +25,16 @@ absl::Status CheckHash(const std::string& what, const std::string& hash) {
   const bool hexadecimal = hash.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (hexadecimal && hash.size() == kHashDigits) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(what, ": ", hash.size(), " bytes (", kHashDigits,
+      absl::StrCat(what, ": ", hash.size(), " bytes (must be ", kHashDigits,
                    " lower-case hexadecimal digits); the heartbeat is refused"));
 }
 
 // Never inside a character of UTF-8, because the messages that carry it must be valid.
 void Cut(std::string* text) {
-  if (text->size() <= limits::kReportedTextBytes) return;
-  size_t end = limits::kReportedTextBytes;
-  while (end > 0 && (static_cast<unsigned char>((*text)[end]) & 0xC0) == 0x80) --end;
-  text->resize(end);
-  text->shrink_to_fit();
+  constexpr size_t kEllipsis = 3;
+  if (text->size() > limits::kReportedTextBytes) {
+    *text = CutText(*text, limits::kReportedTextBytes - kEllipsis);
+  }
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ absl::Status CheckNodeName(const std::string& name) {
   if (limits::IsPlainName(name, limits::kNodeNameBytes)) return absl::OkStatus();
   if (name.empty()) return absl::InvalidArgumentError("node.name: empty; an agent needs a name");
   return absl::InvalidArgumentError(
-      absl::StrCat("node.name: ", name.size(), " bytes (1 to ", limits::kNodeNameBytes,
+      absl::StrCat("node.name: ", name.size(), " bytes (must be 1 to ", limits::kNodeNameBytes,
                    " letters, digits and -_., not beginning with - or .); give the agent another "
                    "node_name"));
 }
@@ -62,6 +62,8 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
                     limits::kWorkersOfNode);
   }
   NSA_RETURN_IF_ERROR(CheckWord("incarnation", heartbeat.incarnation()));
+  NSA_RETURN_IF_ERROR(CheckWord("store_id", heartbeat.store_id()));
+  NSA_RETURN_IF_ERROR(CheckWord("boot_id", heartbeat.boot_id()));
   NSA_RETURN_IF_ERROR(CheckWord("node.driver_version", node.driver_version()));
   NSA_RETURN_IF_ERROR(CheckWord("node.agent_version", node.agent_version()));
   NSA_RETURN_IF_ERROR(CheckWord("node.rank_address", node.rank_address()));
@@ -69,7 +71,7 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
   if (!node.nccl_version().empty() &&
       !limits::IsPlainName(node.nccl_version(), limits::kReportedWordBytes)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "node.nccl_version: ", node.nccl_version().size(), " bytes (1 to ",
+        "node.nccl_version: ", node.nccl_version().size(), " bytes (must be 1 to ",
         limits::kReportedWordBytes, " letters, digits and -_.); the heartbeat is refused"));
   }
   NSA_RETURN_IF_ERROR(CheckHash("node.worker_hash", node.worker_hash()));

@@ -12,10 +12,10 @@ namespace nsa::server {
 absl::Status CheckNodeName(const std::string& name);
 
 // InvalidArgument for a heartbeat with more bytes, GPUs or workers than a node may have, with an id
-// that is too long, or with a version of NCCL or a hash that is none.
+// that is too long, or with an invalid version of NCCL or hash.
 absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat);
 
-// Cuts what is text for people to its limit.
+// Cuts each human-readable text to its limit.
 void CutTexts(v1::HeartbeatRequest* heartbeat);
 
 }  // namespace nsa::server

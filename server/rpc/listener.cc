@@ -1,5 +1,7 @@
 #include "server/rpc/listener.h"
 
+#include <netdb.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -7,13 +9,12 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <memory>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/limits.h"
+#include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
@@ -26,33 +27,18 @@ namespace {
 constexpr int kLargestRequest = 4 << 20;
 constexpr int kLargestReply = 16 << 20;
 
-absl::StatusOr<std::string> ReadPem(const std::string& field, const std::string& path) {
-  std::error_code error;
-  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (error || bytes > limits::kCertificateBytes || !file || !(content << file.rdbuf())) {
-    return absl::NotFoundError(absl::StrCat(field, ": ", path, " cannot be read; check the path"));
-  }
-  return content.str();
-}
-
 bool HasTls(const v1::TlsConfig& tls) {
   return !tls.certificate_file().empty() && !tls.private_key_file().empty() &&
          !tls.client_ca_file().empty();
 }
 
-// Mutual TLS when the tls fields are set, else plaintext.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const v1::TlsConfig& tls) {
-  NSA_RETURN_IF_ERROR(CheckTls(tls));
-  if (!HasTls(tls)) return grpc::InsecureServerCredentials();
+// Mutual TLS with a certificate, else plaintext.
+std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& tls) {
+  if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
   grpc::SslServerCredentialsOptions options(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  NSA_ASSIGN_OR_RETURN(options.pem_root_certs, ReadPem("tls.client_ca_file", tls.client_ca_file()));
-  grpc::SslServerCredentialsOptions::PemKeyCertPair pair;
-  NSA_ASSIGN_OR_RETURN(pair.private_key, ReadPem("tls.private_key_file", tls.private_key_file()));
-  NSA_ASSIGN_OR_RETURN(pair.cert_chain, ReadPem("tls.certificate_file", tls.certificate_file()));
-  options.pem_key_cert_pairs.push_back(std::move(pair));
+  options.pem_root_certs = tls.authorities;
+  options.pem_key_cert_pairs.push_back({tls.private_key, tls.certificate});
   return grpc::SslServerCredentials(options);
 }
 
@@ -86,16 +72,40 @@ void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
 }
 
-absl::Status PrepareSocket(const std::filesystem::path& path) {
-  if (path.native().size() >= sizeof(sockaddr_un::sun_path)) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("state_dir: %s is too long for a socket (%d characters of at most %d); "
-                        "choose a shorter one",
-                        path.string(), path.native().size(), sizeof(sockaddr_un::sun_path) - 1));
+struct HostPort {
+  std::string host;  // without the brackets of an IPv6 address
+  std::string port;
+};
+
+HostPort Split(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  return {host, address.substr(colon + 1)};
+}
+
+// Listens, and lets go again. Returns 0 or what errno says.
+int TryToListen(const addrinfo& address) {
+  const Fd fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  // As gRPC does: connections that have ended keep no port.
+  constexpr int kOn = 1;
+  const bool listens =
+      fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn) == 0 &&
+      bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 && listen(fd.get(), 1) == 0;
+  return listens ? 0 : errno;
+}
+
+// Why gRPC could not listen; it does not say.
+absl::Status WhyNotListening(const ListenOptions& options) {
+  NSA_RETURN_IF_ERROR(CheckCanListen("listen_address", options.tcp_address, {}));
+  if (!options.tls.certificate.empty()) {
+    return absl::UnavailableError(absl::StrCat("listen_address: ", options.tcp_address,
+                                               " cannot be listened on with this certificate; is "
+                                               "its key strong enough (RSA: 2048 bits)?"));
   }
-  std::error_code error;
-  std::filesystem::remove(path, error);
-  return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("state_dir: ", options.unix_socket.string(),
+                   " cannot be listened on; check the space and the mode of its folder"));
 }
 
 }  // namespace
@@ -115,6 +125,37 @@ absl::Status CheckAddress(const std::string& what, const std::string& address) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": '", address,
                    "' (HOST:PORT with a port from 0 to 65535); write e.g. 127.0.0.1:50951"));
+}
+
+absl::Status CheckSocketPath(const std::filesystem::path& path) {
+  if (path.native().size() < sizeof(sockaddr_un::sun_path)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("state_dir: %s is too long for a socket (%d characters of at most %d); "
+                      "choose a shorter one",
+                      path.string(), path.native().size(), sizeof(sockaddr_un::sun_path) - 1));
+}
+
+absl::Status CheckCanListen(const std::string& what, const std::string& address,
+                            const std::set<std::string>& held) {
+  if (address.empty()) return absl::OkStatus();
+  HostPort at = Split(address);
+  if (held.contains(at.port)) at.port = "0";
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(at.host.c_str(), at.port.c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  std::string why = error != 0 ? gai_strerror(error) : "";
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const int refused = TryToListen(*each);
+    if (refused == 0) return absl::OkStatus();
+    why = std::strerror(refused);
+  }
+  return absl::UnavailableError(
+      absl::StrCat(what, ": ", address, " cannot be listened on (", why,
+                   "); `ss -ltnp` shows which process has the port; choose another, or an address "
+                   "of this machine"));
 }
 
 absl::Status CheckTls(const v1::TlsConfig& tls) {
@@ -156,21 +197,16 @@ absl::StatusOr<Listening> Listen(const ListenOptions& options) {
   SetLimits(options, &builder);
   int port = 0;
   if (!options.tcp_address.empty()) {
-    NSA_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));
-    builder.AddListeningPort(options.tcp_address, credentials, &port);
+    builder.AddListeningPort(options.tcp_address, Credentials(options.tls), &port);
   }
-  NSA_RETURN_IF_ERROR(PrepareSocket(options.unix_socket));
+  NSA_RETURN_IF_ERROR(CheckSocketPath(options.unix_socket));
+  std::error_code error;
+  std::filesystem::remove(options.unix_socket, error);
   builder.AddListeningPort(absl::StrCat("unix:", options.unix_socket.string()),
                            grpc::InsecureServerCredentials());
   for (grpc::Service* service : options.services) builder.RegisterService(service);
   Listening listening{.server = builder.BuildAndStart()};
-  if (listening.server == nullptr) {
-    return absl::UnavailableError(absl::StrCat(
-        "listen_address: ",
-        options.tcp_address.empty() ? options.unix_socket.string() : options.tcp_address,
-        " cannot be listened on (port in use, or not an address of this machine); `ss -ltnp` shows "
-        "who has it, --listen chooses another"));
-  }
+  if (listening.server == nullptr) return WhyNotListening(options);
   if (chmod(options.unix_socket.c_str(), 0600) != 0) {
     return absl::InternalError(absl::StrCat("state_dir: ", options.unix_socket.string(),
                                             " cannot be made private (", std::strerror(errno),

@@ -3,10 +3,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/rpc/tls_files.h"
 #include "grpcpp/grpcpp.h"
 #include "nsa/v1/config.pb.h"
 
@@ -15,7 +17,7 @@ namespace nsa::server {
 struct ListenOptions {
   std::string tcp_address;            // host:port; empty: none
   std::filesystem::path unix_socket;  // an existing file is replaced; mode 0600
-  v1::TlsConfig tls;                  // of the TCP listener
+  TlsFiles tls;                       // of the TCP listener; without a certificate: plaintext
   std::vector<grpc::Service*> services;
   absl::Duration ping_every;    // to every client
   absl::Duration ping_timeout;  // a connection without an answer for this long is closed
@@ -27,8 +29,17 @@ struct Listening {
 };
 
 // Starts listening. The health service reports NOT_SERVING until the caller changes that.
-// Unavailable, naming the address, when a port is taken.
+// Unavailable, naming the address and the cause, e.g. a port that is taken.
 absl::StatusOr<Listening> Listen(const ListenOptions& options);
+
+// Whether somebody could listen on `address`, host:port: tries it and lets go. OK for an empty
+// address. The ports in `held` count as free: a coordinator has them that will have let go by then.
+// Unavailable, naming `what`, the address and the cause.
+absl::Status CheckCanListen(const std::string& what, const std::string& address,
+                            const std::set<std::string>& held);
+
+// InvalidArgument for a path that is too long for a unix socket.
+absl::Status CheckSocketPath(const std::filesystem::path& path);
 
 // InvalidArgument unless `address` is empty (do not listen) or host:port ([host]:port for IPv6)
 // with a port from 0 to 65535.

@@ -93,8 +93,8 @@ bool Fits(const Descriptor& type, grpc_byte_buffer* request) {
 
 grpc::Status TooManyElements() {
   return {grpc::StatusCode::RESOURCE_EXHAUSTED,
-          absl::StrCat("request: too many elements (", kElementsOfAnyMessage, " and one for each ",
-                       kBytesOfAnElement, " bytes); send fewer")};
+          absl::StrCat("request: too many elements (at most ", kElementsOfAnyMessage,
+                       " and one per ", kBytesOfAnElement, " bytes); send fewer")};
 }
 
 int MethodIndex(const std::string& name) {

@@ -23,7 +23,7 @@ bool Fits(const google::protobuf::Descriptor& type, std::string_view bytes);
 // The same for a request that has arrived. A small one fits without being looked at.
 bool Fits(const google::protobuf::Descriptor& type, grpc_byte_buffer* request);
 
-// What a caller is told whose request does not fit.
+// The answer to a request that does not fit.
 grpc::Status TooManyElements();
 
 // The place of a method in its service, by its full name "nsa.v1.FleetService.Heartbeat".

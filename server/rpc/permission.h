@@ -9,7 +9,7 @@
 
 namespace nsa::server {
 
-// Who calls.
+// The caller.
 struct Caller {
   // The name of a token; "local" over the unix socket without a token, "operator" with the token of
   // token_file, "node NAME" for an agent; empty for a caller of Join, who is not known yet.

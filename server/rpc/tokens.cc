@@ -26,8 +26,8 @@ std::string WhoseToken(const v1::CreateTokenRequest& request) {
 absl::StatusOr<v1::CreateTokenResponse> CreateToken(AccessStore& access,
                                                     const v1::CreateTokenRequest& request) {
   if (request.valid_seconds() < 0 || request.valid_seconds() > kLongestSeconds) {
-    return absl::InvalidArgumentError(absl::StrFormat("valid_seconds: %d (0 to %d); choose less",
-                                                      request.valid_seconds(), kLongestSeconds));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "valid_seconds: %d (from 0 to %d); choose less", request.valid_seconds(), kLongestSeconds));
   }
   absl::Duration valid = absl::Seconds(request.valid_seconds());
   const bool agent = request.role() == v1::ROLE_AGENT;

@@ -77,8 +77,8 @@ absl::Status DecodePlaces(const std::string& token, LogPlaces* places) {
 absl::Status CheckTailLines(int32_t lines) {
   if (lines >= 0 && lines <= kMostTailLines) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("tail_lines: %d (0 to %d); ask for fewer, or for the whole log with 0", lines,
-                      kMostTailLines));
+      absl::StrFormat("tail_lines: %d (from 0 to %d); ask for fewer, or for the whole log with 0",
+                      lines, kMostTailLines));
 }
 
 }  // namespace

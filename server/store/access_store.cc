@@ -7,6 +7,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
@@ -17,7 +18,7 @@
 namespace nsa::server {
 namespace {
 
-constexpr char kFileName[] = "access";
+constexpr char kAccessFile[] = "access";
 
 absl::Status Damaged(const std::filesystem::path& path, const std::string& why) {
   return absl::DataLossError(absl::StrCat(
@@ -94,7 +95,7 @@ absl::Status CheckToken(const v1::AccessToken& token) {
 
 absl::StatusOr<std::unique_ptr<AccessStore>> AccessStore::Open(
     const std::filesystem::path& state_dir, const Clock& clock) {
-  const std::filesystem::path path = state_dir / kFileName;
+  const std::filesystem::path path = state_dir / kAccessFile;
   NSA_ASSIGN_OR_RETURN(v1::StoredAccess access, ReadFile(path));
   std::unique_ptr<AccessStore> store(new AccessStore(path, clock));
   MutexLock lock(&store->mutex_);
@@ -180,7 +181,7 @@ absl::Status AccessStore::Join(const Joining& joining) {
   MutexLock lock(&mutex_);
   const auto known = nodes_.find(joining.node);
   if (known != nodes_.end() && tokens_.at(known->second).secret_sha256() == joining.secret_sha256) {
-    return absl::OkStatus();  // Sent again; whoever sends it must still have the secret to speak.
+    return absl::OkStatus();  // Sent again; to speak, the sender still needs the secret.
   }
   NSA_RETURN_IF_ERROR(CheckJoin(joining));
   ById tokens = tokens_;
@@ -190,7 +191,7 @@ absl::Status AccessStore::Join(const Joining& joining) {
   if (known != nodes_.end()) tokens.erase(known->second);
   if (tokens.size() >= limits::kTokens || by_hash_.contains(joining.secret_sha256)) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("tokens: ", tokens.size(), " (", limits::kTokens,
+        absl::StrCat("tokens: ", tokens.size(), " (at most ", limits::kTokens,
                      "); revoke those that are not needed: nsactl token list"));
   }
   const std::string id = RandomId("t");
@@ -224,7 +225,7 @@ absl::StatusOr<v1::AccessToken> AccessStore::Create(v1::AccessToken token, absl:
   }
   if (tokens.size() >= limits::kTokens) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("tokens: ", tokens.size(), " (", limits::kTokens,
+        absl::StrCat("tokens: ", tokens.size(), " (at most ", limits::kTokens,
                      "); revoke those that are not needed: nsactl token list"));
   }
   const absl::Time now = clock_.Wall();
@@ -251,7 +252,7 @@ absl::StatusOr<AccessStore::ById::const_iterator> AccessStore::Named(
   }
   if (found != tokens_.end()) return found;
   return absl::NotFoundError(absl::StrCat("token: none has the id or name '",
-                                          id_or_name.substr(0, 80),
+                                          CutText(id_or_name, 80),
                                           "'; `nsactl token list` shows them"));
 }
 

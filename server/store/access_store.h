@@ -1,8 +1,8 @@
 // Who may call: tokens of people, join tokens, and the secrets of the nodes that have joined. The
 // file is <state_dir>/access (mode 0600, replaced atomically, with a checksum). It holds hashes
 // only: a secret cannot be recovered from it. Callers hash; this file knows no cryptography.
-// Thread-safe. Reads never wait for the disk: gRPC's own threads, of which there are two on a small
-// machine, look every caller up, and while they wait nobody can connect.
+// Thread-safe. Reads never wait for the disk: gRPC's own threads (two on a small machine)
+// look every caller up, and while they wait nobody can connect.
 #pragma once
 
 #include <filesystem>
@@ -78,7 +78,7 @@ class AccessStore {
 
   const std::filesystem::path file_;
   const Clock& clock_;
-  Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);  // held by whoever changes the members or the file
+  Mutex writing_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while the members or the file change
   mutable Mutex mutex_;
   ById tokens_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::string> by_hash_ ABSL_GUARDED_BY(mutex_);  // hash → id

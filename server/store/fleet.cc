@@ -1,43 +1,48 @@
 #include "server/store/fleet.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
+#include "common/base/status.h"
 
 namespace nsa::server {
 
 Fleet::Fleet(const Clock& clock, Limits limits)
     : clock_(clock), limits_(limits), started_(clock.Monotonic()), listening_since_(started_) {}
 
-absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
+absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat, bool other_store) {
   const std::string& name = heartbeat.node().name();
   if (name.empty()) return absl::InvalidArgumentError("node.name: empty; an agent needs a name");
   MutexLock lock(&mutex_);
   if (!nodes_.contains(name) && nodes_.size() >= limits::kNodes) {
-    return absl::ResourceExhaustedError(absl::StrCat("nodes: ", nodes_.size(), " (", limits::kNodes,
+    return absl::ResourceExhaustedError(absl::StrCat("nodes: ", nodes_.size(), " (at most ",
+                                                     limits::kNodes,
                                                      "); end the agents of other machines"));
   }
-  Node& node = nodes_[name];
-  const bool newer_beats = clock_.Monotonic() - node.heard < limits_.unknown;
-  if (!node.replaced.empty() && heartbeat.incarnation() == node.replaced && newer_beats) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("node.name: ", name,
-                     " is also used by another agent; give one of them "
-                     "another node_name"));
-  }
+  const absl::Duration now = clock_.Monotonic();
+  Node& node = nodes_.try_emplace(name, Node{.heard = started_}).first->second;
+  NSA_RETURN_IF_ERROR(CheckIncarnation(heartbeat, node));
+  node.refused.clear();
+  node.revoked = false;
+  node.boot_id = heartbeat.boot_id();
   if (heartbeat.incarnation() != node.incarnation) {
     node.replaced = node.incarnation;
     node.incarnation = heartbeat.incarnation();
     node.clock = {};
   }
   node.info = heartbeat.node();
-  node.heard = clock_.Monotonic();
+  node.heard_unix_nanos = absl::ToUnixNanos(clock_.Wall());
+  node.other_store = other_store ? heartbeat.store_id() : "";
+  if (other_store) {
+    node.other_heard = now;
+    return absl::OkStatus();
+  }
+  node.heard = now;
   node.clock.Add(heartbeat.node().unix_nanos(), node.heard);
   // Negative while the agent does not know its GPUs yet: then nothing was measured.
   const double age = heartbeat.node().gpus_age_seconds();
   node.gpus_measured = age >= 0 ? node.heard - absl::Seconds(age) : -absl::InfiniteDuration();
-  node.heard_unix_nanos = absl::ToUnixNanos(clock_.Wall());
   for (auto& [key, seen] : node.workers) seen.present = false;
   for (const v1::WorkerObservation& worker : heartbeat.workers()) {
     Seen& seen = node.workers[{worker.job_id(), worker.generation(), worker.rank()}];
@@ -49,10 +54,59 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat) {
   return absl::OkStatus();
 }
 
+absl::Status Fleet::CheckIncarnation(const v1::HeartbeatRequest& heartbeat,
+                                     const Node& node) const {
+  if (clock_.Monotonic() - LastBeat(node) >= limits_.unknown) return absl::OkStatus();
+  const std::string& name = heartbeat.node().name();
+  const std::string& boot_id = heartbeat.boot_id();
+  if (!boot_id.empty() && !node.boot_id.empty() && boot_id != node.boot_id) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "node.name: ", name,
+        " is another machine, which sends heartbeats. If this one is a copy of it: stop the agent "
+        "here, remove node.secret from its state folder, set another node_name, and let it join "
+        "with a token of its own (nsactl token create --role agent)"));
+  }
+  if (!node.replaced.empty() && heartbeat.incarnation() == node.replaced) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "node.name: ", name, " is also used by another agent; give one of them another node_name"));
+  }
+  return absl::OkStatus();
+}
+
+void Fleet::Remember(const KnownNodes& known) {
+  MutexLock lock(&mutex_);
+  for (const auto& [name, node] : known) {
+    if (nodes_.size() >= limits::kNodes) return;
+    Node& absent = nodes_.try_emplace(name, Node{.heard = started_}).first->second;
+    absent.info.set_name(name);
+    absent.boot_id = node.boot_id();
+  }
+}
+
+KnownNodes Fleet::Known() const {
+  MutexLock lock(&mutex_);
+  KnownNodes known;
+  for (const auto& [name, node] : nodes_) {
+    if (node.info.allocation().empty()) known[name].set_boot_id(node.boot_id);
+  }
+  return known;
+}
+
+void Fleet::NoteRevoked(const std::string& name) {
+  MutexLock lock(&mutex_);
+  if (const auto node = nodes_.find(name); node != nodes_.end()) node->second.revoked = true;
+}
+
+bool Fleet::NoteRefusal(const std::string& name, const std::string& incarnation) {
+  MutexLock lock(&mutex_);
+  const auto node = nodes_.find(name);
+  return node != nodes_.end() && std::exchange(node->second.refused, incarnation) != incarnation;
+}
+
 bool Fleet::IsSilent(const std::string& name) const {
   MutexLock lock(&mutex_);
   const auto node = nodes_.find(name);
-  const absl::Duration heard = node == nodes_.end() ? started_ : node->second.heard;
+  const absl::Duration heard = node == nodes_.end() ? started_ : LastBeat(node->second);
   return clock_.Monotonic() - heard >= limits_.unknown;
 }
 
@@ -60,6 +114,13 @@ RankView::Node Fleet::StateOf(absl::Duration heard) const {
   const absl::Duration now = clock_.Monotonic();
   if (now - std::max(heard, listening_since_) >= limits_.lost) return RankView::Node::kLost;
   return now - heard >= limits_.unknown ? RankView::Node::kUnknown : RankView::Node::kReady;
+}
+
+RankView::Node Fleet::StateOf(const Node& node) const {
+  const RankView::Node state = StateOf(node.heard);
+  const bool says_nothing = node.heard_unix_nanos == 0 || !node.other_store.empty();
+  const bool ready = state == RankView::Node::kReady;
+  return ready && says_nothing ? RankView::Node::kUnknown : state;
 }
 
 void Fleet::ForgiveSilence() {
@@ -73,10 +134,12 @@ absl::Duration Fleet::Zero() const {
 
 NodeView Fleet::ViewOf(const Node& node, absl::Duration zero) const {
   NodeView view = {.info = node.info,
-                   .state = StateOf(node.heard),
+                   .state = StateOf(node),
                    .heartbeat_unix_nanos = node.heard_unix_nanos,
                    .heard = node.heard};
   if (const auto at_zero = node.clock.AtZero()) view.clock_offset = *at_zero - zero;
+  const bool beats = clock_.Monotonic() - node.other_heard < limits_.unknown;
+  if (beats) view.other_store = node.other_store;
   return view;
 }
 
@@ -112,7 +175,7 @@ std::vector<RankView> Fleet::Ranks(const v1::StoredJob& job, absl::Duration told
       continue;
     }
     const Node& node = found->second;
-    view.node = StateOf(node.heard);
+    view.node = StateOf(node);
     view.silence = clock_.Monotonic() - node.heard;
     view.heard_since_told = node.heard > told;
     view.measured_since_told =
@@ -174,7 +237,9 @@ void Fleet::ForgetLost(const std::vector<JobPtr>& active) {
   const absl::Duration limit = std::max(limits_.forgotten, limits_.lost);
   MutexLock lock(&mutex_);
   std::erase_if(nodes_, [&](const auto& entry) {
-    return clock_.Monotonic() - entry.second.heard >= limit && !placed.contains(entry.first);
+    const Node& node = entry.second;
+    const absl::Duration silence = clock_.Monotonic() - LastBeat(node);
+    return silence >= (node.revoked ? limits_.unknown : limit) && !placed.contains(entry.first);
   });
 }
 

@@ -1,8 +1,10 @@
-// The machines and what runs on them, as heartbeats report it. Kept in memory only: after a restart
-// the next heartbeats report everything again. A machine that sends no heartbeats is first
+// The machines and what runs on them, as heartbeats report it. Kept in memory only, apart from
+// their names (node_store.h): after a restart the next heartbeats report everything again, and a
+// known machine that has not sent one yet is *absent*. A machine that sends no heartbeats is first
 // *unknown*, and *lost* only after a long time.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,18 +21,22 @@
 #include "server/decide/gang.h"
 #include "server/decide/machines/clock_estimate.h"
 #include "server/store/job_store.h"
+#include "server/store/node/node_store.h"
 
 namespace nsa::server {
 
 struct NodeView {
   v1::NodeInfo info;
   RankView::Node state = RankView::Node::kUnknown;
-  int64_t heartbeat_unix_nanos = 0;
-  absl::Duration heard;  // monotonic time of the last heartbeat
-  // The machine's clock minus the coordinator's; nothing if its agent does not tell the time.
+  int64_t heartbeat_unix_nanos = 0;  // 0: absent, not heard since the coordinator started
+  absl::Duration heard;  // monotonic time of the last heartbeat, or of the coordinator's start
+  // The machine's clock minus the coordinator's; nothing if its agent does not report the time.
   // Differences between the machines of one Nodes() are not affected by steps of the coordinator's
   // clock.
   std::optional<absl::Duration> clock_offset;
+  // The job store under which its ranks were started, if it is not this coordinator's. Such a
+  // machine is UNKNOWN, and LOST in time: its heartbeats say nothing about ranks of this store.
+  std::string other_store;
 };
 
 // Thread-safe. Nothing slow is done under the lock.
@@ -43,11 +49,26 @@ class Fleet {
   };
   Fleet(const Clock& clock, Limits limits);
 
-  // Records a heartbeat. FailedPrecondition when an agent that was replaced by another with the
-  // same name still sends heartbeats, and the other one does too: then two agents use one name.
-  // Once the newer one has been silent for Limits::unknown, the older one takes its place again.
+  // Records a heartbeat. FailedPrecondition where two agents use one name. Those of one machine (a
+  // restarted agent, for example) may follow each other: the newer one is taken, and the older one
+  // again once the newer one has been silent for Limits::unknown. An agent of another machine, such
+  // as a copy of the first with its secret, is refused until that one has been silent for so long.
   // ResourceExhausted for one machine too many (common/base/limits.h).
-  absl::Status Observe(const v1::HeartbeatRequest& heartbeat);
+  // `other_store`: the workers were started under another store than this coordinator's.
+  absl::Status Observe(const v1::HeartbeatRequest& heartbeat, bool other_store = false);
+
+  // Adds machines that an earlier coordinator knew: their silence begins now.
+  void Remember(const KnownNodes& known);
+
+  // Every machine that is not one of an allocation, for the next coordinator.
+  KnownNodes Known() const;
+
+  // The secret of this machine was revoked: it is dropped as soon as it is silent and no job is
+  // placed on it.
+  void NoteRevoked(const std::string& name);
+
+  // Whether this agent of a machine is refused for the first time since one was accepted.
+  bool NoteRefusal(const std::string& name, const std::string& incarnation);
 
   // Whether a machine has sent no heartbeat for Limits::unknown, or not since this start.
   bool IsSilent(const std::string& name) const;
@@ -77,9 +98,9 @@ class Fleet {
   // When this object was made: the earliest time of a heartbeat.
   absl::Duration started() const { return started_; }
 
-  // Drops the machines that have been silent for Limits::forgotten and that none of these jobs is
-  // placed on, so that a host that was renamed or removed is not reported as down for ever. A
-  // machine that comes back counts as new.
+  // Drops the machines that have been silent for Limits::forgotten (revoked ones: for
+  // Limits::unknown) and that none of these jobs is placed on, so that a host that was renamed or
+  // removed is not reported as down for ever. A machine that comes back counts as new.
   void ForgetLost(const std::vector<JobPtr>& active);
 
   // Drops the machines of an allocation, which is over.
@@ -96,18 +117,27 @@ class Fleet {
     v1::NodeInfo info;
     std::string incarnation;
     std::string replaced;  // the previous incarnation
+    std::string refused;   // the last incarnation that was refused
+    std::string boot_id;   // of the start of the machine
+    bool revoked = false;
     absl::Duration heard;
     absl::Duration gpus_measured;
+    std::string other_store;     // of its last heartbeat; empty: this one
+    absl::Duration other_heard;  // with `other_store`: when that arrived
     int64_t heard_unix_nanos = 0;
     std::map<Key, Seen> workers;
     ClockEstimate clock;
   };
 
+  absl::Status CheckIncarnation(const v1::HeartbeatRequest& heartbeat, const Node& node) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RankView::Node StateOf(absl::Duration heard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  RankView::Node StateOf(const Node& node) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `zero`: the coordinator's wall clock when its monotonic clock shows 0.
   NodeView ViewOf(const Node& node, absl::Duration zero) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration Zero() const;
+  absl::Duration LastBeat(const Node& node) const { return std::max(node.heard, node.other_heard); }
 
   const Clock& clock_;
   const Limits limits_;

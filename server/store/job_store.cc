@@ -8,15 +8,17 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/base/clean_text.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/decide/lifecycle.h"
+#include "server/store/lost_store.h"
+#include "server/store/random_id.h"
 #include "server/store/sealed.h"
 
 namespace nsa::server {
 namespace {
 
-constexpr char kFileName[] = "jobs.sqlite";
 constexpr int kDefaultPage = 100;
 constexpr int kLargestPage = 1'000;
 
@@ -44,6 +46,37 @@ constexpr char kCurveSchema[] = R"(
   CREATE UNIQUE INDEX IF NOT EXISTS curve_by_job ON curve(job, kind, step);
 )";
 
+// Added to version 1 later, too. One row, whose body is a StoredIdentity.
+constexpr char kIdentitySchema[] =
+    "CREATE TABLE IF NOT EXISTS identity(row INTEGER PRIMARY KEY CHECK(row = 1), body BLOB NOT "
+    "NULL)";
+
+// The same, with a StoredClock.
+constexpr char kClockSchema[] =
+    "CREATE TABLE IF NOT EXISTS clock(row INTEGER PRIMARY KEY CHECK(row = 1), body BLOB NOT NULL)";
+
+// Smaller steps wait until they add up to this.
+constexpr absl::Duration kClockStep = absl::Seconds(1);
+
+// Moves a time of a job with the wall clock, unless it was noted after the clock was set.
+void MoveTime(absl::Duration step, absl::Time now, absl::Duration gap, int64_t* unix_nanos) {
+  const absl::Duration age = now - absl::FromUnixNanos(*unix_nanos);
+  if (*unix_nanos == 0 || (age >= absl::ZeroDuration() && age <= gap)) return;
+  *unix_nanos += absl::ToInt64Nanoseconds(step);
+}
+
+void MoveTimes(absl::Duration step, absl::Time now, absl::Duration gap, v1::StoredJob* job) {
+  int64_t state = job->state_unix_nanos();
+  int64_t queued = job->queued_unix_nanos();
+  MoveTime(step, now, gap, &state);
+  MoveTime(step, now, gap, &queued);
+  job->set_state_unix_nanos(state);
+  job->set_queued_unix_nanos(queued);
+  for (int64_t& restart : *job->mutable_counted_restart_unix_nanos()) {
+    MoveTime(step, now, gap, &restart);
+  }
+}
+
 // Adds to an error of opening the store what to do about it.
 absl::Status OpenError(const std::filesystem::path& path, const absl::Status& status) {
   if (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) return status;
@@ -53,8 +86,8 @@ absl::Status OpenError(const std::filesystem::path& path, const absl::Status& st
   }
   return absl::DataLossError(absl::StrCat(
       "job store: ", path.string(), " is damaged (", status.message(),
-      "); put a copy back, or move it and its -wal and -shm files away: jobs are then forgotten, "
-      "running workers are ended by their agents, checkpoints stay"));
+      "); put a backup back with 'nsactl admin restore'. To start with an empty store, which knows "
+      "no job: move it and its -wal and -shm files away, then nsa-coordinator --new-store"));
 }
 
 // The out_dir by which jobs are compared.
@@ -93,25 +126,45 @@ JobStore::JobStore(std::unique_ptr<Database> database, const Clock& clock, Obser
 
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(const std::filesystem::path& state_dir,
                                                          const Clock& clock, Observer observer) {
+  return OpenIn(state_dir, clock, std::move(observer), /*make_new=*/false);
+}
+
+absl::Status JobStore::MakeNew(const std::filesystem::path& state_dir, const Clock& clock) {
+  NSA_RETURN_IF_ERROR(CheckHasNoStore(state_dir));
+  return OpenIn(state_dir, clock, {}, /*make_new=*/true).status();
+}
+
+absl::StatusOr<std::unique_ptr<JobStore>> JobStore::OpenIn(const std::filesystem::path& state_dir,
+                                                           const Clock& clock, Observer observer,
+                                                           bool make_new) {
   const std::filesystem::path path = state_dir / kFileName;
+  if (!make_new && HasNoStore(state_dir)) NSA_RETURN_IF_ERROR(CheckMayBeNew(state_dir));
   auto database = Database::Open(path);
   if (!database.ok()) return OpenError(path, database.status());
   std::unique_ptr<JobStore> store(new JobStore(*std::move(database), clock, std::move(observer)));
   MutexLock lock(&store->mutex_);
-  absl::Status status = store->Migrate();
+  const absl::StatusOr<int64_t> version = store->Version();
+  if (!version.ok()) return OpenError(path, version.status());
+  if (!make_new && *version == 0) NSA_RETURN_IF_ERROR(CheckMayBeNew(state_dir));
+  absl::Status status = store->Migrate(*version);
+  if (status.ok()) status = store->Identify();
   if (status.ok()) status = store->Load();
   if (!status.ok()) return OpenError(path, status);
   return store;
 }
 
-absl::Status JobStore::Migrate() {
+absl::StatusOr<int64_t> JobStore::Version() {
   NSA_RETURN_IF_ERROR(database_->Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"));
-  NSA_ASSIGN_OR_RETURN(const int64_t version, database_->QueryInt("PRAGMA user_version"));
+  return database_->QueryInt("PRAGMA user_version");
+}
+
+absl::Status JobStore::Migrate(int64_t version) {
   if (version > kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "job store: %s has version %d (%d); start the newer nsa-coordinator that wrote it",
+        "job store: %s has version %d (at most %d); start the newer nsa-coordinator that wrote it",
         database_->path().string(), version, kSchemaVersion));
   }
+  if (version < 0) return absl::DataLossError(absl::StrCat("version ", version));
   if (version == 0) {
     NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
     NSA_RETURN_IF_ERROR(database_->Execute(kSchema));
@@ -119,12 +172,30 @@ absl::Status JobStore::Migrate() {
     NSA_RETURN_IF_ERROR(transaction.Commit());
   }
   NSA_RETURN_IF_ERROR(database_->Execute(kCurveSchema));
+  NSA_RETURN_IF_ERROR(database_->Execute(kIdentitySchema));
+  NSA_RETURN_IF_ERROR(database_->Execute(kClockSchema));
   // Records are checked when they are read: checking them all would take long in a large store.
   for (const char* table : {"jobs", "progress", "events", "requests"}) {
     NSA_ASSIGN_OR_RETURN(const std::string result,
                          database_->QueryText(absl::StrCat("PRAGMA quick_check(", table, ")")));
     if (result != "ok") return absl::DataLossError(result);
   }
+  return absl::OkStatus();
+}
+
+absl::Status JobStore::Identify() {
+  NSA_ASSIGN_OR_RETURN(Statement row, database_->Prepare("SELECT body FROM identity"));
+  NSA_ASSIGN_OR_RETURN(const bool found, row.Step());
+  v1::StoredIdentity identity;
+  if (found) {
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(row.Blob(0), &identity), "identity"));
+  } else {
+    identity.set_id(RandomId("s"));
+    NSA_ASSIGN_OR_RETURN(Statement add,
+                         database_->Prepare("INSERT INTO identity(row, body) VALUES(1, ?)"));
+    NSA_RETURN_IF_ERROR(add.BindBlob(1, Seal(identity)).Run());
+  }
+  id_ = identity.id();
   return absl::OkStatus();
 }
 
@@ -213,7 +284,7 @@ absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id
   }
   if (entry == jobs_.end()) {
     return absl::NotFoundError(absl::StrCat("job: no job has the id or name '",
-                                            id_or_name.substr(0, 80),
+                                            CutText(id_or_name, 80),
                                             "'; `nsactl list` shows them"));
   }
   return &entry->second;
@@ -388,6 +459,51 @@ absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const C
   return job;
 }
 
+absl::StatusOr<absl::Duration> JobStore::FollowClock(const v1::StoredClock& now,
+                                                     absl::Duration gap) {
+  absl::StatusOr<absl::Duration> step;
+  std::vector<std::string> moved;
+  {
+    MutexLock lock(&mutex_);
+    step = FollowClockLocked(now, gap);
+    for (const auto& [number, job] : active_) moved.push_back(job->job().id());
+  }
+  if (step.ok() && *step != absl::ZeroDuration() && observer_.changed) {
+    for (const std::string& id : moved) observer_.changed(id);
+  }
+  ReportIfFailed(step.status(), "clock", "");
+  return step;
+}
+
+absl::StatusOr<absl::Duration> JobStore::FollowClockLocked(const v1::StoredClock& now,
+                                                           absl::Duration gap) {
+  NSA_ASSIGN_OR_RETURN(Statement row, database_->Prepare("SELECT body FROM clock"));
+  NSA_ASSIGN_OR_RETURN(const bool found, row.Step());
+  v1::StoredClock before;
+  if (found) NSA_RETURN_IF_ERROR(Annotate(Unseal(row.Blob(0), &before), "clock"));
+  row.Reset();
+  absl::Duration step;
+  if (before.boot_id() == now.boot_id() && found) {
+    step = absl::Nanoseconds(now.zero_unix_nanos() - before.zero_unix_nanos());
+    if (absl::AbsDuration(step) < kClockStep) return absl::ZeroDuration();
+  }
+  std::vector<std::pair<int64_t, std::shared_ptr<v1::StoredJob>>> changed;
+  NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
+  for (const auto& [number, job] : active_) {
+    if (step == absl::ZeroDuration()) break;
+    auto copy = std::make_shared<v1::StoredJob>(*job);
+    MoveTimes(step, clock_.Wall(), gap, copy.get());
+    NSA_RETURN_IF_ERROR(WriteJob(number, *copy));
+    changed.emplace_back(number, std::move(copy));
+  }
+  NSA_ASSIGN_OR_RETURN(Statement write,
+                       database_->Prepare("INSERT OR REPLACE INTO clock(row, body) VALUES(1, ?)"));
+  NSA_RETURN_IF_ERROR(write.BindBlob(1, Seal(now)).Run());
+  NSA_RETURN_IF_ERROR(Commit(&transaction));
+  for (auto& [number, job] : changed) Remember(number, std::move(job));
+  return step;
+}
+
 absl::Status JobStore::WriteRequest(const std::string& request_id, const std::string& fingerprint,
                                     const std::string& job_id) {
   NSA_ASSIGN_OR_RETURN(
@@ -440,7 +556,7 @@ void JobStore::ReportIfFailed(const absl::Status& status, const std::string& ope
   const bool ours = absl::IsInternal(status) || absl::IsDataLoss(status) ||
                     absl::IsResourceExhausted(status) || absl::IsUnavailable(status) ||
                     absl::IsPermissionDenied(status);
-  if (ours && observer_.failed) observer_.failed(operation);
+  if (ours && observer_.failed) observer_.failed(operation, status);
 }
 
 }  // namespace nsa::server

@@ -70,15 +70,24 @@ class JobStore {
     std::function<void(v1::Job::State from, const v1::StoredJob& job)> moved;
     std::function<void(const v1::StoredJob& job, DeletedBy by)> deleted;
     std::function<void(double seconds)> committed;
-    std::function<void(const std::string& operation)> failed;
+    std::function<void(const std::string& operation, const absl::Status& status)> failed;
   };
 
+  static constexpr char kFileName[] = "jobs.sqlite";  // in the state folder
   static constexpr int kSchemaVersion = 1;
 
-  // Creates the file when there is none. DataLoss when it is damaged or unreadable,
-  // FailedPrecondition when a newer version wrote it. Both errors name the file and the remedy.
+  // Creates the file in a new state folder. DataLoss when it is damaged or unreadable, or lost from
+  // a folder that had one (lost_store.h); FailedPrecondition when a newer version wrote it. The
+  // errors name the file and the remedy.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::filesystem::path& state_dir,
                                                         const Clock& clock, Observer observer);
+
+  // Random, made with the store and the same for as long as it exists: a backup has the same one. A
+  // store of an earlier version gets it when it is opened.
+  const std::string& id() const { return id_; }
+
+  // Makes an empty store in a folder that has lost its own. FailedPrecondition if it has one.
+  static absl::Status MakeNew(const std::filesystem::path& state_dir, const Clock& clock);
 
   // Stores a new job and its first event. FailedPrecondition when its out_dir is in use, or when it
   // does not fit the other jobs of its sweep (kSweepMismatch). When the
@@ -121,8 +130,8 @@ class JobStore {
     return jobs;
   }
 
-  // The jobs of every sweep that is halved (SweepSpec.halve_at) and of which a job has ended and
-  // was not dropped; a sweep's jobs by number. Sweeps of different owners differ.
+  // The jobs of every halved sweep (SweepSpec.halve_at) with a job that has ended and was not
+  // dropped; a sweep's jobs by number. Sweeps of different owners differ.
   std::vector<std::vector<JobPtr>> HalvedSweeps() const {
     MutexLock lock(&mutex_);
     return sweeps_.Halved();
@@ -163,6 +172,14 @@ class JobStore {
   using Change = std::function<absl::Status(v1::StoredJob* job, std::vector<v1::JobEvent>* events)>;
   absl::StatusOr<JobPtr> Update(const std::string& job_id, const Change& change,
                                 const Request& request = {});
+
+  // The wall clock was set while a coordinator ran, or between two of one start of the machine:
+  // moves the times from which durations of jobs that have not ended are counted (when a job
+  // entered its state, when it was queued, restarts of the last 24 hours) with the clock, in one
+  // transaction. `now`: the clocks as they are. Times of the last `gap` may be of the new clock
+  // already and stay. Returns by how much the clock was set; zero if it was not, or if that cannot
+  // be known because the machine was started again.
+  absl::StatusOr<absl::Duration> FollowClock(const v1::StoredClock& now, absl::Duration gap);
 
   // Deletes a job that has ended: from then on it cannot be found, also after a restart, and its
   // name is free. This is one small transaction; Purge() and Forget() remove the rows later.
@@ -261,7 +278,15 @@ class JobStore {
   JobStore(std::unique_ptr<Database> database, const Clock& clock, Observer observer);
 
   absl::Status CheckOutDir(const v1::StoredJob& stored) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Migrate() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static absl::StatusOr<std::unique_ptr<JobStore>> OpenIn(const std::filesystem::path& state_dir,
+                                                          const Clock& clock, Observer observer,
+                                                          bool make_new);
+  // The version of the file; 0: nothing is in it yet.
+  absl::StatusOr<int64_t> Version() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Migrate(int64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Identify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<absl::Duration> FollowClockLocked(const v1::StoredClock& now, absl::Duration gap)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remember(int64_t number, JobPtr job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -342,6 +367,7 @@ class JobStore {
   const Observer observer_;
   mutable Mutex mutex_;
   const std::unique_ptr<Database> database_ ABSL_PT_GUARDED_BY(mutex_);
+  std::string id_;                                                             // set by Open()
   std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                  // by id
   std::map<int64_t, JobPtr> numbers_ ABSL_GUARDED_BY(mutex_);                  // by number
   std::map<std::string, std::string> newest_by_name_ ABSL_GUARDED_BY(mutex_);  // name → id

@@ -244,7 +244,7 @@ absl::Status JobStore::DropOldSteps(int64_t number, const v1::ReportRecordsReque
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) break;
     v1::WorkerRecord record;
-    // What cannot be read stays, for whoever reads it next to complain about.
+    // What cannot be read stays, so that its next reader reports it.
     if (Unseal(rows.Blob(1), &record).ok() && record.has_step()) old.push_back(rows.Int(0));
   }
   for (const int64_t position : old) {

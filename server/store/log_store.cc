@@ -23,15 +23,16 @@ namespace fs = std::filesystem;
 constexpr int64_t kChunkBytes = 64 << 10;
 constexpr int64_t kSegmentsPerQuota = 8;
 
+// Every error is Internal: the agent sends the same log again, so nothing is lost. (Agents take the
+// codes of OpenBeneath() for a refusal for good, and nsactl takes Unavailable for no answer.)
 absl::Status FileError(const fs::path& path, const char* what) {
-  return absl::UnavailableError(
+  return absl::InternalError(
       absl::StrCat(path.string(), ": ", what, ": ", std::strerror(errno), "; check the disk"));
 }
 
-// Every error becomes Unavailable: the agent then sends the same log again, so nothing is lost.
 absl::StatusOr<Fd> Open(const fs::path& root, const fs::path& inner, int flags) {
   absl::StatusOr<Fd> fd = OpenBeneath(root, inner, flags, 0600);
-  if (!fd.ok()) return absl::UnavailableError(fd.status().message());
+  if (!fd.ok()) return absl::InternalError(absl::StrCat(fd.status().message(), "; check the disk"));
   return fd;
 }
 
@@ -173,6 +174,11 @@ absl::StatusOr<LogStore::Appended> LogStore::Append(const std::string& job_id, i
   return appended;
 }
 
+bool LogStore::SetWritten(const std::string& job_id, int32_t rank, bool written) {
+  MutexLock lock(&mutex_);
+  return std::exchange(Load(job_id, rank).written, written) != written;
+}
+
 absl::StatusOr<LogStore::Chunk> LogStore::Read(const std::string& job_id, int32_t rank,
                                                Position from, bool final) {
   MutexLock lock(&mutex_);
@@ -252,7 +258,7 @@ absl::Status LogStore::Remove(const std::string& job_id) {
   std::error_code error;
   fs::remove_all(dir_ / job_id, error);
   if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
+  return absl::InternalError(
       absl::StrCat((dir_ / job_id).string(), ": remove: ", error.message(), "; check the disk"));
 }
 

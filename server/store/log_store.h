@@ -1,6 +1,6 @@
 // The workers' logs: <state_dir>/logs/<job>/rank-0000.gen-000001.0000000000000000.log, cut into
 // segments at line ends. A segment's name contains the offset of its first byte in the worker's log
-// of that generation. So names and sizes of the files tell where to continue, also after a crash.
+// of that generation. So names and sizes of the files show where to continue, also after a crash.
 // At most `quota_bytes` are kept for each rank; the oldest segments are removed first.
 #pragma once
 
@@ -27,10 +27,13 @@ class LogStore {
     int64_t next_offset = 0;
     bool quota_reached = false;  // true the first time that old lines are dropped
   };
-  // Bytes that are already stored are skipped; after a gap nothing is stored. Unavailable when the
-  // disk is full: nothing is lost, because the sender keeps `data` and sends it again.
+  // Bytes that are already stored are skipped; after a gap nothing is stored. Internal when the
+  // file cannot be written: nothing is lost, because the sender keeps `data` and sends it again.
   absl::StatusOr<Appended> Append(const std::string& job_id, int64_t generation, int32_t rank,
                                   int64_t offset, std::string_view data);
+
+  // Notes whether the log could be written. True when that is news.
+  bool SetWritten(const std::string& job_id, int32_t rank, bool written);
 
   // A place in a rank's log. {0, 0} is its beginning.
   struct Position {
@@ -69,6 +72,7 @@ class LogStore {
   struct RankLog {
     std::vector<Segment> segments;  // in order
     bool quota_reported = false;
+    bool written = true;  // the last time that it was to be
   };
 
   RankLog& Load(const std::string& job_id, int32_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kLongestText = 8 << 20;  // nsactl receives messages of at most 16 MiB
+constexpr size_t kLongestStacks = 8 << 20;  // nsactl receives messages of at most 16 MiB
 
 constexpr char kTimeForm[] = "%E4Y%m%dT%H%M%SZ";
 
@@ -53,7 +53,7 @@ std::string FirstLine(const fs::path& file) {
 absl::Status RemoveFile(const fs::path& file) {
   std::error_code error;
   if (fs::remove(file, error) || !error) return absl::OkStatus();
-  return absl::UnavailableError(
+  return absl::InternalError(
       absl::StrCat(file.string(), ": remove: ", error.message(), "; check the disk"));
 }
 
@@ -101,7 +101,7 @@ absl::StatusOr<StackStore::Saved> StackStore::Save(const std::string& job_id, in
   std::error_code error;
   fs::create_directories(dir_, error);
   if (error) {
-    return absl::UnavailableError(
+    return absl::InternalError(
         absl::StrCat(dir_.string(), ": ", error.message(), "; check the disk and the rights"));
   }
   const std::string text = TextOf(why, dumps);
@@ -131,16 +131,17 @@ absl::StatusOr<v1::GetSavedStacksResponse> StackStore::Read(const std::string& j
       id == 0 && !files.empty() ? std::prev(files.end()) : std::ranges::find(files, id, &File::id);
   if (found == files.end()) {
     return absl::NotFoundError(
-        files.empty() ? absl::StrCat("job ", job_id, " has no saved stacks; `nsactl dump-stack ",
-                                     job_id, "` takes them now")
-                      : absl::StrCat("id: ", id, " (", files.front().id, " to ", files.back().id,
-                                     "); `nsactl dump-stack ", job_id, " --saved` lists them"));
+        files.empty()
+            ? absl::StrCat("job ", job_id, " has no saved stacks; `nsactl dump-stack ", job_id,
+                           "` takes them now")
+            : absl::StrCat("id: ", id, " (from ", files.front().id, " to ", files.back().id,
+                           "); `nsactl dump-stack ", job_id, " --saved` lists them"));
   }
   v1::GetSavedStacksResponse response;
   *response.mutable_saved() = Describe(*found);
   NSA_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(found->path));
-  if (text.size() > kLongestText) {
-    text.resize(kLongestText);
+  if (text.size() > kLongestStacks) {
+    text.resize(kLongestStacks);
     absl::StrAppend(&text, "\n(cut here; the coordinator's machine has all of it in ",
                     found->path.string(), ")\n");
   }

@@ -31,7 +31,7 @@ absl::Status MakePrivateFolder(const std::filesystem::path& path) {
 
 absl::StatusOr<FileLock> LockStateDir(const std::filesystem::path& state_dir) {
   if (const absl::Status status = MakePrivateFolder(state_dir); !status.ok()) return status;
-  absl::StatusOr<FileLock> lock = FileLock::Take(state_dir / "coordinator.lock");
+  absl::StatusOr<FileLock> lock = FileLock::Take(state_dir / kStateLockName);
   if (lock.ok()) return lock;
   if (absl::IsAlreadyExists(lock.status())) {
     return absl::FailedPreconditionError(

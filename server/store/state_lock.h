@@ -8,6 +8,9 @@
 
 namespace nsa::server {
 
+// Name of the lock file; ReadIdentity() reads its holder.
+inline constexpr char kStateLockName[] = "coordinator.lock";
+
 // Takes <state_dir>/coordinator.lock. Creates the folder (mode 0700) when it is missing.
 // FailedPrecondition, naming the holder, when another process holds the lock.
 absl::StatusOr<FileLock> LockStateDir(const std::filesystem::path& state_dir);

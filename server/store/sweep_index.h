@@ -26,7 +26,7 @@ class SweepIndex {
   // has a job with this index.
   absl::Status Check(const v1::Job& job) const;
 
-  // Every sweep with halve_at of which a job stopped and was not dropped; its jobs by number.
+  // Every sweep with halve_at and a job that stopped and was not dropped; its jobs by number.
   std::vector<std::vector<Job>> Halved() const;
 
  private:

@@ -76,6 +76,11 @@ void Metrics::ObserveStoreError(const std::string& operation) {
   families_.Counter("nsa_store_errors_total", {{"op", operation}}).Increment();
 }
 
+void Metrics::ObserveCertificate(const std::string& file, absl::Time until) {
+  families_.Gauge("nsa_certificate_expiry_timestamp_seconds", {{"file", file}})
+      .Set(absl::ToDoubleSeconds(until - absl::UnixEpoch()));
+}
+
 Metrics::JobSeries& Metrics::SeriesOf(const v1::Job& job) {
   const auto [entry, fresh] = jobs_.try_emplace(job.id(), families_);
   JobSeries& series = entry->second;

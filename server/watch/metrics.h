@@ -33,12 +33,15 @@ class Metrics {
   void ObserveCommit(double seconds);
   void ObserveStoreError(const std::string& operation);
 
+  // A certificate that the coordinator uses, and when it ends.
+  void ObserveCertificate(const std::string& file, absl::Time until);
+
   // A notice of the configuration: its series begin at 0.
   void AddNotice(const std::string& notice);
   // `result` is delivered, refused or given_up.
   void ObserveNotice(const std::string& notice, const std::string& result, int events);
   void ObserveNoticeFailure(const std::string& notice);
-  // `since_unix_nanos`: when the oldest event that waits to be told happened; 0: none waits.
+  // `since_unix_nanos`: when the oldest event that waits for delivery happened; 0: none waits.
   void ObserveNoticeWaiting(const std::string& notice, int64_t since_unix_nanos);
 
   // A job has moved from one state to another (from UNSPECIFIED: it was submitted).

@@ -67,8 +67,8 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
   Sweep();
 }
 
-// The heap beside the resident memory tells a leak from memory that the allocator has not given
-// back.
+// The heap beside the resident memory distinguishes a leak from memory that the allocator has not
+// given back.
 void Metrics::ObserveSelf() {
   const struct mallinfo2 heap = mallinfo2();
   const auto set = [&](const char* kind, size_t bytes) {
@@ -119,7 +119,10 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
   const auto waits_for_gpu = [&](const JobPtr& job) { return InQueue(*job, any_gpu).cuda; };
   std::map<std::string, int64_t> queued = {{"cpu", 0}, {"gpu", 0}};
   for (const JobPtr& job : active) {
-    if (job->job().state() == v1::Job::STATE_QUEUED) ++queued[waits_for_gpu(job) ? "gpu" : "cpu"];
+    // Those with a provisioner wait for machines of their own.
+    const bool own_machines = !job->job().spec().resources().provisioner().empty();
+    if (job->job().state() != v1::Job::STATE_QUEUED || own_machines) continue;
+    ++queued[waits_for_gpu(job) ? "gpu" : "cpu"];
   }
   for (const auto& [kind, count] : queued) {
     families_.Gauge("nsa_queued_jobs", {{"kind", kind}}).Set(static_cast<double>(count));
@@ -129,7 +132,7 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
 }
 
 // What the GPUs of ready machines do and whether they are healthy. A value that the driver does not
-// tell has no series.
+// report has no series.
 void Metrics::ObserveGpuStates(const std::vector<NodeView>& nodes) {
   std::set<Labels> shown;
   for (const NodeView& node : nodes) {

@@ -164,8 +164,9 @@ void Send(mg_connection* connection, const HttpReply& reply, bool head) {
 // All paths. Handlers of civetweb that are patterns of each other would depend on their order.
 class Paths final : public CivetHandler {
  public:
-  Paths(std::function<std::string()> metrics, std::function<bool()> healthy, HttpHandler pages)
-      : metrics_(std::move(metrics)), healthy_(std::move(healthy)), pages_(std::move(pages)) {}
+  Paths(std::function<std::string()> metrics, std::function<std::string()> problem,
+        HttpHandler pages)
+      : metrics_(std::move(metrics)), problem_(std::move(problem)), pages_(std::move(pages)) {}
 
   bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
     return Answer(connection, false);
@@ -197,16 +198,16 @@ class Paths final : public CivetHandler {
       return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_()};
     }
     if (request.path == "/healthz") {
-      const bool healthy = healthy_();
-      return {
-          .status = healthy ? 200 : 503, .type = kText, .body = healthy ? "ok\n" : "not serving\n"};
+      const std::string problem = problem_();
+      if (problem.empty()) return {.type = kText, .body = "ok\n"};
+      return {.status = 503, .type = kText, .body = problem + "\n"};
     }
     if (pages_ != nullptr) return pages_(request);
     return {.status = 404, .type = kText, .body = "not found\n"};
   }
 
   const std::function<std::string()> metrics_;
-  const std::function<bool()> healthy_;
+  const std::function<std::string()> problem_;
   const HttpHandler pages_;
 };
 
@@ -219,13 +220,12 @@ struct MetricsHttp::Impl {
   std::unique_ptr<CivetServer> server;
 };
 
-absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(const std::string& address,
-                                                                std::function<std::string()> text,
-                                                                std::function<bool()> healthy,
-                                                                HttpHandler pages) {
+absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
+    const std::string& address, std::function<std::string()> text,
+    std::function<std::string()> problem, HttpHandler pages) {
   auto impl = std::unique_ptr<Impl>(
       new Impl{.host = HostCheck(address),
-               .paths = Paths(std::move(text), std::move(healthy), std::move(pages)),
+               .paths = Paths(std::move(text), std::move(problem), std::move(pages)),
                .server = nullptr});
   CivetCallbacks callbacks;
   callbacks.begin_request = HostCheck::Begin;

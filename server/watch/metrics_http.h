@@ -13,16 +13,16 @@ namespace nsa::server {
 class MetricsHttp {
  public:
   // `address` is host:port; port 0 picks a free port. `text` returns the body of /metrics;
-  // `healthy` decides whether /healthz answers 200 or 503. `pages` answers every other path;
-  // without it they are 404. All are called on the server's threads. Unavailable when the port is
-  // taken.
+  // `problem` is empty if /healthz is to answer 200, else what it answers with 503. `pages` answers
+  // every other path; without it they are 404. All are called on the server's threads. Unavailable
+  // when the port is taken.
   //
   // A request whose Host header is neither an IP address, localhost, this machine's host name nor
   // the host of `address` gets 421 and a text. A request must arrive within 5 s. Up to 96 requests
   // are served at the same time, 64 more connections wait.
   static absl::StatusOr<std::unique_ptr<MetricsHttp>> Start(const std::string& address,
                                                             std::function<std::string()> text,
-                                                            std::function<bool()> healthy,
+                                                            std::function<std::string()> problem,
                                                             HttpHandler pages = nullptr);
   ~MetricsHttp();
 

@@ -42,6 +42,9 @@ inline constexpr FamilySpec kFamilies[] = {
      "Memory of the coordinator: heap is what it has allocated and not freed, resident what it "
      "takes of the machine."},
     {kGauge, "nsa_coordinator_open_files", "", "File descriptors of the coordinator."},
+    {kGauge, "nsa_certificate_expiry_timestamp_seconds", "file",
+     "Unix time at which a certificate that the coordinator uses ends; of several authorities in "
+     "one file, that of the last."},
     {kCounter, "nsa_rpc_requests_total", "method code", "Calls that have ended."},
     {kHistogram, "nsa_rpc_duration_seconds", "method", "Duration of unary calls, without streams.",
      kShortBuckets},
@@ -51,7 +54,8 @@ inline constexpr FamilySpec kFamilies[] = {
     {kCounter, "nsa_store_errors_total", "op", "Operations of the job store that failed."},
     {kGauge, "nsa_jobs", "state", "Jobs in the store."},
     {kGauge, "nsa_queued_jobs", "kind",
-     "Queued jobs by the kind of slot that they wait for: cpu or gpu."},
+     "Queued jobs by the kind of slot that they wait for: cpu or gpu. Without those that wait for "
+     "machines of a cluster manager."},
     {kCounter, "nsa_jobs_submitted_total", "", "Jobs accepted."},
     {kCounter, "nsa_jobs_finished_total", "result reason", "Jobs that have ended."},
     {kCounter, "nsa_jobs_deleted_total", "cause",
@@ -66,13 +70,12 @@ inline constexpr FamilySpec kFamilies[] = {
      kRecoveryBuckets},
     {kCounter, "nsa_preflight_waivers_total", "rule", "Waived preflight rules of accepted jobs."},
     {kCounter, "nsa_notice_events_total", "notice result",
-     "Events that a notice told (delivered), that its receiver refused, or that were given up "
-     "after "
+     "Events that a notice delivered, that its receiver refused, or that were given up after "
      "a day."},
     {kCounter, "nsa_notice_failed_attempts_total", "notice",
      "Requests or mails of a notice that failed and are made again."},
     {kGauge, "nsa_notice_oldest_waiting_seconds", "notice",
-     "Age of the oldest event that waits to be told; 0 while none waits."},
+     "Age of the oldest event that waits for delivery; 0 while none waits."},
 
     {kGauge, "nsa_slots", "kind state",
      "Slots of the ready machines: cpu or gpu; free, allocated, or cordoned (free on a machine "
@@ -81,7 +84,7 @@ inline constexpr FamilySpec kFamilies[] = {
     {kGauge, "nsa_agent_up", "agent",
      "1 while the agent's heartbeats arrive, else 0; gone when the machine is forgotten."},
     {kGauge, "nsa_node_clock_offset_seconds", "agent",
-     "The machine's clock minus the coordinator's, as the fastest of its last heartbeats tells."},
+     "The machine's clock minus the coordinator's, from the fastest of its last heartbeats."},
     {kGauge, "nsa_agent_cordoned", "agent",
      "1 while no rank is placed on the machine because it is cordoned or drained, else 0."},
     {kGauge, "nsa_gpu_utilization_ratio", "agent gpu name",
@@ -94,7 +97,7 @@ inline constexpr FamilySpec kFamilies[] = {
     {kGauge, "nsa_gpu_fault", "agent gpu name",
      "1 if no rank is placed on the GPU because of an error, otherwise 0."},
     {kGauge, "nsa_gpu_memory_bytes", "agent gpu name kind",
-     "Memory of a GPU of a ready machine, total and used, whoever uses it."},
+     "Memory of a GPU of a ready machine, total and used, by any process."},
 
     {kGauge, "nsa_job_info", "job_id name job_hash world_size device",
      "1; the labels say what the job is. 0 with a number of ranks that it had in an earlier "

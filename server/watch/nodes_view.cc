@@ -9,8 +9,10 @@ namespace {
 
 constexpr int kLargestPage = 500;
 
-const char* StateWord(RankView::Node state) {
-  switch (state) {
+const char* StateWord(const NodeView& view) {
+  if (!view.other_store.empty()) return "OTHER_STORE";
+  if (view.heartbeat_unix_nanos == 0) return "ABSENT";
+  switch (view.state) {
     case RankView::Node::kReady:
       return "READY";
     case RankView::Node::kLost:
@@ -34,7 +36,7 @@ void Count(const v1::StoredJob& job, v1::Node* node) {
   if (here) node->add_job_ids(job.job().id());
 }
 
-// Adds the cordoned machines of which nothing is known.
+// Adds the cordoned machines that have sent nothing.
 std::vector<NodeView> WithAbsent(std::vector<NodeView> nodes, const Cordons& cordons) {
   const auto by_name = [](const NodeView& view) { return view.info.name(); };
   for (const auto& [name, cordon] : cordons) {
@@ -55,7 +57,8 @@ v1::Node OneNode(const NodeView& view, const std::vector<JobPtr>& active, const 
       view.clock_offset
           ? absl::ToUnixNanos(absl::FromUnixNanos(view.heartbeat_unix_nanos) + *view.clock_offset)
           : 0);
-  node.set_state(StateWord(view.state));
+  node.set_state(StateWord(view));
+  node.set_store_id(view.other_store);
   node.set_heartbeat_unix_nanos(view.heartbeat_unix_nanos);
   for (const JobPtr& job : active) Count(*job, &node);
   const auto cordon = cordons.find(view.info.name());

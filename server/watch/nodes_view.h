@@ -15,7 +15,7 @@ namespace nsa::server {
 v1::Node OneNode(const NodeView& view, const std::vector<JobPtr>& active, const Cordons& cordons);
 
 // The reply of ListNodes: one page, by name. A cordoned machine that is not among `nodes` is in it
-// too, as UNKNOWN. InvalidArgument for a negative page size.
+// too, as ABSENT. InvalidArgument for a negative page size.
 absl::StatusOr<v1::ListNodesResponse> NodesView(const std::vector<NodeView>& nodes,
                                                 const std::vector<JobPtr>& active,
                                                 const Cordons& cordons,

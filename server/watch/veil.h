@@ -1,5 +1,5 @@
-// What a caller who sees own jobs only is told of others' jobs: nothing, not even in refusals.
-// `owner` is the caller's name; empty for one who sees every job, for whom nothing is changed.
+// Hides other owners' jobs from callers limited to their own, also in error messages.
+// `owner` is the caller's name; if it is empty, the caller sees every job and nothing is hidden.
 #pragma once
 
 #include <string>

@@ -18,12 +18,12 @@
 namespace nsa::server {
 namespace {
 
-constexpr int64_t kNanosPerMilli = 1'000'000;
+constexpr int64_t kNanosPerMillisecond = 1'000'000;
 // Enough for a curve; a float has no more.
 constexpr int kDigits = 7;
 
 Json Millis(int64_t unix_nanos) {
-  return unix_nanos > 0 ? Json(unix_nanos / kNanosPerMilli) : Json();
+  return unix_nanos > 0 ? Json(unix_nanos / kNanosPerMillisecond) : Json();
 }
 
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
@@ -318,7 +318,7 @@ Json ValSetCurvesJson(const std::vector<v1::WorkerRecord>& records) {
     for (const v1::NamedLoss& set : record.eval().sets()) {
       Json& curve = sets[set.name()];
       curve["step"].push_back(record.eval().step());
-      curve["time"].push_back(record.unix_nanos() / kNanosPerMilli);
+      curve["time"].push_back(record.unix_nanos() / kNanosPerMillisecond);
       curve["loss"].push_back(Number(set.loss()));
     }
   }
@@ -331,7 +331,7 @@ Json EvalsJson(const std::vector<v1::WorkerRecord>& records) {
   Json loss = Json::array();
   for (const v1::WorkerRecord& record : records) {
     step.push_back(record.eval().step());
-    time.push_back(record.unix_nanos() / kNanosPerMilli);
+    time.push_back(record.unix_nanos() / kNanosPerMillisecond);
     loss.push_back(Number(record.eval().loss()));
   }
   if (records.empty()) return Json::object();
@@ -346,7 +346,7 @@ Json SamplesJson(const JobStore::Samples& samples) {
                      {"text", sample.text()},
                      {"tokens", sample.tokens()},
                      {"seconds", Number(sample.seconds())},
-                     {"time", record.unix_nanos() / kNanosPerMilli},
+                     {"time", record.unix_nanos() / kNanosPerMillisecond},
                      {"error", sample.error()}});
   }
   return {{"steps", samples.steps}, {"step", samples.step}, {"samples", std::move(texts)}};

@@ -31,8 +31,8 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos);
 Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops,
              int64_t now_unix_nanos);
 
-// A machine, with the names of its jobs by id; a job without one has its id. Of a GPU what NVML
-// does not tell (use: 0 to 1, celsius, watts) is null.
+// A machine, with the names of its jobs by id; a job without one has its id. What NVML does not
+// report of a GPU (use: 0 to 1, celsius, watts) is null.
 Json NodeJson(const v1::Node& node, const std::map<std::string, std::string>& names = {});
 Json EventJson(const v1::JobEvent& event);
 Json CheckpointJson(const v1::CheckpointInfo& checkpoint);

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "server/decide/lifecycle.h"
 
@@ -55,7 +56,7 @@ absl::StatusOr<int64_t> NumberIn(const HttpRequest& request, const std::string& 
   int64_t number = 0;
   if (!absl::SimpleAtoi(text, &number) || number < 0 || number > most) {
     return absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", text.substr(0, 40), " (0 to ", most, "); choose a number in it"));
+        absl::StrCat(name, ": ", CutText(text, 40), " (0 to ", most, "); choose a number in it"));
   }
   return number;
 }

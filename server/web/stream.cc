@@ -58,6 +58,7 @@ class Feed {
     }
     const absl::Duration begin = parts_.clock.Monotonic();
     std::string text;
+    AddWarning(&text);
     AddEvents(&text);
     if (job_.empty()) {
       AddList(&text);
@@ -73,6 +74,13 @@ class Feed {
   void Add(std::string_view event, const Json& data, std::string* text) const {
     absl::StrAppend(text, "id: ", cursor_, "\nevent: ", std::string(event), "\ndata: ", Text(data),
                     "\n\n");
+  }
+
+  void AddWarning(std::string* text) {
+    std::string warning = parts_.warning();
+    if (warning == warning_) return;
+    warning_ = std::move(warning);
+    Add("warning", Json{{"text", warning_}}, text);
   }
 
   void AddEvents(std::string* text) {
@@ -119,7 +127,7 @@ class Feed {
     const bool same = std::exchange(sent->job, job) == job;
     if (IsTerminal(job->job().state())) {
       if (same) return;
-      // Whoever opens a stream has just read the list.
+      // A client that opens a stream has just read the list.
       if (!listed_ && !ended_.contains(job->job().id())) return;
     }
     Json row = RowNow(parts_, *job);
@@ -165,6 +173,7 @@ class Feed {
   bool listed_ = false;               // rows were sent
   std::map<std::string, Sent> sent_;  // by job
   std::set<std::string> ended_;       // jobs with events since the last rows
+  std::string warning_;
   Json list_;
   absl::Duration nodes_sent_ = -absl::InfiniteDuration();
   Json nodes_;

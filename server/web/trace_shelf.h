@@ -24,7 +24,7 @@ class TraceShelf {
     std::string job_id;
     std::string name;  // for the file: "demo-steps-121-123.json.gz"
     int64_t bytes = 0;
-    std::shared_ptr<const Fd> file;  // who reads it may keep it
+    std::shared_ptr<const Fd> file;  // a reader may keep it
   };
 
   // Keeps a trace whose `id` is the time now. Returns it with its final id.

@@ -22,7 +22,7 @@ namespace nsa::server {
 namespace {
 
 constexpr absl::Duration kLineEvery = absl::Milliseconds(500);
-constexpr absl::Duration kPause = absl::Milliseconds(5);
+constexpr absl::Duration kTracePause = absl::Milliseconds(5);
 constexpr size_t kPieceBytes = 256 << 10;
 
 Json TraceJson(const TraceShelf::Trace& trace) {
@@ -62,7 +62,7 @@ class Recording {
         line = Progress();
         break;
       }
-      bell_.Wait(kPause, left);
+      bell_.Wait(kTracePause, left);
       if (parts_.draining) return std::nullopt;
     }
     return Text(line) + "\n";
@@ -157,7 +157,7 @@ absl::StatusOr<HttpReply> RecordTrace(const Web::Parts& parts, TraceShelf* shelf
   NSA_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   const auto steps = json.find("steps");
   if (steps == json.end() || !steps->is_number_integer()) {
-    return absl::InvalidArgumentError(absl::StrCat("steps: not a number of steps (1 to ",
+    return absl::InvalidArgumentError(absl::StrCat("steps: not a number of steps (from 1 to ",
                                                    ProfileBroker::kMostSteps, "); give one"));
   }
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, FindJobToProfile(parts.store, job, ""));

@@ -72,7 +72,7 @@ absl::StatusOr<std::vector<v1::CurveBucket>> BucketsFor(const Web::Parts& parts,
   return width == kept ? std::move(buckets) : Widen(buckets, width);
 }
 
-// The job from whose checkpoint this one was forked, and the checkpoint's step; null when it is not
+// The job whose checkpoint this one was forked from, and the checkpoint's step; null when it is not
 // a fork, or its original was deleted.
 Json ParentJson(const JobStore& store, const v1::Job& job) {
   constexpr absl::string_view kPrefix = "step-";

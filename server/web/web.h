@@ -1,7 +1,7 @@
 // The live page: its files, the JSON that it reads, the stream that keeps it current, and the few
 // requests that change something. server/README.md lists the paths.
 //
-// Whoever reaches the HTTP port may read, except traces. A trace and a change need an operator's
+// Anyone may read over the HTTP port, except traces. A trace and a change need an operator's
 // token in the header Authorization (never a cookie) and must not come from a page of another site.
 #pragma once
 
@@ -51,6 +51,7 @@ class Web {
     std::function<void(const v1::AuditEntry& entry)> audit;  // notes a change
     std::function<void()> changed;                           // a job was stopped or resumed
     std::function<v1::GetVersionResponse()> version;
+    std::function<std::string()> warning;  // CallRules::warning
     std::string token_file;
     std::string trace_folder;  // for files without names
   };

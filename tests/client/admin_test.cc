@@ -1,5 +1,6 @@
 // nsactl admin: certificates in a folder. tls_test.cc starts a coordinator with them.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -79,6 +80,8 @@ TEST_F(AdminTest, InitTlsMakesWhatOnlyTheOwnerCanReadAndSaysWhatToConfigure) {
                              HasSubstr("certificate_file: " + dir + "/coordinator.crt"),
                              HasSubstr("coordinator_address: lab:50951\n"),
                              HasSubstr("private_key_file: /etc/nsa/gpu-01.key"),
+                             HasSubstr("`(umask 077; nsactl token create --role agent --node "
+                                       "gpu-01 > join.token)`"),
                              HasSubstr("nsactl context set lab --address lab:50951")));
 }
 
@@ -145,7 +148,7 @@ TEST_F(AdminTest, RenewTlsSignsAgainForTheSameKeys) {
   const Ran ran = RunAlone({"admin", "renew-tls", folder_.string(), "--days", "60"});
   ASSERT_EQ(ran.code, ExitCode::kOk) << ran.err;
   EXPECT_THAT(ran.out, AllOf(HasSubstr("renewed"), HasSubstr("gpu-01.crt")));
-  EXPECT_THAT(ran.err, HasSubstr("when they start"));
+  EXPECT_THAT(ran.err, HasSubstr("reload the coordinator"));
   auto after = Files();
   for (const char* same : {"ca.crt", "ca.key", "gpu-01.key", "coordinator.key", "token"}) {
     EXPECT_EQ(after[same], before[same]) << same;
@@ -159,6 +162,32 @@ TEST_F(AdminTest, RenewTlsSignsAgainForTheSameKeys) {
   // Ten years at most: as long as the authority.
   const Ran longest = RunAlone({"admin", "renew-tls", folder_.string(), "--days", "3650"});
   EXPECT_EQ(FactsOf("gpu-01").until, FactsOf("ca").until) << longest.err;
+}
+
+// The coordinator runs as another user than root, who may call nsactl.
+TEST_F(AdminTest, AsRootFilesStayAndBecomeThoseOfTheFoldersOwner) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  constexpr uid_t kNsa = 65'534;
+  const auto owner = [&](const std::string& name) {
+    struct stat info {};
+    return stat((folder_ / name).c_str(), &info) == 0 ? info.st_uid : 0;
+  };
+  fs::create_directory(folder_);
+  ASSERT_EQ(chown(folder_.c_str(), kNsa, kNsa), 0);
+  ASSERT_EQ(Init({"--host", "lab", "--days", "30"}).code, ExitCode::kOk);
+  for (const char* name : {"ca.key", "coordinator.crt", "coordinator.key", "client.crt", "token"}) {
+    EXPECT_EQ(owner(name), kNsa) << name;
+  }
+  const auto before = Files();
+  ASSERT_EQ(chown((folder_ / "client.crt").c_str(), 0, 0), 0);
+  ASSERT_EQ(chmod((folder_ / "coordinator.crt").c_str(), 0644), 0);
+  ASSERT_EQ(RunAlone({"admin", "renew-tls", folder_.string()}).code, ExitCode::kOk);
+  EXPECT_NE(Files()["coordinator.crt"], before.at("coordinator.crt"));
+  EXPECT_EQ(owner("coordinator.crt"), kNsa);
+  EXPECT_EQ(ModeOf(folder_ / "coordinator.crt"), 0644U);
+  EXPECT_EQ(owner("client.crt"), 0U);
+  EXPECT_EQ(ModeOf(folder_ / "client.crt"), 0600U);
+  EXPECT_EQ(Files().size(), before.size());
 }
 
 TEST_F(AdminTest, RenewTlsReplacesNothingWhenOneCertificateIsOfAnotherAuthority) {

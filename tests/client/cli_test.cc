@@ -1,6 +1,9 @@
 // Usage, help, errors and exit codes.
+#include <sys/stat.h>
+
 #include <fstream>
 
+#include "common/rpc/rpc.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "tests/client/nsactl_harness.h"
@@ -188,12 +191,12 @@ TEST_F(CliTest, EveryStatusOfTheCoordinatorHasItsExitCode) {
       {Code::DEADLINE_EXCEEDED, ExitCode::kTimeout},
       {Code::INTERNAL, ExitCode::kFailed}};
   for (const auto& [status, code] : table) {
-    state().failures["ListJobs"] = {grpc::Status(status, "thing: 3 (2); do that")};
+    state().failures["ListJobs"] = {grpc::Status(status, "thing: 3 (at most 2); do that")};
     const Ran ran = Run({"list"});
     EXPECT_EQ(ran.code, code) << status;
     EXPECT_THAT(ran.err, StartsWith("nsactl: "));
     if (status != Code::DEADLINE_EXCEEDED) {
-      EXPECT_EQ(ran.err, "nsactl: thing: 3 (2); do that\n");
+      EXPECT_EQ(ran.err, "nsactl: thing: 3 (at most 2); do that\n");
     }
   }
 }
@@ -201,12 +204,21 @@ TEST_F(CliTest, EveryStatusOfTheCoordinatorHasItsExitCode) {
 TEST_F(CliTest, AnUnreachableCoordinatorIsFourAndSaysHowToStartOne) {
   const Ran standard = RunAlone({"list"});
   EXPECT_EQ(standard.code, ExitCode::kUnreachable);
-  EXPECT_THAT(standard.err, AllOf(HasSubstr("coordinator.sock cannot be reached (no such socket)"),
+  EXPECT_THAT(standard.err, AllOf(HasSubstr("coordinator.sock cannot be reached"),
                                   HasSubstr("start one with 'nsa-coordinator'")));
   const Ran refused = RunAlone({"--address", "127.0.0.1:1", "list"});
   EXPECT_EQ(refused.code, ExitCode::kUnreachable);
-  EXPECT_THAT(refused.err, AllOf(HasSubstr("127.0.0.1:1 cannot be reached (connection refused)"),
-                                 HasSubstr("--address"), HasSubstr("nsa-coordinator")));
+  EXPECT_THAT(refused.err, AllOf(HasSubstr("127.0.0.1:1 cannot be reached"), HasSubstr("--address"),
+                                 HasSubstr("nsa-coordinator")));
+}
+
+TEST_F(CliTest, ACoordinatorThatAnswersUnavailableWasReached) {
+  // More than gRPC itself repeats.
+  state().failures["ListJobs"] = std::vector<grpc::Status>(
+      12, ToGrpc(absl::UnavailableError("the coordinator is shutting down; try again later")));
+  const Ran ran = Run({"list"});
+  EXPECT_EQ(ran.code, ExitCode::kUnreachable);
+  EXPECT_EQ(ran.err, "nsactl: the coordinator is shutting down; try again later\n");
 }
 
 TEST_F(CliTest, ASlowCoordinatorIsATimeout) {
@@ -226,7 +238,7 @@ TEST_F(CliTest, ASilentCoordinatorIsATimeout) {
   const SilentServer server(path);
   const Ran ran = RunAlone({"--address", "unix:" + path, "--timeout", "6s", "list"});
   EXPECT_EQ(ran.code, ExitCode::kTimeout);
-  EXPECT_THAT(ran.err, HasSubstr("did not answer in 6 s (--timeout); try a longer --timeout"));
+  EXPECT_THAT(ran.err, HasSubstr("did not answer in 6 s"));
 }
 
 TEST_F(CliTest, ATokenOpensTheDoorAndAMissingOneIsFive) {
@@ -334,7 +346,12 @@ TEST_F(CliTest, ATlsConnectionThatFailsSaysWhatMayBeWrong) {
   EXPECT_THAT(authority.err, AllOf(HasSubstr("TLS handshake failed"), HasSubstr("--ca-file")));
   const Ran mismatch = list("ca.crt", "client.crt", "stranger.key", port);
   EXPECT_EQ(mismatch.code, ExitCode::kAuth);
-  EXPECT_THAT(mismatch.err, HasSubstr("is --private-key-file the key of --certificate-file"));
+  EXPECT_THAT(mismatch.err, HasSubstr("stranger.key is not the key of " + dir + "/client.crt"));
+  chmod((dir + "/client.key").c_str(), 0644);
+  const Ran open = list("ca.crt", "client.crt", "client.key", port);
+  EXPECT_EQ(open.code, ExitCode::kAuth);
+  EXPECT_THAT(open.err, HasSubstr("chmod 600 " + dir + "/client.key"));
+  chmod((dir + "/client.key").c_str(), 0600);
   EXPECT_THAT(list("", "", "", port).err, HasSubstr("nsactl context --help"));
 
   int elsewhere_port = 0;

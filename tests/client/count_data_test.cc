@@ -60,7 +60,7 @@ TEST(CountData, TellsEachLineOfTheLogWhileTheWorkerRuns) {
   Interrupt interrupt;
   std::vector<std::string> log;
   v1::CorpusSummary summary;
-  // The worker waits until its line was told.
+  // The worker waits until its line was reported.
   const std::string told = dir / "told";
   EXPECT_OK(AskWorker(Program(dir, absl::StrCat("echo one; while ! test -e ", told,
                                                 "; do sleep 0.01; done; echo '{}'")),

@@ -4,7 +4,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -134,12 +136,17 @@ TEST(Doctor, JudgesFolders) {
   EXPECT_EQ(CheckWriteSpeed("/a", 500e6).level, Level::kOk);
   const TempDir folder;
   const auto measured = MeasureFolder(folder / "not/there/yet");
-  ASSERT_EQ(measured.size(), 2U);
+  ASSERT_EQ(measured.size(), 3U);
   EXPECT_THAT(measured[1].value, HasSubstr("MB/s"));
+  EXPECT_EQ(measured[2].level, Level::kOk) << measured[2].value;
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   // Nobody can make a file here, root neither.
   const auto refused = MeasureFolder("/proc/self");
   EXPECT_EQ(refused.back().level, Level::kFailed);
+  const Check forbidden = CheckOpening("/a", absl::UnimplementedError("/a/x: not there; mend it"));
+  EXPECT_EQ(forbidden.level, Level::kFailed);
+  EXPECT_EQ(forbidden.value, "/a/x: not there");
+  EXPECT_EQ(forbidden.fix, "mend it");
 }
 
 // A server that answers every connection with this text.
@@ -221,6 +228,39 @@ TEST_F(DoctorCommandTest, PrintsALineForEachCheckAndFailsWhenOneFailed) {
 
   state().nodes.clear();
   EXPECT_THAT(Run({"doctor", "--config", config}).out, HasSubstr("start nsa-agent"));
+}
+
+TEST_F(DoctorCommandTest, SaysWhenCertificatesEnd) {
+  state().nodes = {GpuNode()};
+  const std::string tls = (dir_ / "tls").string();
+  const std::string config = (dir_ / "coordinator.yaml").string();
+  std::ofstream(config) << "metrics_address: ''\nstate_dir: " << dir_.path().string()
+                        << "\ntls: {certificate_file: " << tls << "/coordinator.crt"
+                        << ", private_key_file: " << tls << "/coordinator.key"
+                        << ", client_ca_file: " << tls << "/ca.crt}\n";
+  const auto checks = [&] {
+    std::map<std::string, nlohmann::json> found;
+    const auto document =
+        nlohmann::json::parse(Run({"doctor", "--config", config, "-o", "json"}).out);
+    for (const auto& check : document["checks"]) found[check["check"]] = check;
+    return found;
+  };
+  EXPECT_EQ(checks()["certificates"]["level"], "warning") << "perhaps only not for this user";
+  ASSERT_EQ(RunAlone({"admin", "init-tls", tls, "--days", "31"}).code, ExitCode::kOk);
+  const std::string coordinator = "certificate " + tls + "/coordinator.crt";
+  auto found = checks();
+  EXPECT_EQ(found[coordinator]["level"], "ok");
+  EXPECT_THAT(std::string(found[coordinator]["value"]), HasSubstr(", in 31 days"));
+  EXPECT_EQ(found["certificate " + tls + "/ca.crt"]["level"], "ok");
+  ASSERT_EQ(RunAlone({"admin", "renew-tls", tls, "--days", "29"}).code, ExitCode::kOk);
+  found = checks();
+  EXPECT_EQ(found[coordinator]["level"], "warning");
+  EXPECT_THAT(std::string(found[coordinator]["fix"]), HasSubstr("nsactl admin renew-tls"));
+  std::filesystem::copy_file(tls + "/ca.key", tls + "/coordinator.key",
+                             std::filesystem::copy_options::overwrite_existing);
+  found = checks();
+  EXPECT_EQ(found["certificates"]["level"], "failed");
+  EXPECT_THAT(std::string(found["certificates"]["value"]), HasSubstr("is not the key of"));
 }
 
 TEST_F(DoctorCommandTest, ACoordinatorThatDoesNotAnswerIsACheckThatFailed) {

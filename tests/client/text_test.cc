@@ -18,7 +18,7 @@ namespace {
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
-constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
 
 TEST(Text, ACorpusIsOneSentence) {
   v1::CorpusSummary corpus;
@@ -60,7 +60,7 @@ TEST(Human, AnUnknownDurationIsADash) {
 
 TEST(Human, AgesCountBackFromNow) {
   const absl::Time now = absl::FromUnixSeconds(1000000);
-  const auto at = [](int64_t seconds_ago) { return (1000000 - seconds_ago) * kSecond; };
+  const auto at = [](int64_t seconds_ago) { return (1000000 - seconds_ago) * kNanosPerSecond; };
   EXPECT_EQ(HumanAge(now, 0), "-");
   EXPECT_EQ(HumanAge(now, at(0)), "now");
   EXPECT_EQ(HumanAge(now, at(41)), "41 s ago");
@@ -72,7 +72,7 @@ TEST(Human, AgesCountBackFromNow) {
 }
 
 TEST(Human, ATimeIsLocalAndNamesItsZone) {
-  const int64_t noon = 1795176000 * kSecond;
+  const int64_t noon = 1795176000 * kNanosPerSecond;
   for (const auto& [zone, text] :
        std::map<std::string, std::string>{{"UTC", "2026-11-20T12:00:00Z"},
                                           {"Fixed/UTC+01:00:00", "2026-11-20T13:00:00+01:00"},

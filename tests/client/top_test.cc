@@ -18,7 +18,7 @@ using ::testing::Not;
 
 const absl::Time kNow = absl::FromUnixNanos(kNoon);
 
-std::string Joined(const std::vector<std::string>& lines) {
+std::string JoinedLines(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
   return text;
@@ -59,7 +59,7 @@ TEST(TopView, ShowsJobsByUrgencyAndEveryGpu) {
   state.ended = {JobIn(v1::Job::STATE_FAILED, "fourth")};
   state.nodes = {NodeWithGpus()};
   const std::string text =
-      Joined(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false}));
+      JoinedLines(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false}));
   EXPECT_THAT(text, HasSubstr("1 training  1 waiting  1 starting or stopping  12.3k tok/s  " +
                               Timestamp(kNoon) + "\n"));
   EXPECT_THAT(text, AllOf(HasSubstr("place 1, WAITING_FOR_SLOTS"), HasSubstr("healthy")));
@@ -69,7 +69,7 @@ TEST(TopView, ShowsJobsByUrgencyAndEveryGpu) {
   EXPECT_THAT(text, AllOf(HasSubstr("GPU 0, H200  1/2 GPUs  100.00 GiB of 140.00 GiB   97%  612 W"),
                           HasSubstr("61 °C"), HasSubstr("GPU 1, H200")));
   state.connected = false;
-  EXPECT_THAT(Joined(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false})),
+  EXPECT_THAT(JoinedLines(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false})),
               HasSubstr("coordinator not reached; trying again"));
 }
 
@@ -86,12 +86,12 @@ TEST(TopView, FitsIntoEveryTerminal) {
       for (const std::string& line : lines) EXPECT_LE(DisplayWidth(line), columns) << line;
     }
   }
-  EXPECT_THAT(Joined(TopView(state, kNow, {.columns = 100, .rows = 24, .colours = false})),
+  EXPECT_THAT(JoinedLines(TopView(state, kNow, {.columns = 100, .rows = 24, .colours = false})),
               AllOf(HasSubstr("... 87 more; nsactl list shows all"), HasSubstr("GPU 1, H200")));
 }
 
 TEST(TopView, WithoutAnythingSaysSo) {
-  EXPECT_THAT(Joined(TopView({}, kNow, {.colours = false})),
+  EXPECT_THAT(JoinedLines(TopView({}, kNow, {.colours = false})),
               AllOf(HasSubstr("no jobs"), HasSubstr("no machines")));
 }
 

@@ -24,7 +24,7 @@ from service import Service  # noqa: E402
 DASHBOARD = HERE.parents[1] / "deploy/grafana/dashboards/nsa.json"
 # Panels that stay empty without a GPU, without notices, and that of a healthy run.
 MAY_BE_EMPTY = ("Health", "MFU", "Memory of the GPUs", "GPU utilisation", "GPU power", "GPU temperature", "GPUs with errors",
-                "Oldest event that waits to be told", "Events told and not told")
+                "Oldest event that waits for delivery", "Events delivered and not delivered")
 SCRAPE_SECONDS = 1
 
 

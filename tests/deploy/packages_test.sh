@@ -12,6 +12,8 @@ pack() { # pack FOLDER VERSION
   cpack --config "$build/CPackConfig.cmake" -B "$1" -R "$2" -D CPACK_COMPONENTS_ALL="$PACKAGES" >"$1/cpack.log" 2>&1 || { cat "$1/cpack.log"; exit 1; }
 }
 if [ "${2:-}" = --keep ]; then mkdir -p "$3"; pack "$3" "$4"; exit; fi
+version=$(sed -nE 's/^set\(CPACK_PACKAGE_VERSION "(.*)"\)/\1/p' "$build/CPackConfig.cmake")
+[[ $("$build/bin/nsactl" --version) == *"$version"* ]] || { echo "packages are of version $version, nsactl of $("$build/bin/nsactl" --version)"; exit 1; }
 
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
@@ -48,6 +50,9 @@ done
 for line in Type=notify WatchdogSec=30 LimitNOFILE=65536; do
   grep -qxF "$line" "$root/usr/lib/systemd/system/nsa-coordinator.service" || complain "nsa-coordinator: its unit has no line $line"
 done
+for daemon in coordinator agent; do
+  grep -q '^state_dir: /var/lib/nsa' "$root/usr/share/nsa/$daemon.yaml" || complain "$daemon.yaml does not name the state folder of its unit"
+done
 grep -q '^local_agent: false' "$root/usr/share/nsa/coordinator.yaml" || complain "the coordinator would start a second agent beside the unit"
 
 # The programs run from their packages, with what the packages say of themselves.
@@ -58,7 +63,7 @@ done
 
 if command -v systemd-analyze >/dev/null; then
   # verify looks for the programs in this machine's /usr/bin.
-  sed -i "s|^ExecStart=/usr/bin/|ExecStart=$root/usr/bin/|" "$root"/usr/lib/systemd/system/*.service
+  sed -i "s|^\(Exec[A-Za-z]*\)=/usr/bin/|\1=$root/usr/bin/|" "$root"/usr/lib/systemd/system/*.service
   wrong=$(systemd-analyze verify "$root"/usr/lib/systemd/system/*.service 2>&1 | grep -F "nsa-" || true)
   [ -z "$wrong" ] || complain "$wrong"
   for package in nsa-coordinator nsa-agent; do

@@ -1,13 +1,29 @@
 #!/usr/bin/env bash
 # Installs, upgrades, removes and purges the Debian packages in a bare Debian that systemd has booted, with a job that trains meanwhile, and checks
-# what the units promise: notification, watchdog, restarts, limits, and that no end of a daemon ends a worker. Run by hand, as root, with a network:
+# what the units promise: notification, watchdog, restarts, limits, and that no end of a daemon ends a worker; and that jobs can do under them what they
+# do elsewhere: end, resume, be read, dumped, traced, stopped and deleted, with and without allowed_roots, and go on after a reboot. It follows the page
+# about certificates. Run by hand, as root, with a network:
 #
-#   tests/deploy/packages_under_systemd.sh BUILD_DIR [ROOT.tar]     ROOT.tar: a bare Debian root; without it debootstrap makes one
+#   tests/deploy/packages_under_systemd.sh BUILD_DIR [--from BUILD_DIR] [--root ROOT.tar]
 #
+#   --from BUILD_DIR   the packages from which it upgrades, and to which it goes back, are of that build; without it of the same one, as another version
+#   --root ROOT.tar    a bare Debian root; without it debootstrap makes one
+#
+# The commands of docs/deploy.md are run as they stand there, by users that its reader has.
 # Needs systemd-nspawn (package systemd-container). The container has a network of its own: nothing of this machine is disturbed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "$1" && pwd)
+docs=$here/../../docs
+build=$(cd "$1" && pwd) from=$build tar=''
+shift
+while [ $# -gt 0 ]; do
+  case $1 in
+    --from) from=$(cd "$2" && pwd) ;;
+    --root) tar=$2 ;;
+    *) sed -n '2,15p' "$0" | cut -c3- >&2; exit 2 ;;
+  esac
+  shift 2
+done
 root=$(mktemp -d /var/tmp/nsa-packages.XXXXXX)
 container=''
 finish() {
@@ -28,6 +44,17 @@ readonly CLEAN=(/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTE
 before_boot() { chroot "$root" "${CLEAN[@]}" "$@"; }
 inside() { nsenter --target "$first" --all "${CLEAN[@]}" "$@"; }
 ctl() { inside setpriv --reuid nsa --regid nsa --clear-groups env NSA_STATE_DIR=/var/lib/nsa HOME=/var/lib/nsa nsactl "$@"; }
+# The one line of a page that has this text, as a user types it.
+line_of() { # line_of PAGE TEXT
+  local found
+  found=$(grep -F "$2" "$docs/$1" | grep '^    ' | sed 's/^ *//; s/  *#.*//')
+  [ -n "$found" ] && [ "$(wc -l <<<"$found")" = 1 ] || die "docs/$1 has not one line with '$2': $found"
+  echo "$found"
+}
+as_documented() { # as_documented COMMAND; one that line_of has not found must not pass as nothing
+  echo "$ ${1:?no command}"
+  inside bash -c "$1"
+}
 property() { inside systemctl show --value -p "$2" "nsa-$1"; }
 worker() { inside pgrep -x nsa-worker; }
 # Waits until a command succeeds.
@@ -40,6 +67,10 @@ within() { # within SECONDS COMMAND…
   done
 }
 state_is() { ctl list -o json | grep -q "STATE_$1"; }
+job_is() { ctl describe "$1" -o json | grep -q "\"state\": *\"STATE_$2\""; }
+stacks_of() { ctl dump-stack "$1" | grep -q nsa::train; }
+resumes() { ctl events packaged | grep -c RESUMED || true; }
+newest() { compgen -G "$root/srv/out/job/checkpoints/step-*" | tail -n 1 || true; }
 expect() { # expect DAEMON PROPERTY VALUE
   [ "$(property "$1" "$2")" = "$3" ] || die "nsa-$1: $2 is $(property "$1" "$2") ($3)"
 }
@@ -51,27 +82,69 @@ goes_on() { # goes_on DAEMON OLD_PID
   echo "nsa-$1: process $2, now $(property "$1" MainPID); worker $trains goes on"
 }
 
+leader() { first=$(pgrep -P "$container" -x systemd); }
+boot() {
+  systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --console=pipe --boot -D "$root" </dev/null >>"$root/boot.log" 2>&1 &
+  container=$!
+  within 30 leader
+  leader
+  within 60 eval 'inside systemctl is-system-running | grep -qE "running|degraded"'
+}
+# A job for the container, as a file in /srv.
+job() { # job NAME STEPS OUT_DIR
+  cat >"$root/srv/$1.yaml" <<JOB
+name: $1
+model: {dim: 64, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}
+nsa: {l: 16, d: 8, l_sel: 32, n_sel: 4, w: 32}
+data: {source: synthetic, tokenizer: byte}
+runtime: {device: cpu, precision: fp32}
+train: {steps: $2, seq_len: 128, batch_size: 8, lr: 1.0e-3, save_every: 100, eval_every: 0, out_dir: $3}
+restart: {backoff_seconds: 1}
+preflight: {policy: experiment, waive: {MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}
+JOB
+}
+# What a job does anywhere, it does under the units: here also a killed worker and what reads another process.
+jobs_work() { # jobs_work NAME
+  local before old
+  job "$1" 30 "/srv/out/$1"
+  ctl submit -q "/srv/$1.yaml"
+  within 60 job_is "$1" SUCCEEDED
+  [ -n "$(ctl logs "$1")" ] || die "the log of $1 is empty"
+  ctl delete "$1" --yes >/dev/null
+  [ ! -e "$root/srv/out/$1/owner.json" ] || die "$1 is deleted, and owner.json still names it"
+  within 60 stacks_of packaged
+  ctl profile packaged --steps 1 -o /tmp/trace.json.gz --force >/dev/null || die "no trace"
+  ctl label packaged "checked=$1" >/dev/null
+  old=$(newest)
+  within 60 eval "[ \"\$(newest)\" != '$old' ]"
+  before=$(resumes)
+  inside kill -KILL "$trains"
+  within 60 eval "[ \"\$(resumes)\" -gt $before ]"
+  within 30 job_is packaged RUNNING
+  within 20 worker
+  trains=$(worker)
+  echo "a job ended and was deleted; packaged: $(ctl events packaged | grep RESUMED | tail -n 1)"
+}
+
 say "a bare root with systemd, and the packages"
-if [ $# -gt 1 ]; then tar -C "$root" -xf "$2"; else debootstrap --variant=minbase --include=ca-certificates bookworm "$root" >/dev/null; fi
+if [ -n "$tar" ]; then tar -C "$root" -xf "$tar"; else debootstrap --variant=minbase --include=ca-certificates bookworm "$root" >/dev/null; fi
 chmod 755 "$root"
 cp /etc/resolv.conf "$root/etc/"
 rm -f "$root/etc/apt/sources.list"
 cp -r /etc/apt/sources.list.d /etc/apt/apt.conf.d /etc/apt/keyrings "$root/etc/apt/" 2>/dev/null || true
-for version in 0.1.0 0.2.0; do "$here/packages_test.sh" "$build" --keep "$root/packages-$version" $version; done
+# The second sorts after the first, as a later commit does.
+readonly VERSIONS=(0.2.0~9.g111111111111 0.2.0~10.g000000000000)
+"$here/packages_test.sh" "$from" --keep "$root/packages-1" "${VERSIONS[0]}"
+"$here/packages_test.sh" "$build" --keep "$root/packages-2" "${VERSIONS[1]}"
 rm -rf "$root"/packages-*/_CPack_Packages
-readonly FIRST=(/packages-0.1.0/{nsa-coordinator,nsa-agent,nsactl}_0.1.0_amd64.deb) SECOND=(/packages-0.2.0/{nsa-coordinator,nsa-agent,nsactl}_0.2.0_amd64.deb)
+readonly FIRST=(/packages-1/{nsa-coordinator,nsa-agent,nsactl}_"${VERSIONS[0]}"_amd64.deb) SECOND=(/packages-2/{nsa-coordinator,nsa-agent,nsactl}_"${VERSIONS[1]}"_amd64.deb)
 before_boot apt-get -qq update
-before_boot apt-get -qq install -y --no-install-recommends systemd systemd-sysv dbus procps >/dev/null
+before_boot apt-get -qq install -y --no-install-recommends systemd systemd-sysv dbus procps sudo >/dev/null
 # What the packages depend on is fetched now; the container has no way out.
 before_boot apt-get -qq install -y --no-install-recommends --download-only "${FIRST[@]}" >/dev/null
 
 say "boot"
-systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --console=pipe --boot -D "$root" </dev/null >"$root/boot.log" 2>&1 &
-container=$!
-leader() { first=$(pgrep -P "$container" -x systemd); }
-within 30 leader
-leader
-within 60 eval 'inside systemctl is-system-running | grep -qE "running|degraded"'
+boot
 inside systemctl --version | head -1
 
 say "install: both units start"
@@ -85,6 +158,7 @@ for daemon in coordinator agent; do
   expect $daemon User nsa
   expect $daemon KillMode process
   expect $daemon NoNewPrivileges yes
+  expect $daemon RestrictSUIDSGID yes
   inside grep -q "Max open files *$files " "/proc/$(property $daemon MainPID)/limits" || die "nsa-$daemon: $(inside grep 'open files' "/proc/$(property $daemon MainPID)/limits") ($files)"
 done
 expect coordinator Type notify
@@ -93,19 +167,79 @@ within 20 eval 'ctl nodes -o name | grep -q .'
 
 say "a job trains"
 inside install -d -o nsa /srv/out
-cat >"$root/srv/job.yaml" <<'JOB'
-name: packaged
-model: {dim: 64, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}
-nsa: {l: 16, d: 8, l_sel: 32, n_sel: 4, w: 32}
-data: {source: synthetic, tokenizer: byte}
-runtime: {device: cpu, precision: fp32}
-train: {steps: 100000, seq_len: 128, batch_size: 8, lr: 1.0e-3, save_every: 100, eval_every: 0, out_dir: /srv/out/job}
-preflight: {policy: experiment, waive: {MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}
-JOB
-ctl submit -q /srv/job.yaml
+job packaged 1000000 /srv/out/job
+ctl submit -q /srv/packaged.yaml
 within 60 state_is RUNNING
 within 20 worker
 trains=$(worker)
+
+say "jobs end, resume and are read"
+jobs_work everywhere
+said=$(ctl doctor || true)
+[[ $said == *"can be opened"* ]] || die "doctor: $said"
+
+say "the same with allowed_roots, which lets no link out"
+echo "allowed_roots: [/srv/out]" >>"$root/etc/nsa/coordinator.yaml"
+inside systemctl restart nsa-coordinator
+within 30 state_is RUNNING
+jobs_work beneath
+inside install -d -o nsa /srv/elsewhere
+inside ln -s /srv/elsewhere /srv/out/link
+for out_dir in /srv/elsewhere/job /srv/out/link/job; do
+  job refused 30 "$out_dir"
+  said=$(ctl submit -q /srv/refused.yaml 2>&1) && die "out_dir $out_dir was accepted"
+  [[ $said == *"is not beneath allowed_roots, or leads through a symbolic link"* ]] || die "out_dir $out_dir: $said"
+done
+
+say "certificates as docs/security.md says; a reload with a wrong file fails, and nothing changes"
+as_nsa() { inside setpriv --reuid nsa --regid nsa --clear-groups "$@"; }
+by_tcp() {
+  as_nsa env NSACTL_TLS_CA_FILE=/srv/ada/ca.crt NSACTL_TLS_CERTIFICATE_FILE=/srv/ada/ada.crt NSACTL_TLS_PRIVATE_KEY_FILE=/srv/ada/ada.key \
+    NSACTL_TOKEN_FILE=/srv/ada/token HOME=/nonexistent nsactl --address 127.0.0.1:50951 "$@"
+}
+inside install -d -o nsa -g nsa -m 700 /etc/nsa/tls
+as_nsa nsactl admin init-tls /etc/nsa/tls --host lab --agent gpu-02 --client ada >/dev/null
+# The client's files, as ada copies them to her machine.
+inside install -d -o nsa -g nsa -m 700 /srv/ada
+inside sh -c 'cp -p /etc/nsa/tls/ca.crt /etc/nsa/tls/ada.crt /etc/nsa/tls/ada.key /etc/nsa/tls/token /srv/ada/'
+cp "$root/etc/nsa/coordinator.yaml" "$root/srv/before.yaml"
+cat >>"$root/etc/nsa/coordinator.yaml" <<'YAML'
+listen_address: 0.0.0.0:50951
+token_file: /etc/nsa/tls/token
+tls: {certificate_file: /etc/nsa/tls/coordinator.crt, private_key_file: /etc/nsa/tls/coordinator.key, client_ca_file: /etc/nsa/tls/ca.crt}
+YAML
+inside systemctl reload nsa-coordinator
+within 30 by_tcp nodes
+old=$(property coordinator MainPID)
+refused() { # refused TEXT: the reload fails with this text in the journal, and the coordinator serves as before
+  ! inside systemctl reload nsa-coordinator 2>/dev/null || die "a reload with '$1' passed"
+  within 10 eval "inside journalctl -u nsa-coordinator --no-pager | grep -qF '$1'"
+  by_tcp nodes >/dev/null || die "after '$1' nobody is served"
+  [ "$(property coordinator MainPID)" = "$old" ] || die "'$1' ended the coordinator"
+  echo "refused: $1"
+}
+chmod 644 "$root/etc/nsa/tls/coordinator.key"
+refused 'coordinator.key has mode 0644'
+chmod 600 "$root/etc/nsa/tls/coordinator.key"
+inside chown root: /etc/nsa/tls/token
+refused 'token cannot be read (Permission denied; it belongs to root with mode 0600, and this process runs as nsa)'
+inside chown nsa: /etc/nsa/tls/token
+inside nsactl admin renew-tls /etc/nsa/tls >/dev/null # as root
+inside systemctl reload nsa-coordinator
+within 30 by_tcp nodes
+# A start with a wrong file is one start: none would mend it.
+mv "$root/etc/nsa/tls/token" "$root/srv/token"
+inside systemctl restart nsa-coordinator || true
+within 10 inside systemctl is-failed nsa-coordinator
+expect coordinator ExecMainStatus 2
+expect coordinator NRestarts 0
+mv "$root/srv/token" "$root/etc/nsa/tls/token"
+inside systemctl start nsa-coordinator
+within 30 by_tcp nodes
+cat "$root/srv/before.yaml" >"$root/etc/nsa/coordinator.yaml"
+rm -r "$root/etc/nsa/tls"
+inside systemctl reload nsa-coordinator
+within 30 state_is RUNNING
 
 say "a daemon that is killed, restarted or hangs costs no worker"
 for daemon in coordinator agent; do
@@ -121,15 +255,97 @@ inside kill -STOP "$old"
 goes_on coordinator "$old"
 inside journalctl -u nsa-coordinator --no-pager | grep -q 'Watchdog timeout' || die "it was not the watchdog that ended the stopped coordinator"
 
+say "reboot while it trains"
+before=$(resumes)
+inside systemctl reboot || true
+wait "$container" || true
+boot
+for daemon in coordinator agent; do within 30 inside systemctl is-active nsa-$daemon; done
+within 90 eval "[ \"\$(resumes)\" -gt $before ]"
+within 30 job_is packaged RUNNING
+within 20 worker
+trains=$(worker)
+ctl events packaged | grep -E 'NODE_RESTARTED|RESUMED|STOPPED' | tail -n 2
+[ -n "$(ctl logs packaged --tail 1)" ] || die "no log after the reboot"
+
+say "stop with a checkpoint, resume, and stop at once"
+ctl stop packaged >/dev/null
+within 60 job_is packaged STOPPED
+ctl resume packaged >/dev/null
+within 60 job_is packaged RUNNING
+ctl stop packaged --now >/dev/null
+within 30 job_is packaged STOPPED
+ctl resume packaged >/dev/null
+within 60 job_is packaged RUNNING
+within 20 worker
+trains=$(worker)
+
+say "backup and restore, as docs/deploy.md has them"
+line=$(line_of deploy.md 'sudo install -d -o nsa -m 700 /mnt/backup')
+as_documented "$line"
+echo secret >"$root/var/lib/nsa/smtp.password"
+line=$(line_of deploy.md 'nsactl admin backup /mnt/backup/')
+as_documented "$line"
+backup=$(inside sh -c 'echo /mnt/backup/nsa-*')
+[ -f "$root$backup/jobs.sqlite" ] || die "no backup in $backup"
+[ ! -e "$root$backup/smtp.password" ] || die "a password is in the backup"
+job younger 1000000 /srv/out/younger
+ctl submit -q /srv/younger.yaml
+within 60 job_is younger RUNNING
+restore=$(line_of deploy.md 'nsactl admin restore /mnt/backup/' | sed "s|/mnt/backup/nsa-[0-9-]*|$backup|")
+said=$(as_documented "$restore" 2>&1) && die "restored beside a running coordinator: $said"
+[[ $said == *"is in use by process"* ]] || die "restore beside a running coordinator: $said"
+line=$(line_of deploy.md 'systemctl stop nsa-coordinator')
+as_documented "$line"
+as_documented "$restore"
+line=$(line_of deploy.md 'systemctl start nsa-coordinator')
+as_documented "$line"
+within 30 job_is packaged RUNNING
+ctl describe younger >/dev/null 2>&1 && die "the younger job is still known"
+within 60 eval '[ "$(worker)" = $trains ]'
+[ "$(cat "$root/var/lib/nsa/smtp.password")" = secret ] || die "restore moved a file that is not the coordinator's"
+echo "restored; worker $trains goes on, the younger job's rank has ended"
+
+say "the store is lost: the start is refused once, and the backup put back"
+inside systemctl stop nsa-coordinator
+rm -f "$root"/var/lib/nsa/jobs.sqlite*
+inside systemctl start nsa-coordinator 2>/dev/null && die "the coordinator started without its store"
+within 10 inside systemctl is-failed nsa-coordinator
+expect coordinator ExecMainStatus 3
+expect coordinator NRestarts 0
+[ ! -e "$root/var/lib/nsa/jobs.sqlite" ] || die "a lost store was replaced"
+[ "$(worker)" = "$trains" ] || die "the worker $trains went with the store"
+as_documented "$restore"
+line=$(line_of deploy.md 'systemctl start nsa-coordinator')
+as_documented "$line"
+within 30 job_is packaged RUNNING
+[ "$(worker)" = "$trains" ] || die "the worker $trains did not survive a lost store"
+echo "restored; worker $trains goes on"
+
 say "upgrade while it trains"
 echo "# kept" >>"$root/etc/nsa/coordinator.yaml"
 before=$(property coordinator MainPID) agent_before=$(property agent MainPID)
 inside apt-get -qq install -y --no-install-recommends "${SECOND[@]}" >/dev/null
-inside dpkg -l nsa-agent | grep -q 0.2.0 || die "it was not upgraded"
+installed() { [ "$(inside dpkg-query -W -f='${Version}' nsa-agent)" = "$1" ] || die "nsa-agent is $(inside dpkg-query -W -f='${Version}' nsa-agent) ($1)"; }
+installed "${VERSIONS[1]}"
 goes_on coordinator "$before"
 goes_on agent "$agent_before"
 grep -q '# kept' "$root/etc/nsa/coordinator.yaml" || die "the upgrade replaced the configuration"
+
+say "and back"
+before=$(property coordinator MainPID) agent_before=$(property agent MainPID)
+inside apt-get -qq install -y --no-install-recommends --allow-downgrades "${FIRST[@]}" >/dev/null
+installed "${VERSIONS[0]}"
+goes_on coordinator "$before"
+goes_on agent "$agent_before"
 inside systemd-analyze security --no-pager nsa-coordinator nsa-agent 2>/dev/null | grep Overall || true
+
+say "purge of the coordinator alone: the agent's state stays"
+inside apt-get -qq purge -y nsa-coordinator >/dev/null
+[ -f "$root/var/lib/nsa/agent/node.secret" ] || die "the agent's secret went with the coordinator"
+[ ! -e "$root/var/lib/nsa/jobs.sqlite" ] || die "purge left the store"
+[ "$(worker)" = "$trains" ] || die "the worker went with the coordinator"
+inside apt-get -qq install -y --no-install-recommends "${FIRST[0]}" >/dev/null
 
 say "remove while it trains: the worker saves a checkpoint and ends"
 inside apt-get -qq remove -y nsa-coordinator nsa-agent nsactl >/dev/null
@@ -143,4 +359,18 @@ inside apt-get -qq purge -y nsa-coordinator nsa-agent nsactl >/dev/null
 for path in /var/lib/nsa /etc/nsa /usr/share/nsa /usr/lib/systemd/system/nsa-agent.service; do [ ! -e "$root$path" ] || die "purge left $path"; done
 [ -z "$(inside pgrep nsa- || true)" ] || die "a process is left: $(inside pgrep -l nsa-)"
 compgen -G "$root/srv/out/job/checkpoints/step-*" >/dev/null || die "purge took what a job wrote"
-say "ok: under systemd installed, killed, hung, upgraded with a worker that went on, removed, purged"
+say "the backup on a machine with another name"
+inside hostname another
+inside apt-get -qq install -y --no-install-recommends "${FIRST[@]}" >/dev/null
+printf '%s\n' 'node_unknown_seconds: 2' 'node_lost_seconds: 5' >>"$root/etc/nsa/coordinator.yaml"
+line=$(line_of deploy.md 'systemctl stop nsa-coordinator')
+as_documented "$line"
+as_documented "$restore"
+line=$(line_of deploy.md 'systemctl start nsa-coordinator')
+as_documented "$line"
+before=$(resumes)
+within 90 eval "[ \"\$(resumes)\" -gt $before ]"
+within 30 job_is packaged RUNNING
+ctl describe packaged | grep -q another || die "it does not run on the machine with the new name: $(ctl describe packaged)"
+ctl events packaged | tail -n 4
+say "ok: under systemd installed, killed, hung, rebooted, upgraded with a worker that went on, removed, purged; jobs ended, resumed and were read; a lost store came back, here and under another name"

@@ -49,6 +49,14 @@ def require_same_process(service, before):
     assert now["generation"] == before["generation"] and now["ranks"][0]["pid"] == before["ranks"][0]["pid"], (now, before)
 
 
+def require_every_file(state, backup):
+    """A file that the coordinator begins to write must be in its backups, or describe a process."""
+    of_processes = {"agent", "agent.log", "agent.lock", "coordinator.lock", "coordinator.sock", "jobs.sqlite-wal", "jobs.sqlite-shm"}
+    missing = {path.name for path in state.iterdir()} - {path.name for path in backup.iterdir()} - of_processes
+    empty = {name for name in missing if (state / name).is_dir() and not any((state / name).rglob("*"))}
+    assert missing <= empty, f"in the state folder and not in its backup: {missing - empty}"
+
+
 def stop(service):
     service.process.send_signal(signal.SIGTERM)
     assert service.process.wait(30) == 0
@@ -59,25 +67,34 @@ def check_backup(service, folder):
     copied = service.ctl("admin", "backup", folder / "backup", check=True)
     assert f"backup of {folder}/state in {folder}/backup: " in copied.stdout, copied
     assert (folder / "backup").stat().st_mode & 0o777 == 0o700
+    require_every_file(folder / "state", folder / "backup")
     again = service.ctl("admin", "backup", folder / "backup")
-    assert again.returncode != 0 and "exists" in again.stderr, again
+    assert again.returncode == 6 and "exists" in again.stderr, again
     young = train(service, folder, "young")
     running = service.ctl("admin", "restore", folder / "backup")
-    assert running.returncode != 0 and f"process {service.process.pid}" in running.stderr, running
+    assert running.returncode == 6 and f"process {service.process.pid}" in running.stderr, running
 
     stop(service)
+    nowhere = service.ctl("admin", "restore", folder / "backup", "--state-dir", folder / "nowhere")
+    assert nowhere.returncode == 6 and "never been a coordinator's state folder" in nowhere.stderr and not (folder / "nowhere").exists(), nowhere
+    (folder / "state" / "smtp.password").write_text("kept")
     restored = service.ctl("admin", "restore", folder / "backup", check=True)
+    assert (folder / "state" / "smtp.password").read_text() == "kept"
     assert "what was there before is in " in restored.stdout, restored
     service.start()
     service.wait_until(lambda: service.ctl("nodes", "-o", "name").stdout.strip(), 120, "an agent")
     assert describe(service, "young") is None, "the backup is older"
     service.wait_until(lambda: young["ranks"][0]["pid"] not in {str(pid) for pid in service.workers()}, 120, "the end of young's worker")
-    assert (folder / "young" / "checkpoints").is_dir(), "its folder stays"
+    newest = max(int(path.name.removeprefix("step-")) for path in (folder / "young" / "checkpoints").glob("step-*"))
+    assert newest >= int(young["progress"]["step"]), "it ended with a checkpoint"
+    log = service.log.read_text()
+    assert f"job {young['id']} generation 1 rank 0 is not known to store" in log, log
+    service.wait_until(lambda: "ended with code 0" in (folder / "state" / "agent" / "agent.log").read_text(), 60, "the agent has seen the end")
     service.wait_until(lambda: int(describe(service, "old")["progress"]["step"]) > int(old["progress"]["step"]) + 100, 60, "old goes on")
     now = describe(service, "old")
     assert now["state"] == "STATE_RUNNING" and now["generation"] == old["generation"] == "1", now
     require_same_process(service, old)
-    # Its out_dir belongs to a job that nobody knows; once that is said to be over, the same job file continues from its checkpoints.
+    # Its out_dir belongs to a job that nobody knows; once that job is declared over, the same job file continues from its checkpoints.
     taken = submit(service, folder, "young")
     assert taken.returncode == 2 and f"OUT_DIR_TAKEN: train.out_dir: belongs to job {young['id']}" in taken.stderr, taken
     (folder / "young" / "owner.json").unlink()

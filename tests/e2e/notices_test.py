@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A coordinator tells webhooks and mail about a job, although the receivers fail in every way and the coordinator is killed.
+"""A coordinator notifies webhooks and mail of a job, although the receivers fail in every way and the coordinator is killed.
 
     tests/e2e/notices_test.py BIN_DIR
 
@@ -214,8 +214,12 @@ def ends_soon(service, folder):
     Receiver.release.set()
     Receiver.script["json"] = []
     service.start()
-    jobs = lambda: json.loads(service.ctl("list", "-o", "json", check=True).stdout)["jobs"]
-    service.wait_until(lambda: all(job["state"] == "STATE_SUCCEEDED" for job in jobs()), 60, "the job's end")
+
+    def all_succeeded():
+        listed = service.ctl("list", "-o", "json")  # fails until the coordinator answers
+        return listed.returncode == 0 and all(job["state"] == "STATE_SUCCEEDED" for job in json.loads(listed.stdout)["jobs"])
+
+    service.wait_until(all_succeeded, 120, "the job's end")
     last = events_of(service)[-1]
     service.wait_until(lambda: last in sequences(), 120, "the event that stalled and those after it")
 

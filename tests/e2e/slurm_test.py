@@ -209,7 +209,7 @@ def check_stopped_at_a_step(service, wanted):
 
 
 def check_node_failure(service, wanted):
-    """Everything on one of the job's nodes dies at the same moment, Slurm's daemon too. Slurm would notice after half a minute; it is told."""
+    """Everything on one of the job's nodes dies at the same moment, Slurm's daemon too. Slurm would notice after half a minute; it is informed."""
     name = service.submit("node-failure")
     service.hold(name, SAVE_EVERY)
     allocation = service.allocation(name)

@@ -102,7 +102,7 @@ class Test:
         self.bin_dir, self.folder = bin_dir.resolve(), folder
 
     def write_rows(self):
-        """The same rows as Parquet files of a data set of the Hub and as JSON lines; 9 files of which some rows have no text."""
+        """The same rows as Parquet files of a data set of the Hub and as JSON lines; 9 files; some rows have no text."""
         source = random.Random(1)
         words = "alpha beta gamma delta epsilon zeta eta theta ä — \n".split(" ")
         shards, lines = self.folder / "hub" / "ada" / "books" / "data", self.folder / "lines"

@@ -78,7 +78,7 @@ def documents_of(folder, separator):
         index = (folder / f"{shard['name']}.idx").read_bytes()
         assert index[:9] == b"MMIDIDX\0\0" and struct.unpack_from("<QB", index, 9) == (1, code)
         sequences, bounds = struct.unpack_from("<QQ", index, 18)
-        assert bounds == sequences + 1, "a document of several sequences"
+        assert bounds == sequences + 1, "a document that spans several sequences"
         lengths = struct.unpack_from(f"<{sequences}i", index, 34)
         with open(folder / f"{shard['name']}.bin", "rb") as tokens:
             for length in lengths:

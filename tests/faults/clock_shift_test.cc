@@ -1,5 +1,5 @@
 // The preloaded library that shifts the wall clock (tests/testing/fakes/clock_shift.cc) behaves
-// like a machine whose clock is stepped, also for whoever waits until a time of that clock.
+// like a machine whose clock is stepped, also for a process that waits until a time of that clock.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>

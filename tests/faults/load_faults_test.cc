@@ -276,7 +276,7 @@ TEST_F(LoadFaults, ThousandsOfIdleConnectionsAreDroppedAndDisturbNobody) {
   // Then they stay open: the server closes connections that send nothing.
   connections = open_all();
   EXPECT_TRUE(Within(absl::Minutes(1), given_back)) << Descriptors();
-  EXPECT_TRUE(Answers(old_client.get())) << "who has spoken stays";
+  EXPECT_TRUE(Answers(old_client.get())) << "a client that has spoken stays";
   EXPECT_TRUE(Answers(Connect().get()));
 }
 

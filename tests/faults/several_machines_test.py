@@ -6,7 +6,7 @@
 The coordinator runs on a fourth host; agents reach it over TLS, and nsactl over its unix socket. A job that is left alone has the bits of one host,
 and bytes prove that its gradients crossed; every machine has whole checkpoints. In a second job, a machine is cut off for some seconds, which
 changes nothing, and then for good: the job moves to the third machine, which receives the checkpoint of the one that is left, and ends with the
-same bits. The fourth machine has another program: no job of several machines runs there, and one that needs all four is refused. A job whose data
+same bits. The fourth machine has another program: no multi-machine job runs there, and one that needs all four is refused. A job whose data
 differs between its machines ends for good and names the file. Needs root and iproute2, else it is skipped.
 """
 import argparse

@@ -58,7 +58,7 @@ std::string Ask(std::string_view bytes) {
   return answer;
 }
 
-// A worker that answers whatever it is told to.
+// A worker that answers as instructed.
 class Liar {
  public:
   Liar() {

@@ -51,10 +51,11 @@ class Page {
               .audit = [](const v1::AuditEntry&) {},
               .changed = [] { Require(false, "a stranger changed a job"); },
               .version = [] { return v1::GetVersionResponse(); },
+              .warning = [] { return std::string(); },
               .token_file = "token",
               .trace_folder = std::filesystem::temp_directory_path().string()}),
         http_(server::MetricsHttp::Start(
-            "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return true; },
+            "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return std::string(); },
             [this](const server::HttpRequest& request) {
               server::HttpReply reply = web_.Answer(request);
               reply.more = nullptr;  // the beginning of a stream is enough

@@ -195,7 +195,7 @@ Caller CallerOf(uint8_t kind) {
   }
 }
 
-// Who sends these bytes as its header is nobody: the store has no token.
+// The sender of these bytes is nobody: the store has no token.
 void RequireUnknown(Input* input) {
   const server::Auth auth = server::Auth::WithoutFile(world->life().access.get());
   const std::string peer = "ipv4:" + std::string(input->Text());

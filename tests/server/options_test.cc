@@ -27,10 +27,8 @@ TEST(Options, AllowHttpsAndTheHubUnlessTheConfigurationSaysOtherwise) {
   config.add_allowed_urls("none");
   EXPECT_THAT(ResolveOptions(config)->allowed_urls, ElementsAre("none"));
   config.set_allowed_urls(0, "ftp://example.com/");
-  EXPECT_THAT(
-      ResolveOptions(config),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("allowed_urls: 'ftp://example.com/' (https://, http:// or hf://")));
+  EXPECT_THAT(ResolveOptions(config), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               HasSubstr("allowed_urls: 'ftp://example.com/'")));
 }
 
 TEST(Options, RefuseWhatIsNoAddress) {
@@ -131,7 +129,7 @@ TEST(Options, NobodyGivesWayUnlessTheConfigurationSaysSo) {
     EXPECT_THAT(ResolveOptions(config).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("scheduling.preempt_after_seconds: "),
-                               HasSubstr("(0 to 86400)"))));
+                               HasSubstr("(from 0 to 86400)"))));
   }
 }
 

@@ -19,8 +19,10 @@
 #include "server/act/request_error.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/errors.h"
+#include "server/setup.h"
 #include "server/store/fleet.h"
 #include "server/watch/change_hub.h"
+#include "server/watch/nodes_view.h"
 #include "tests/server/tiny_job.h"
 #include "tests/testing/fakes/fake_clock.h"
 #include "tests/testing/status_matchers.h"
@@ -30,21 +32,6 @@ namespace nsa::server {
 namespace {
 
 using ::testing::HasSubstr;
-
-TEST(Auth, RefusesTokenFilesThatOthersCanReadAndShortTokens) {
-  TempDir folder;
-  const std::string path = (folder / "token").string();
-  std::ofstream(path) << "0123456789abcdef\n";
-  chmod(path.c_str(), 0644);
-  EXPECT_THAT(Auth::FromFile(path, nullptr).status(),
-              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("chmod 600")));
-  chmod(path.c_str(), 0600);
-  EXPECT_OK(Auth::FromFile(path, nullptr).status());
-  std::ofstream(path) << "short\n";
-  EXPECT_THAT(Auth::FromFile(path, nullptr).status(), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(Auth::FromFile(folder / "none", nullptr).status(),
-              StatusIs(absl::StatusCode::kNotFound));
-}
 
 TEST(Auth, WithoutATokenNoTcpCallerIsLetIn) {
   const Auth auth = Auth::WithoutFile(nullptr);
@@ -62,7 +49,7 @@ TEST(Auth, MakesATokenFileOnceAndNeverReplacesIt) {
   const auto made = MakeSecretFile("token_file", path);
   ASSERT_OK(made);
   EXPECT_TRUE(*made);
-  EXPECT_OK(Auth::FromFile(path, nullptr).status());
+  EXPECT_OK(ReadSecretFile("token_file", path).status());
   const std::string text = *ReadWholeFile(path);
   EXPECT_EQ(text.size(), 65u) << "64 digits and a newline";
   EXPECT_FALSE(*MakeSecretFile("token_file", path));
@@ -77,18 +64,27 @@ TEST(Auth, MakesATokenFileOnceAndNeverReplacesIt) {
 }
 
 TEST(Auth, DoesNotSayTheTokenInItsErrors) {
-  TempDir folder;
-  const std::string path = (folder / "token").string();
-  std::ofstream(path) << "canary-canary-canary\n";
-  chmod(path.c_str(), 0600);
-  const auto auth = Auth::FromFile(path, nullptr);
+  const Auth auth = Auth::WithToken(Sha256("canary-canary-canary"), nullptr);
   const std::string tcp = "ipv4:127.0.0.1:5";
   const absl::Status refused =
-      auth->Check({.peer = tcp, .header = "Bearer guess"}, "GetJob").status();
+      auth.Check({.peer = tcp, .header = "Bearer guess"}, "GetJob").status();
   EXPECT_THAT(refused, StatusIs(absl::StatusCode::kUnauthenticated));
   EXPECT_THAT(refused.ToString(), ::testing::Not(HasSubstr("canary")));
-  EXPECT_OK(auth->Check({.peer = tcp, .header = "Bearer canary-canary-canary"}, "GetJob"));
-  EXPECT_OK(auth->Check({.peer = "unix:"}, "GetJob"));
+  EXPECT_OK(auth.Check({.peer = tcp, .header = "Bearer canary-canary-canary"}, "GetJob"));
+  EXPECT_OK(auth.Check({.peer = "unix:"}, "GetJob"));
+}
+
+TEST(Setup, AReloadKeepsTheStateFolder) {
+  const Options running{.state_dir = "/var/lib/nsa"};
+  EXPECT_OK(CheckReload(running, running));
+  EXPECT_THAT(CheckReload({.state_dir = "/srv/nsa"}, running),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("state_dir: /srv/nsa (this coordinator runs in /var/lib/nsa)")));
+}
+
+TEST(Setup, AStateFolderWhosePathIsTooLongForASocketIsRefused) {
+  EXPECT_THAT(CheckAddresses({.state_dir = "/" + std::string(100, 'x')}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("too long for a socket")));
 }
 
 TEST(Permission, EveryMethodHasARowAndAMethodWithoutOneIsDenied) {
@@ -299,6 +295,77 @@ TEST(Fleet, AnIncarnationThatFallsSilentGivesWayToTheOneThatStillBeats) {
   EXPECT_OK(beat("older"));
   EXPECT_THAT(beat("newer"), StatusIs(absl::StatusCode::kFailedPrecondition))
       << "now the other one is the agent of this machine";
+}
+
+TEST(Fleet, KnownMachinesAreAbsentUntilTheyAreHeardForgottenOrRevoked) {
+  FakeClock clock;
+  Fleet before(clock, {});
+  const auto beat = [&](Fleet* fleet, const char* name, const char* allocation = "") {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.mutable_node()->set_name(name);
+    heartbeat.mutable_node()->set_allocation(allocation);
+    heartbeat.mutable_node()->set_cpu_slots(2);
+    heartbeat.set_boot_id("boot-1");
+    EXPECT_OK(fleet->Observe(heartbeat));
+  };
+  for (const char* name : {"heard", "placed", "gone", "revoked"}) beat(&before, name);
+  beat(&before, "allocated", "a1");
+  const KnownNodes known = before.Known();
+  EXPECT_EQ(known.size(), 4u) << "not those of allocations";
+  EXPECT_EQ(known.at("heard").boot_id(), "boot-1");
+
+  Fleet fleet(clock, {.unknown = absl::Seconds(10), .forgotten = absl::Hours(1)});
+  fleet.Remember(known);
+  beat(&fleet, "heard");
+  v1::StoredJob job;
+  job.add_placements()->set_node("placed");
+  const auto states = [&] {
+    fleet.ForgetLost({std::make_shared<const v1::StoredJob>(job)});
+    const auto nodes = NodesView(fleet.Nodes(), {}, {}, {});
+    std::string text;
+    for (const v1::Node& node : nodes->nodes()) {
+      absl::StrAppend(&text, node.info().name(), " ", node.state(), "; ");
+    }
+    return text;
+  };
+  EXPECT_EQ(states(), "gone ABSENT; heard READY; placed ABSENT; revoked ABSENT; ");
+  const RankView rank = fleet.Ranks(job, fleet.started()).at(0);
+  EXPECT_EQ(rank.node, RankView::Node::kUnknown);
+  EXPECT_FALSE(rank.heard_since_told);
+  fleet.NoteRevoked("revoked");
+  clock.Advance(absl::Seconds(10));
+  beat(&fleet, "heard");
+  EXPECT_EQ(states(), "gone ABSENT; heard READY; placed ABSENT; ");
+  clock.Advance(absl::Hours(1) - absl::Seconds(10));
+  beat(&fleet, "heard");
+  EXPECT_EQ(states(), "heard READY; placed ABSENT; ");
+  EXPECT_EQ(fleet.Find("placed")->state, RankView::Node::kLost);
+}
+
+TEST(Fleet, ACopiedMachineDoesNotTakeTheOriginalsPlace) {
+  FakeClock clock;
+  Fleet fleet(clock, {.unknown = absl::Seconds(10)});
+  const auto beat = [&](const char* incarnation, const char* boot_id) {
+    v1::HeartbeatRequest heartbeat;
+    heartbeat.mutable_node()->set_name("a");
+    heartbeat.set_incarnation(incarnation);
+    heartbeat.set_boot_id(boot_id);
+    return fleet.Observe(heartbeat);
+  };
+  const auto refused = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                HasSubstr("remove node.secret from its state folder"));
+  EXPECT_OK(beat("original", "boot-1"));
+  EXPECT_THAT(beat("copy", "boot-2"), refused);
+  EXPECT_TRUE(fleet.NoteRefusal("a", "copy"));
+  EXPECT_FALSE(fleet.NoteRefusal("a", "copy")) << "logged once";
+  EXPECT_OK(beat("original", "boot-1"));
+  EXPECT_OK(beat("restarted agent", "boot-1")) << "of the same machine";
+  clock.Advance(absl::Seconds(9));
+  EXPECT_THAT(beat("copy", "boot-2"), refused);
+  clock.Advance(absl::Seconds(1));
+  EXPECT_OK(beat("rebooted", "boot-3")) << "a machine that was started again was silent before";
+  EXPECT_THAT(beat("restarted agent", "boot-1"), refused);
+  EXPECT_OK(beat("older version", "")) << "it does not say so";
 }
 
 TEST(Fleet, TellsTheGpusOfAJobOnAllItsMachines) {

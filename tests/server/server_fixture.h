@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 #include "gtest/gtest.h"
@@ -47,13 +48,20 @@ class ServerTest : public ::testing::Test {
     if (forgets_at_once_) {
       options->node_unknown = options->node_lost = options->node_forgotten = absl::Seconds(1);
     }
+    if (unknown_soon_) options->node_unknown = absl::Seconds(1);
     options->ping_every = ping_every_;
     options->ping_timeout = ping_timeout_;
     return *options;
   }
 
+  absl::StatusOr<std::unique_ptr<Server>> StartWith(const Options& options) {
+    const auto credentials = ReadCredentials(options, absl::Now());
+    if (!credentials.ok()) return credentials.status();
+    return Server::Start(options, *credentials, clock_, [] { ADD_FAILURE() << "unreachable"; });
+  }
+
   void Start() {
-    auto started = Server::Start(MakeOptions(), clock_, [] { ADD_FAILURE() << "unreachable"; });
+    auto started = StartWith(MakeOptions());
     ASSERT_TRUE(started.ok()) << started.status();
     server_ = *std::move(started);
     const std::string socket = absl::StrCat("unix:", (folder_ / "state/coordinator.sock").string());
@@ -192,6 +200,7 @@ class ServerTest : public ::testing::Test {
   std::filesystem::path allowed_root_;
   bool local_agent_ = false;      // the coordinator starts one
   bool forgets_at_once_ = false;  // a machine is forgotten as soon as it is unknown
+  bool unknown_soon_ = false;     // and it is unknown after a second
   absl::Duration ping_every_ = absl::Seconds(60);
   absl::Duration ping_timeout_ = absl::Seconds(20);
   std::unique_ptr<Server> server_;

@@ -6,11 +6,13 @@
 #include "server/act/job_control.h"
 #include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
+#include "tests/testing/file_size_limit.h"
 #include "tests/testing/heap.h"
 
 namespace nsa::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST_F(ServerTest, AWatcherSeesAJobFromSubmitToItsEnd) {
@@ -24,6 +26,25 @@ TEST_F(ServerTest, AWatcherSeesAJobFromSubmitToItsEnd) {
   const auto records = Records(id, 1);
   ASSERT_EQ(records.size(), 22u) << "started, twenty steps, finished";
   EXPECT_EQ(records.back().record().finished().reason(), "COMPLETED");
+}
+
+TEST_F(ServerTest, EveryAnswerWarnsWhileTheStoreFails) {
+  const auto warning = [this] {
+    const auto context = MakeContext(kTimeout, "");
+    v1::ListJobsResponse jobs;
+    EXPECT_TRUE(people_->ListJobs(context.get(), {}, &jobs).ok());
+    return WarningOf(*context);
+  };
+  Submit(Spec("before"));
+  EXPECT_EQ(warning(), "");
+  {
+    const FileSizeLimit full(1);
+    EXPECT_FALSE(TrySubmit(Spec("refused")).ok());
+    EXPECT_THAT(warning(), AllOf(HasSubstr((folder_ / "state").string()), HasSubstr("has failed"),
+                                 HasSubstr("stored last")));
+  }
+  Submit(Spec("after"));
+  EXPECT_EQ(warning(), "");
 }
 
 TEST_F(ServerTest, AReaderContinuesWhereItStopped) {

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "benchmark/benchmark.h"
 #include "common/base/clock.h"
 #include "common/rpc/rpc.h"
@@ -30,7 +31,8 @@ class Coordinator {
     config.set_listen_address("127.0.0.1:0");
     config.set_metrics_address("");
     config.set_local_agent(false);
-    server_ = *Server::Start(*ResolveOptions(config), clock_, [] {});
+    const Options options = *ResolveOptions(config);
+    server_ = *Server::Start(options, *ReadCredentials(options, absl::Now()), clock_, [] {});
     token_ = std::string(absl::StripAsciiWhitespace(*ReadWholeFile(folder_ / "state/token")));
   }
   void Stop() { server_.reset(); }

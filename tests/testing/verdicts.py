@@ -10,7 +10,7 @@ FILE_RULES = {"DATA_UNREADABLE", "RESUME_NOT_FOUND"}
 
 
 def verdict(done):
-    """("accepted" or "refused", the rules of the errors, or what is said of a file that does not load)."""
+    """("accepted" or "refused", the rules of the errors, or the error for a file that does not load)."""
     if done.returncode not in (0, REFUSED):
         return f"exit code {done.returncode}: {done.stderr.strip()}", frozenset()
     word = "refused" if done.returncode else "accepted"

@@ -6,10 +6,12 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/base/beneath.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/rpc/secret.h"
+#include "common/rpc/tls_files.h"
 #include "common/run/atomic_file.h"
 #include "spdlog/spdlog.h"
 #include "worker/agent/launch.h"
@@ -25,6 +27,11 @@ namespace fs = std::filesystem;
 constexpr absl::Duration kConnect = absl::Milliseconds(500);
 constexpr absl::Duration kPauseWithout = absl::Milliseconds(50);  // a connection
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
+// How long the workers of an allocation that is over may take for their last checkpoint.
+constexpr absl::Duration kLastCheckpoint = absl::Minutes(5);
+
+// In the state folder: the job store under which the workers here were started.
+constexpr char kStoreFile[] = "store_id";
 
 // Nobody answered, as opposed to an answer that is an error.
 bool IsSilence(const absl::Status& status) {
@@ -37,12 +44,25 @@ std::string NewIncarnation() {
   return std::string(absl::StripSuffix(uuid, "\n"));
 }
 
-RankKey KeyOf(const v1::WorkerAssignment& assignment) {
-  return {assignment.job_id(), assignment.generation(), assignment.rank()};
+template <typename Message>
+RankKey KeyOf(const Message& message) {
+  return {message.job_id(), message.generation(), message.rank()};
+}
+
+std::map<RankKey, v1::StopRequest> StopsOf(const v1::HeartbeatResponse& answer) {
+  std::map<RankKey, v1::StopRequest> stops;
+  for (const v1::UnknownWorker& unknown : answer.unknown()) stops[KeyOf(unknown)] = unknown.stop();
+  return stops;
+}
+
+std::string ReadStoreId(const fs::path& state_dir) {
+  const std::string text = ReadWholeFile(state_dir / kStoreFile).value_or("");
+  return std::string(absl::StripAsciiWhitespace(text));
 }
 
 // One agent per state folder. The coordinator reads <state>/agent.lock to find its agent again.
 absl::StatusOr<FileLock> LockStateDir(const fs::path& state_dir) {
+  DisownCopies(state_dir, state_dir / "agent.lock");
   absl::StatusOr<FileLock> lock = FileLock::Take(state_dir / "agent.lock");
   if (!absl::IsAlreadyExists(lock.status())) return lock;
   return absl::AlreadyExistsError(absl::StrCat(
@@ -70,6 +90,16 @@ absl::StatusOr<CgroupHome> FindCgroups(const AgentOptions& options) {
   return home;
 }
 
+// Refuses certificates that cannot be used, and warns of those that soon cannot.
+absl::Status CheckCertificates(const v1::TlsConfig& tls, absl::Time now) {
+  NSA_ASSIGN_OR_RETURN(const TlsFiles files, ReadTlsFiles(tls, now));
+  for (const CertificateEnd& end : files.ends) {
+    if (!EndsSoon(end, now)) continue;
+    spdlog::warn("{}: {} {}; {}", end.field, end.file, EndText(end, now), RenewalText(end));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given,
@@ -82,11 +112,14 @@ absl::StatusOr<std::unique_ptr<Agent>> Agent::Start(const AgentOptions& given,
   }
   NSA_RETURN_IF_ERROR(SetModeOf(options.state_dir, options.unix_users));
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
+  NSA_RETURN_IF_ERROR(CheckOpensBeneath(options.state_dir / "agent.lock"));
   NSA_ASSIGN_OR_RETURN(options.cgroups, FindCgroups(options));
   const fs::path secret = options.state_dir / "node.secret";
   NSA_RETURN_IF_ERROR(MakeSecretFile("node.secret", secret).status());
   NSA_ASSIGN_OR_RETURN(options.secret, ReadSecretFile("node.secret", secret));
+  NSA_RETURN_IF_ERROR(CheckCertificates(options.tls, RealClock().Wall()));
   NSA_ASSIGN_OR_RETURN(std::unique_ptr<Link> link, Link::Open(options));
+  link->set_store_id(ReadStoreId(options.state_dir));
   std::unique_ptr<Agent> agent(
       new Agent(options, std::move(lock), std::move(link), std::move(ended)));
   agent->AdoptAll();
@@ -101,6 +134,7 @@ Agent::Agent(const AgentOptions& options, FileLock lock, std::unique_ptr<Link> l
       link_(std::move(link)),
       ended_(std::move(ended)),
       incarnation_(NewIncarnation()),
+      boot_id_(BootId().value_or("")),
       shared_{options_, link_.get(), [this] { OnChange(); }},
       inventory_(options_),
       dumps_(options_, link_.get()),
@@ -266,6 +300,10 @@ void Agent::StopWorkers() {
 
 bool Agent::HasLeft(const v1::HeartbeatRequest& reported) {
   if (!IsLeaving()) return false;
+  // Their records wait for their own job store, which does not answer.
+  if (keeps_others_) {
+    return std::ranges::all_of(ranks_, [](const auto& rank) { return rank.second->ended(); });
+  }
   return std::ranges::all_of(reported.workers(),
                              [](const v1::WorkerObservation& worker) {
                                return worker.state() == v1::WorkerObservation::STATE_EXITED;
@@ -273,10 +311,20 @@ bool Agent::HasLeft(const v1::HeartbeatRequest& reported) {
          std::ranges::all_of(ranks_, [](const auto& rank) { return rank.second->settled(); });
 }
 
+// The coordinator gives an allocation back when its ranks have ended. If some still run, its store
+// is an older backup.
 void Agent::EndAllocation() {
-  spdlog::info("allocation {} is over: ending", options_.allocation);
+  const absl::Duration now = RealClock().Monotonic();
+  if (over_since_ == absl::InfiniteDuration()) {
+    spdlog::info("allocation {} is over: ending", options_.allocation);
+    over_since_ = now;
+  }
+  StopWorkers();
+  const bool late = now - over_since_ >= kLastCheckpoint;
+  over_ =
+      late || std::ranges::all_of(ranks_, [](const auto& rank) { return rank.second->ended(); });
+  if (!over_) return;
   for (const auto& [key, rank] : ranks_) rank->Kill();
-  over_ = true;
 }
 
 v1::HeartbeatRequest Agent::Observe() const {
@@ -286,7 +334,9 @@ v1::HeartbeatRequest Agent::Observe() const {
   request.mutable_node()->set_allocation(options_.allocation);
   request.mutable_node()->set_unix_users(options_.unix_users);
   request.set_incarnation(incarnation_);
+  request.set_boot_id(boot_id_);
   for (const auto& [key, rank] : ranks_) *request.add_workers() = rank->Observe();
+  if (!ranks_.empty()) request.set_store_id(link_->store_id());
   // Last, so that the coordinator sees the time of the way there only.
   request.mutable_node()->set_unix_nanos(absl::ToUnixNanos(RealClock().Wall()));
   return request;
@@ -298,11 +348,52 @@ void Agent::Converge(const v1::HeartbeatResponse& desired) {
     epoch_ = desired.epoch();
     spdlog::info("coordinator {}: epoch {}", options_.coordinator_address, epoch_);
   }
+  if (AreOfAnotherStore(desired)) return KeepOthers(desired);
   // First: it opens a trace before the run folder of a worker that has ended is removed.
   StartProfiles(desired);
   RemoveUndesired(desired);
   for (const v1::WorkerAssignment& assignment : desired.desired()) Keep(assignment);
   StartDumps(desired);
+}
+
+bool Agent::AreOfAnotherStore(const v1::HeartbeatResponse& answer) {
+  const std::string own = link_->store_id();
+  // An older coordinator does not say which store it has.
+  const bool another = !answer.store_id().empty() && answer.store_id() != own;
+  if (another && !own.empty() && !ranks_.empty()) {
+    if (!std::exchange(keeps_others_, true)) {
+      spdlog::warn(
+          "coordinator {}: it has job store {}, and {} worker(s) here were started under {}: they "
+          "keep running, and none is started, until that store answers again or an operator drains "
+          "this machine",
+          options_.coordinator_address, answer.store_id(), ranks_.size(), own);
+    }
+    return true;
+  }
+  if (std::exchange(keeps_others_, false)) {
+    spdlog::info("coordinator {}: workers are started under job store {} again",
+                 options_.coordinator_address, answer.store_id());
+  }
+  if (!another) return false;
+  link_->set_store_id(answer.store_id());
+  const absl::Status written =
+      WriteFileAtomically(options_.state_dir / kStoreFile, answer.store_id() + "\n");
+  if (!written.ok()) spdlog::error("job store of the coordinator: {}", written.ToString());
+  return false;
+}
+
+void Agent::KeepOthers(const v1::HeartbeatResponse& answer) {
+  for (const auto& [key, stop] : StopsOf(answer)) {
+    const auto rank = ranks_.find(key);
+    if (rank == ranks_.end()) continue;
+    rank->second->SetStop(stop);
+    if (!rank->second->ended()) continue;
+    spdlog::info("{}: removed; job store {} has its records, apart from the last ones",
+                 key.ToString(), link_->store_id());
+    const RunDir dir = rank->second->dir();
+    ranks_.erase(rank);
+    RemoveRunFolder(dir);
+  }
 }
 
 // A key is started only once: a worker that has ended is not started again. It is reported as ended
@@ -328,6 +419,7 @@ void Agent::Keep(const v1::WorkerAssignment& assignment) {
 void Agent::RemoveUndesired(const v1::HeartbeatResponse& desired) {
   std::set<RankKey> wanted;
   for (const v1::WorkerAssignment& assignment : desired.desired()) wanted.insert(KeyOf(assignment));
+  const std::map<RankKey, v1::StopRequest> unknown = StopsOf(desired);
   for (auto it = ranks_.begin(); it != ranks_.end();) {
     if (wanted.contains(it->first)) {
       ++it;
@@ -336,7 +428,11 @@ void Agent::RemoveUndesired(const v1::HeartbeatResponse& desired) {
       it = ranks_.erase(it);
       RemoveRunFolder(dir);
     } else {
-      it->second->Kill();
+      if (const auto stop = unknown.find(it->first); stop != unknown.end()) {
+        it->second->SetStop(stop->second);
+      } else {
+        it->second->Kill();
+      }
       ++it;
     }
   }

@@ -64,6 +64,8 @@ class Agent {
   void StopWorkers();
   // Whether the workers' end, which Leave() asked for, has been reported.
   bool HasLeft(const v1::HeartbeatRequest& reported);
+  // Asks the workers to stop with a checkpoint; ends those that have not after a while, and then
+  // the agent.
   void EndAllocation();
   void NoteReachable(const absl::Status& status);
   // Replaces a connection that brings no answer. False when the agent should end.
@@ -71,6 +73,11 @@ class Agent {
   SilenceStep NextStepNow();
   v1::HeartbeatRequest Observe() const;
   void Converge(const v1::HeartbeatResponse& desired);
+  // Whether the workers here were started under another job store than the one that answered. If
+  // there are none, its store is this agent's from now on.
+  bool AreOfAnotherStore(const v1::HeartbeatResponse& answer);
+  // What becomes of the workers of another store: nothing, unless they are to end.
+  void KeepOthers(const v1::HeartbeatResponse& answer);
   void Keep(const v1::WorkerAssignment& assignment);
   void RemoveUndesired(const v1::HeartbeatResponse& desired);
   void StartDumps(const v1::HeartbeatResponse& desired);
@@ -85,6 +92,7 @@ class Agent {
   const std::unique_ptr<Link> link_;
   const std::function<void(End)> ended_;
   const std::string incarnation_;
+  const std::string boot_id_;
   const RankProcess::Shared shared_;
   Inventory inventory_;
   DumpRunner dumps_;
@@ -92,7 +100,9 @@ class Agent {
 
   // Used by the heartbeat's thread only.
   std::map<RankKey, std::unique_ptr<RankProcess>> ranks_;
-  std::string epoch_;  // of the coordinator that last answered
+  std::string epoch_;          // of the coordinator that last answered
+  bool keeps_others_ = false;  // its workers are of another store, which has been logged
+  absl::Duration over_since_ = absl::InfiniteDuration();  // the allocation; RealClock().Monotonic()
   bool reachable_ = true;
   bool joined_ = false;  // the coordinator knows the secret
   bool over_ = false;    // nothing more is to be done for the allocation

@@ -148,7 +148,7 @@ Inventory::Inventory(const AgentOptions& options)
   node_.set_name(options.node_name);
   node_.set_cpu_slots(options.cpu_slots);
   node_.set_cores(UsableCores());
-  node_.set_agent_version(absl::StrCat(kVersion, " ", kRevision));
+  node_.set_agent_version(FullVersion());
   if (NvmlIsInstalled()) {
     node_.set_cuda_problem("the NVIDIA driver has not answered yet");
     node_.set_gpus_age_seconds(-1);

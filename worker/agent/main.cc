@@ -2,9 +2,9 @@
 // for.
 //
 // Exit codes: 0 ended by SIGTERM or SIGINT (workers keep running) or because its allocation is
-// over, 1 failed, 2 usage or configuration, 6 the state folder is in use by another agent, 7 the
-// coordinator accepts connections but answers on none (start the agent again; workers keep
-// running).
+// over, 1 failed, 2 usage or configuration (another start fails in the same way), 6 the state
+// folder is in use by another agent, 7 the coordinator accepts connections but answers on none
+// (start the agent again; workers keep running).
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -46,8 +46,17 @@ struct Flags {
 
 int Fail(const absl::Status& status) {
   std::fprintf(stderr, "nsa-agent: %s\n", CleanText(std::string(status.message())).c_str());
-  if (absl::IsAlreadyExists(status)) return kInUse;
-  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? kUsage : kFailed;
+  switch (status.code()) {
+    case absl::StatusCode::kAlreadyExists:
+      return kInUse;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+    case absl::StatusCode::kUnauthenticated:
+      return kUsage;
+    default:
+      return kFailed;
+  }
 }
 
 // The configuration file's values, overridden by flags.
@@ -80,8 +89,9 @@ int RunAgent(const Flags& flags) {
   if (const absl::Status log = InitLog("agent", flags.log_level); !log.ok()) return Fail(log);
   const absl::StatusOr<AgentOptions> options = OptionsFrom(flags);
   if (!options.ok()) {
-    Fail(options.status());
-    return kUsage;  // whatever is wrong: a file of the configuration may be unreadable
+    const int code = Fail(options.status());
+    // Whatever is wrong; but an interface or a route that is missing may come up later.
+    return absl::IsUnavailable(options.status()) ? code : kUsage;
   }
   std::atomic<bool> lost = false;
   std::atomic<bool> ended = false;
@@ -91,8 +101,8 @@ int RunAgent(const Flags& flags) {
     kill(getpid(), SIGTERM);
   });
   if (!agent.ok()) return Fail(agent.status());
-  spdlog::info("nsa-agent {} ({}) on {}: state in {}, coordinator {}", kVersion, kRevision,
-               options->node_name, options->state_dir.string(), options->coordinator_address);
+  spdlog::info("nsa-agent {} on {}: state in {}, coordinator {}", FullVersion(), options->node_name,
+               options->state_dir.string(), options->coordinator_address);
   int signal_number = 0;
   sigwait(&signals, &signal_number);
   // The machine is being taken: its workers do not keep running.
@@ -121,7 +131,7 @@ int main(int argc, char** argv) {
   }
   nsa::agent::Flags flags;
   CLI::App app{"nsa-agent: starts, watches, dumps and ends the workers of one machine"};
-  app.set_version_flag("--version", std::string(nsa::kVersion) + " " + nsa::kRevision);
+  app.set_version_flag("--version", nsa::FullVersion());
   app.add_option("--config", flags.config, "configuration file (YAML, see configs/agent.yaml)");
   app.add_option("--state-dir", flags.state_dir, "folder for run folders and the lock");
   app.add_option("--coordinator", flags.coordinator, "address: unix:PATH or HOST:PORT");

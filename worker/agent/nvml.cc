@@ -201,7 +201,7 @@ bool Nvml::Describe(void* device, v1::GpuInfo* gpu) const {
   return true;
 }
 
-// What a driver does not have or a GPU does not tell stays absent.
+// What a driver does not have or a GPU does not report stays absent.
 void Nvml::Measure(void* device, v1::GpuInfo* gpu) const {
   const Functions& nvml = *functions_;
   NvmlUtilization busy = {};

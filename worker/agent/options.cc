@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/cores.h"
 #include "common/base/limits.h"
@@ -43,7 +44,7 @@ absl::Status CheckTls(const AgentOptions& options) {
 absl::Status TakeRankAddress(const v1::AgentConfig& config, AgentOptions* options) {
   options->rank_address = config.rank_address();
   options->rank_ports = config.rank_ports();
-  // Whoever starts agents in an allocation does not know the addresses of its machines.
+  // The program that starts agents in an allocation does not know the addresses of its machines.
   if (options->rank_address.empty() && !options->allocation.empty()) {
     NSA_ASSIGN_OR_RETURN(options->rank_address, AddressTowards(options->coordinator_address));
   }
@@ -55,7 +56,9 @@ absl::Status TakeRankAddress(const v1::AgentConfig& config, AgentOptions* option
     }
   }
   if (options->rank_address.empty()) return absl::OkStatus();
-  return Annotate(InterfaceOf(options->rank_address).status(), "rank_address");
+  const absl::Status found = InterfaceOf(options->rank_address).status();
+  if (!absl::IsNotFound(found)) return Annotate(found, "rank_address");
+  return absl::UnavailableError(absl::StrCat("rank_address: ", found.message()));
 }
 
 }  // namespace
@@ -78,12 +81,12 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
       .pass_environment = {config.pass_environment().begin(), config.pass_environment().end()}};
   if (options.cpu_slots < 0 || options.cpu_slots > 4096) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("cpu_slots: %d (0 to 4096)", options.cpu_slots));
+        absl::StrFormat("cpu_slots: %d (from 0 to 4096)", options.cpu_slots));
   }
   const double seconds = config.has_heartbeat_seconds() ? config.heartbeat_seconds() : 0.5;
   if (!(seconds >= 0.01 && seconds <= 60)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("heartbeat_seconds: %g (0.01 to 60)", seconds));
+        absl::StrFormat("heartbeat_seconds: %g (from 0.01 to 60)", seconds));
   }
   options.heartbeat = absl::Seconds(seconds);
   if (!limits::IsPlainName(options.node_name, limits::kNodeNameBytes)) {

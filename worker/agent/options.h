@@ -32,7 +32,7 @@ struct AgentOptions {
   std::filesystem::path data_cache_dir;     // empty: the worker's default
   std::optional<int64_t> data_cache_bytes;  // the same
   std::string cuda_compat_path;             // of CUDA workers (cuda_compat.h); empty: none
-  std::string rank_address;                 // for jobs of several machines; empty: none of them
+  std::string rank_address;                 // for multi-machine jobs; empty: none of them run here
   std::string rank_ports;                   // FIRST-LAST; empty: any
   std::string allocation;                   // whose machines this is one of; empty: of none
   bool unix_users = false;                  // ranks run as the Unix users of their jobs
@@ -41,9 +41,9 @@ struct AgentOptions {
 };
 
 // Fills in the defaults. InvalidArgument when a value is out of range, when cuda_compat_path has no
-// library, when no interface of this machine has rank_address, or when the coordinator's address is
-// not loopback and TLS is missing. FailedPrecondition when unix_users is set and this process is
-// not root.
+// library, or when the coordinator's address is not loopback and TLS is missing. Unavailable when
+// no interface of this machine has rank_address. FailedPrecondition when unix_users is set and this
+// process is not root.
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config);
 
 }  // namespace nsa::agent

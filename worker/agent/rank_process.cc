@@ -27,11 +27,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kPoll = absl::Milliseconds(100);  // between checks of process and journal
+constexpr absl::Duration kRankPoll =
+    absl::Milliseconds(100);  // between checks of process and journal
 // Each report is a transaction in the coordinator's store.
 constexpr absl::Duration kReportEvery = absl::Milliseconds(500);
-constexpr absl::Duration kMaxBackoff = absl::Seconds(5);
+constexpr absl::Duration kMaxReportBackoff = absl::Seconds(5);
 constexpr absl::Duration kStopPatience = absl::Milliseconds(500);
+// How long the coordinator may refuse the log of a worker that has ended, for example because its
+// disk is full. The slot stays taken meanwhile.
+constexpr absl::Duration kLogPatience = absl::Minutes(1);
+// The same for a worker that had to end at once.
+constexpr absl::Duration kLogPatienceAtOnce = absl::Seconds(5);
 
 // Reported with a start_error: another start would end the same way.
 constexpr int kRefusedForGood = 3;
@@ -43,12 +49,6 @@ int64_t MonotonicNanos() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
-
-// Of the present start of this machine.
-std::string BootId() {
-  const absl::StatusOr<ProcessIdentity> self = IdentityOf(getpid());
-  return self.ok() ? self->boot_id : "";
 }
 
 bool HasContent(const fs::path& path) {
@@ -138,6 +138,11 @@ bool RankProcess::WasKilled() const {
   return killed_;
 }
 
+bool RankProcess::IsAtOnce() const {
+  const MutexLock lock(&mutex_);
+  return at_once_;
+}
+
 bool RankProcess::IsEnding() const {
   const MutexLock lock(&mutex_);
   return ending_;
@@ -181,6 +186,11 @@ std::optional<ProcessIdentity> RankProcess::identity() const {
   return exit_.has_value() ? std::nullopt : identity_;
 }
 
+bool RankProcess::ended() const {
+  const MutexLock lock(&mutex_);
+  return exit_.has_value();
+}
+
 bool RankProcess::settled() const {
   const MutexLock lock(&mutex_);
   return settled_;
@@ -206,13 +216,14 @@ void RankProcess::Run() {
     if (now || RealClock().Monotonic() >= next_report) {
       const Reporter::Result result = Report(ended);
       if (ended && result == Reporter::Result::kComplete) return;
-      pause = result != Reporter::Result::kFailed ? kReportEvery : std::min(2 * pause, kMaxBackoff);
+      pause = result != Reporter::Result::kFailed ? kReportEvery
+                                                  : std::min(2 * pause, kMaxReportBackoff);
       next_report = RealClock().Monotonic();
       if (result != Reporter::Result::kMore) next_report += pause;
     }
     const absl::Duration left = next_report - RealClock().Monotonic();
     const MutexLock lock(&mutex_);
-    if (!ending_ && !nudged_) wake_.WaitFor(&mutex_, std::min(kPoll, left));
+    if (!ending_ && !nudged_) wake_.WaitFor(&mutex_, std::min(kRankPoll, left));
   }
 }
 
@@ -227,7 +238,9 @@ bool RankProcess::LookAtJournal() {
 
 // With `ended`, this call reads everything that the worker ever wrote.
 Reporter::Result RankProcess::Report(bool ended) {
-  const Reporter::Result result = reporter_.Pump(/*last=*/ended);
+  std::optional<absl::Duration> log_patience;
+  if (ended) log_patience = IsAtOnce() ? kLogPatienceAtOnce : kLogPatience;
+  const Reporter::Result result = reporter_.Pump(log_patience);
   if (!ended || result != Reporter::Result::kComplete) return result;
   {
     const MutexLock lock(&mutex_);
@@ -275,7 +288,7 @@ std::optional<RankExit> RankProcess::FindExit() {
   } else if (process.has_value() && IsAlive(*process)) {
     return std::nullopt;
   } else {
-    exit.machine_restarted = process.has_value() && process->boot_id != BootId();
+    exit.machine_restarted = process.has_value() && process->boot_id != BootId().value_or("");
   }
   exit.killed_by_agent = WasKilled();
   exit.out_of_memory = WhyOutOfMemory(exit);
@@ -377,6 +390,7 @@ void RankProcess::Kill() {
   std::optional<ProcessIdentity> process;
   {
     const MutexLock lock(&mutex_);
+    at_once_ = true;
     if (!exit_.has_value()) process = identity_;
     killed_ = killed_ || process.has_value() || beginning_;
   }

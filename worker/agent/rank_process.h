@@ -65,14 +65,18 @@ class RankProcess {
   // rendezvous folder, where the worker looks for it. Does nothing for any other job.
   void Introduce(const v1::WorkerAssignment& assignment);
 
-  // Sends SIGKILL at once. A worker that is not started yet never is.
+  // Sends SIGKILL at once. A worker that is not started yet never is. Of one that has ended, the
+  // log is given up soon if the coordinator cannot store it.
   void Kill();
 
   // Retries failed reports at once. Called when the coordinator answers again.
   void Nudge();
 
-  // True once the process has ended and everything it wrote has been reported or refused. The run
-  // folder can then be removed.
+  // True once the process has ended, reported or not.
+  bool ended() const;
+
+  // True once the process has ended and everything it wrote has been reported, refused or given up.
+  // The run folder can then be removed.
   bool settled() const;
 
  private:
@@ -85,6 +89,7 @@ class RankProcess {
   void Begin(const v1::WorkerAssignment& assignment,
              const absl::StatusOr<std::optional<UnixUser>>& user);
   bool WasKilled() const;
+  bool IsAtOnce() const;
   bool IsEnding() const;
   void Run();  // the thread, once it has begun
   bool LookAtJournal();
@@ -113,6 +118,7 @@ class RankProcess {
   bool is_child_ ABSL_GUARDED_BY(mutex_) = false;  // started by this agent, not adopted
   std::optional<RankExit> exit_ ABSL_GUARDED_BY(mutex_);
   bool killed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool at_once_ ABSL_GUARDED_BY(mutex_) = false;  // it had to end at once, if it had not ended yet
   bool beginning_ ABSL_GUARDED_BY(mutex_) =
       false;  // there is no process yet, but there may be soon
   bool settled_ ABSL_GUARDED_BY(mutex_) = false;

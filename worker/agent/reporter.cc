@@ -24,6 +24,7 @@ constexpr int64_t kMaxLogChunk = 256 << 10;
 constexpr int kMaxLogChunksAtOnce = 64;                        // then records are sent again
 constexpr absl::Duration kLogEvery = absl::Milliseconds(900);  // with every other report
 constexpr absl::Duration kSaveEvery = absl::Seconds(5);
+constexpr absl::Duration kSayEvery = absl::Minutes(5);  // that the same reports are refused
 
 template <typename Request>
 void SetKey(const RankKey& key, Request* request) {
@@ -59,12 +60,12 @@ bool Reporter::Look() {
   return urgent_ || batch_.records_size() >= kMaxBatchRecords;
 }
 
-Reporter::Result Reporter::Pump(bool last) {
+Reporter::Result Reporter::Pump(std::optional<absl::Duration> log_patience) {
   // Records first: they are few and people wait for them. Then the log, even if the records failed.
   const bool records = PumpRecords();
   Result log = Result::kComplete;
-  if (last || RealClock().Monotonic() >= next_log_) {
-    log = PumpLog();
+  if (log_patience.has_value() || RealClock().Monotonic() >= next_log_) {
+    log = PumpLog(log_patience);
     next_log_ = RealClock().Monotonic();
     if (log == Result::kComplete) next_log_ += kLogEvery;
   }
@@ -78,13 +79,15 @@ bool Reporter::PumpRecords() {
   if (!Begin()) return records_over_;
   int64_t sought = 0;
   while (!records_over_ && FillBatch()) {
+    batch_.set_store_id(caller_.store_id());
     v1::ReportRecordsResponse response;
-    const absl::Status status =
-        caller_.Call(&v1::FleetService::StubInterface::ReportRecords, batch_, &response);
+    const absl::Status status = caller_.Call(&v1::FleetService::StubInterface::ReportRecords,
+                                             batch_, &response, &records_refusal_.answered);
     if (!status.ok()) {
-      records_over_ = IsFinal(status, "records");
+      records_over_ = IsFinal(status, &records_refusal_);
       return records_over_;
     }
+    Accepted(&records_refusal_);
     const int64_t after = batch_.records(batch_.records_size() - 1).sequence() + 1;
     if (response.next_sequence() == after) {
       next_sequence_ = after;
@@ -104,11 +107,12 @@ bool Reporter::Begin() {
   if (begun_ || records_over_) return true;
   v1::ReportRecordsRequest question;
   SetKey(key_, &question);
+  question.set_store_id(caller_.store_id());
   v1::ReportRecordsResponse response;
-  const absl::Status status =
-      caller_.Call(&v1::FleetService::StubInterface::ReportRecords, question, &response);
+  const absl::Status status = caller_.Call(&v1::FleetService::StubInterface::ReportRecords,
+                                           question, &response, &records_refusal_.answered);
   if (!status.ok()) {
-    records_over_ = IsFinal(status, "records");
+    records_over_ = IsFinal(status, &records_refusal_);
     return false;
   }
   begun_ = true;
@@ -172,10 +176,11 @@ void Reporter::Seek(int64_t sequence) {
   from_note_ = false;
 }
 
-Reporter::Result Reporter::PumpLog() {
+Reporter::Result Reporter::PumpLog(std::optional<absl::Duration> patience) {
   for (int chunks = 0; !log_over_; ++chunks) {
     v1::ReportLogRequest request;
     SetKey(key_, &request);
+    request.set_store_id(caller_.store_id());
     request.set_offset(log_offset_);
     absl::StatusOr<std::string> chunk = ReadChunk(dir_, log_offset_);
     NoticeLog(chunk.status());
@@ -183,15 +188,16 @@ Reporter::Result Reporter::PumpLog() {
     request.set_data(*std::move(chunk));
     if (chunks == kMaxLogChunksAtOnce) return Result::kMore;
     v1::ReportLogResponse response;
-    const absl::Status status =
-        caller_.Call(&v1::FleetService::StubInterface::ReportLog, request, &response);
+    const absl::Status status = caller_.Call(&v1::FleetService::StubInterface::ReportLog, request,
+                                             &response, &log_refusal_.answered);
     if (absl::IsOutOfRange(status) && log_offset_ > 0) {
       log_offset_ = 0;  // The coordinator reports a gap: send the log again from its beginning.
     } else if (!status.ok()) {
-      // A quota that is used up will not become free.
-      log_over_ = IsFinal(status, "log") || absl::IsResourceExhausted(status);
+      log_over_ = GivesUpLog(status, patience);
       if (!log_over_) return Result::kFailed;
     } else {
+      Accepted(&log_refusal_);
+      log_refused_since_.reset();
       log_offset_ = std::max<int64_t>(0, response.next_offset());
     }
   }
@@ -208,17 +214,44 @@ void Reporter::NoticeLog(const absl::Status& read) {
   missed_log_ = missed;
 }
 
-bool Reporter::IsFinal(const absl::Status& status, std::string_view what) {
-  const bool final = absl::IsNotFound(status) || absl::IsInvalidArgument(status) ||
-                     absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status);
-  if (final) {
-    spdlog::warn("{}: the coordinator refuses its {} for good: {}", key_.ToString(), what,
-                 status.ToString());
-  } else if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
-    spdlog::warn("{}: reporting its {}: {}; trying again", key_.ToString(), what,
-                 status.ToString());
+bool Reporter::GivesUpLog(const absl::Status& status, std::optional<absl::Duration> patience) {
+  if (IsFinal(status, &log_refusal_)) return true;
+  // Another store answers: the log waits for its own.
+  if (!patience.has_value() || !log_refusal_.answered || absl::IsAborted(status)) {
+    log_refused_since_.reset();
+    return false;
   }
-  return final;
+  const absl::Duration now = RealClock().Monotonic();
+  if (!log_refused_since_.has_value()) log_refused_since_ = now;
+  if (now - *log_refused_since_ < *patience) return false;
+  std::error_code error;
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(dir_.log(), error));
+  spdlog::error("{}: {} bytes of its log, from byte {}, are lost: {}", key_.ToString(),
+                error ? 0 : size - log_offset_, log_offset_, status.ToString());
+  return true;
+}
+
+bool Reporter::IsFinal(const absl::Status& status, Refusal* refusal) {
+  if (absl::IsNotFound(status) || absl::IsInvalidArgument(status) ||
+      absl::IsFailedPrecondition(status) || absl::IsPermissionDenied(status)) {
+    spdlog::warn("{}: the coordinator refuses its {} for good: {}", key_.ToString(), refusal->what,
+                 status.ToString());
+    return true;
+  }
+  // That nobody answers is said once for all ranks, by the heartbeats.
+  const bool nobody = absl::IsUnavailable(status) && !refusal->answered;
+  const absl::Duration now = RealClock().Monotonic();
+  if (nobody || absl::IsCancelled(status) || now - refusal->said_at < kSayEvery) return false;
+  refusal->said_at = now;
+  refusal->standing = true;
+  spdlog::warn("{}: the coordinator does not take its {}: {}; trying again", key_.ToString(),
+               refusal->what, status.ToString());
+  return false;
+}
+
+void Reporter::Accepted(Refusal* refusal) {
+  if (!std::exchange(refusal->standing, false)) return;
+  spdlog::info("{}: the coordinator takes its {} again", key_.ToString(), refusal->what);
 }
 
 void Reporter::LoadProgress() {

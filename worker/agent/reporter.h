@@ -34,8 +34,10 @@ class Reporter {
   // record, or there are enough for a full batch.
   bool Look();
 
-  // Sends the new records in batches, and the log once a second or when this is the `last` call.
-  Result Pump(bool last);
+  // Sends the new records in batches, and the log once a second. `log_patience` is set once the
+  // worker has ended: the log is then sent at once, and given up when the coordinator has refused
+  // it for so long. An unreachable coordinator is waited for, and one that has another job store.
+  Result Pump(std::optional<absl::Duration> log_patience);
 
   // Ends a Pump() in progress on another thread; later calls send nothing.
   void Cancel();
@@ -48,7 +50,9 @@ class Reporter {
   bool PumpRecords();
   // Asks the coordinator where to begin; false when it does not answer.
   bool Begin();
-  Result PumpLog();
+  Result PumpLog(std::optional<absl::Duration> patience);
+  // Whether the log has been refused for so long, or for good. Says what is lost.
+  bool GivesUpLog(const absl::Status& status, std::optional<absl::Duration> patience);
   // Logs that the log cannot be read, once until it can be read again.
   void NoticeLog(const absl::Status& read);
   // Looks for the start record: a worker counts as running once it is in the journal, reported or
@@ -63,8 +67,17 @@ class Reporter {
   void Seek(int64_t sequence);
   void LoadProgress();
   void SaveProgress();
-  // True when trying again cannot help.
-  bool IsFinal(const absl::Status& status, std::string_view what);
+  // Records and log are reported, and refused, independently.
+  struct Refusal {
+    const char* what;
+    bool answered = false;                               // the last error was an answer
+    absl::Duration said_at = -absl::InfiniteDuration();  // RealClock().Monotonic()
+    bool standing = false;                               // said, and not accepted since
+  };
+  // True when trying again cannot help. Says why a report failed, now and then.
+  bool IsFinal(const absl::Status& status, Refusal* refusal);
+  // Says that what was refused is accepted again.
+  void Accepted(Refusal* refusal);
 
   const RankKey key_;
   const RunDir dir_;
@@ -81,7 +94,10 @@ class Reporter {
   int64_t log_offset_ = 0;
   bool log_over_ = false;
   bool missed_log_ = false;  // the last read of the log failed
-  absl::Duration next_log_;  // RealClock().Monotonic()
+  Refusal records_refusal_ = {.what = "records"};
+  Refusal log_refusal_ = {.what = "log"};
+  std::optional<absl::Duration> log_refused_since_;  // since the worker's end
+  absl::Duration next_log_;                          // RealClock().Monotonic()
   std::atomic<bool> saw_started_ = false;
   std::optional<v1::Outcome> outcome_;
   std::string saved_progress_;

@@ -1,6 +1,7 @@
 #include "worker/agent/run_folder.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,9 +15,12 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "common/run/file_lock.h"
+#include "common/run/process.h"
 #include "common/run/rank_address.h"
 #include "common/run/run_file.h"
 #include "spdlog/spdlog.h"
+#include "worker/agent/rank/exit.h"
 
 namespace nsa::agent {
 namespace {
@@ -152,6 +156,24 @@ std::vector<RunFolder> FindRunFolders(const fs::path& state_dir) {
     }
   }
   return found;
+}
+
+void DisownCopies(const fs::path& state_dir, const fs::path& lock) {
+  const LockOrigin origin = OriginOfLock(lock);
+  if (!origin.copied) return;
+  std::error_code error;
+  const bool gone = !fs::exists(origin.folder / lock.filename(), error);
+  for (const RunFolder& folder : FindRunFolders(state_dir)) {
+    const absl::StatusOr<ProcessIdentity> worker = ReadIdentity(folder.dir.identity());
+    if (!worker.ok() || !IsAlive(*worker)) continue;
+    spdlog::warn(
+        "{}: process {} runs for {}, of which this state folder is a copy: {}",
+        folder.key.ToString(), worker->pid, origin.folder.string(),
+        gone ? "asked to end with a checkpoint, because the original is gone" : "left alone");
+    if (gone) SignalProcess(*worker, SIGTERM).IgnoreError();
+    const absl::Status noted = SaveExit(folder.dir.exit(), {});
+    if (!noted.ok()) spdlog::error("{}: {}", folder.key.ToString(), noted.ToString());
+  }
 }
 
 void RemoveRunFolder(const RunDir& dir) {

@@ -38,6 +38,13 @@ struct RunFolder {
 // All run folders in a state folder.
 std::vector<RunFolder> FindRunFolders(const std::filesystem::path& state_dir);
 
+// In a copy of an agent's state folder, the run folders are those of another agent's workers, which
+// are left alone: here they count as ended. If the original is gone, as after a move to another
+// disk, nobody reads any more what these workers write: they are asked to end with a checkpoint
+// (SIGTERM). Does nothing in any other state folder. Call it before `lock`, the lock file of the
+// state folder, is taken.
+void DisownCopies(const std::filesystem::path& state_dir, const std::filesystem::path& lock);
+
 // Removes a run folder. With the gang's last rank, also removes the gang's folder, and the job's
 // when it is then empty. Never follows a link.
 void RemoveRunFolder(const RunDir& dir);

@@ -121,8 +121,8 @@ absl::StatusOr<DecodeTimes> TimeDecode(const Exec& exec, const v1::JobSpec& spec
                                        const train::Arena& parameters, int32_t context, int steps) {
   if (steps < 1 || context <= steps) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("decode: context %d with %d steps (more than the steps, of which 1 or more "
-                        "are timed); take "
+        absl::StrFormat("decode: context %d with %d steps (more than the steps; at least 1 is "
+                        "timed); take "
                         "a longer context or fewer steps",
                         context, steps));
   }

@@ -138,7 +138,7 @@ CLI::App* AddDecode(CLI::App* app, DecodeOptions* options) {
       ->delimiter(',')
       ->check(CLI::Range(2, 1'048'576))
       ->capture_default_str();
-  decode->add_option("--steps", options->steps, "timed tokens, of which the median is reported")
+  decode->add_option("--steps", options->steps, "timed tokens; the median is reported")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   decode->add_flag("--vs-dense", options->vs_dense, "also the same model with dense attention");
@@ -213,7 +213,7 @@ int Main(int argc, char** argv) {
                                              "file whose tokens are read instead of random ones");
   checkpoint->needs(text);
   text->needs(checkpoint);
-  step->add_option("--steps", step_options.steps, "timed steps, of which the median counts")
+  step->add_option("--steps", step_options.steps, "timed steps; the median counts")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   DecodeOptions decode_options;

@@ -54,7 +54,7 @@ absl::StatusOr<Start> TrainedStart(const v1::JobSpec& spec, const train::Paramet
   NSA_RETURN_IF_ERROR(trained->tokenizer().Encode(content, &start.tokens));
   if (std::ssize(start.tokens) <= spec.train().seq_len()) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("text: %s has %d tokens (more than train.seq_len, %d); give a longer text",
+        absl::StrFormat("text: %s has %d tokens (more than train.seq_len = %d); give a longer text",
                         text, start.tokens.size(), spec.train().seq_len()));
   }
   return start;

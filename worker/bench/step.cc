@@ -136,7 +136,7 @@ absl::StatusOr<v1::JobSpec> LoadSpec(const std::string& path) {
   file.spec.mutable_resources()->set_gpus(1);
   ResolveDevice(/*has_gpu=*/true, &file.spec);
   if (file.spec.runtime().device() == v1::DEVICE_CUDA) return file.spec;
-  return absl::InvalidArgumentError("runtime.device: cpu (cuda); write device: cuda");
+  return absl::InvalidArgumentError("runtime.device: cpu (must be cuda); write device: cuda");
 }
 
 double TokensPerSecond(const v1::JobSpec& spec, const Timed& timed) {

@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open(int64_t workspace_bytes) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
     return absl::UnavailableError(
-        "GPU: none on this machine (1 or more); run nsa-bench where nvidia-smi shows one");
+        "GPU: none on this machine (at least 1); run nsa-bench where nvidia-smi shows one");
   }
   std::unique_ptr<Gpu> gpu(new Gpu());
   cudaDeviceProp properties{};

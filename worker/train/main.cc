@@ -60,7 +60,7 @@ absl::StatusOr<v1::WorkerLaunch> ReadLaunch(const RunDir& run_dir) {
   v1::WorkerLaunch launch;
   if (!in || !launch.ParseFromIstream(&in)) {
     return absl::InvalidArgumentError(absl::StrCat("--run-dir: ", run_dir.launch().string(),
-                                                   " (a launch.pb wanted); use --job by hand"));
+                                                   " (must be a launch.pb); use --job by hand"));
   }
   // A newer coordinator may send fields that this worker does not know and would silently ignore.
   NSA_RETURN_IF_ERROR(CheckKnown(launch.spec(), "spec"));
@@ -111,7 +111,7 @@ absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
   launch.set_rank_address(flags.rank_address);
   launch.set_rank_ports(flags.rank_ports);
   launch.set_cpu_threads(flags.threads);
-  launch.add_allowed_urls("*");  // who starts a worker by hand may read what the user may read
+  launch.add_allowed_urls("*");  // started by hand: only the user's own permissions count
   return launch;
 }
 
@@ -280,8 +280,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--check-nccl", flags.check_nccl,
                "say which NCCL there is for jobs on several GPUs, or what is missing, and end");
   AddUse(&app, &flags.use);
-  app.set_version_flag("--version",
-                       absl::StrCat(ProgramName(), " ", kVersion, " (", kRevision, ")"));
+  app.set_version_flag("--version", absl::StrCat(ProgramName(), " ", FullVersion()));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

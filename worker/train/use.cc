@@ -91,7 +91,7 @@ CLI::Option* AddWriteNeedles(CLI::App* app, UseFlags* flags) {
   return write;
 }
 
-// Flags of several commands; RunUse() gives them to the one that runs.
+// Flags that several commands have; RunUse() gives them to the one that runs.
 void AddShared(CLI::App* app, UseFlags* flags) {
   app->add_option("-o,--output", flags->output,
                   "file for --score (default: scores.jsonl) or, as CSV, for --needle");
@@ -121,7 +121,7 @@ Backend BackendOf(const UseFlags& flags) {
 absl::Status CheckDevice(const std::string& device) {
   if (device != "cpu" && device != "cuda") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--device: '", device, "' (cpu or cuda); choose one"));
+        absl::StrCat("--device: '", device, "' (must be cpu or cuda); choose one"));
   }
   if (device == "cpu" || cuda::BuiltWithCuda()) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -34,7 +34,7 @@ struct UseFlags {
   NeedleDocuments documents;
 };
 
-// Declares the flags, of which at most one command may be given.
+// Declares the flags; at most one command may be given.
 void AddUse(CLI::App* app, UseFlags* flags);
 
 // Runs the command of the flags and returns its exit code; nothing when there is none. SIGTERM and

@@ -63,12 +63,12 @@ absl::StatusOr<ExitCode> Inspect(Session& session, const std::vector<std::string
   return ExitCode::kOk;
 }
 
-struct NeedleFlags {
+struct WriteNeedlesFlags {
   std::string out = "needle.jsonl", filler;
   int64_t documents = 10'000, bytes = 2'047, seed = 1;
 };
 
-absl::StatusOr<ExitCode> WriteNeedles(Session& session, const NeedleFlags& flags) {
+absl::StatusOr<ExitCode> WriteNeedles(Session& session, const WriteNeedlesFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "data needle"));
   std::vector<std::string> words = {
       "--write-needles=" + flags.out, absl::StrCat("--documents=", flags.documents),
@@ -117,7 +117,7 @@ void AddInspect(Cli* cli, const Options* group) {
 }
 
 void AddNeedleData(Cli* cli, const Options* group) {
-  const auto needle = std::make_shared<NeedleFlags>();
+  const auto needle = std::make_shared<WriteNeedlesFlags>();
   Options needles = cli->Add(
       {.name = "needle",
        .what = "Write documents that hide a key and ask for it, to train on",

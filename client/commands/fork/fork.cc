@@ -14,7 +14,7 @@
 namespace nsa::client {
 namespace {
 
-struct Flags {
+struct ForkFlags {
   std::string job, name;
   int64_t at_step = -1;  // -1: the newest checkpoint; 0: from the beginning
   int64_t decay = 0;     // 0: the schedule stays
@@ -24,7 +24,7 @@ struct Flags {
 
 // The checkpoint of --at-step, or the newest, among those that can be read; one without a path for
 // step 0.
-absl::StatusOr<v1::CheckpointInfo> FindCheckpoint(Client* client, const Flags& flags) {
+absl::StatusOr<v1::CheckpointInfo> FindCheckpoint(Client* client, const ForkFlags& flags) {
   if (flags.at_step == 0) return v1::CheckpointInfo();
   NSA_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointInfo> all,
                        ReadableCheckpoints(client, flags.job));
@@ -66,7 +66,7 @@ absl::Status Decay(int64_t from, int64_t steps, v1::JobSpec* spec) {
 
 // The job's spec, changed so that it continues from the checkpoint, with the changes of the flags.
 absl::StatusOr<v1::JobSpec> ForkedSpec(const v1::Job& job, const v1::CheckpointInfo& checkpoint,
-                                       const Flags& flags) {
+                                       const ForkFlags& flags) {
   v1::JobSpec spec = ContinuedSpec(
       job, flags.name.empty() ? absl::StrCat(job.name(), "-at-", checkpoint.step()) : flags.name,
       checkpoint.path());
@@ -79,7 +79,7 @@ absl::StatusOr<v1::JobSpec> ForkedSpec(const v1::Job& job, const v1::CheckpointI
   return spec;
 }
 
-absl::StatusOr<ExitCode> Fork(Session& session, const Flags& flags) {
+absl::StatusOr<ExitCode> Fork(Session& session, const ForkFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointInfo checkpoint, FindCheckpoint(client, flags));
@@ -92,7 +92,7 @@ absl::StatusOr<ExitCode> Fork(Session& session, const Flags& flags) {
 }  // namespace
 
 void AddFork(Cli* cli) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ForkFlags>();
   Options options = cli->Add(
       {.name = "fork",
        .what = "Submit a new job that continues from a checkpoint of another one",

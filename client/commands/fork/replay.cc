@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kLongestName = 63;
 
-struct Flags {
+struct ReplayFlags {
   std::string job;
   int64_t step = 0;   // 0: the last one with a hash
   int64_t from = -1;  // 0: the beginning; -1: the newest checkpoint before the step
@@ -43,7 +43,7 @@ absl::StatusOr<RankLogs> ReadRankLogs(Client* client, const std::string& id) {
 }
 
 // The step of --step, or the last one with a hash of the parameters.
-absl::StatusOr<int64_t> LastStep(const RankLogs& original, const Flags& flags) {
+absl::StatusOr<int64_t> LastStep(const RankLogs& original, const ReplayFlags& flags) {
   if (original.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("replay: the coordinator keeps no step of ",
                                                       flags.job, "; name a job that has trained"));
@@ -68,7 +68,8 @@ absl::StatusOr<int64_t> LastStep(const RankLogs& original, const Flags& flags) {
 
 // The checkpoint of --from, or the newest before `step`. One of step 0 without a path stands for
 // the job's beginning.
-absl::StatusOr<v1::CheckpointInfo> FindStart(Client* client, const Flags& flags, int64_t step) {
+absl::StatusOr<v1::CheckpointInfo> FindStart(Client* client, const ReplayFlags& flags,
+                                             int64_t step) {
   if (flags.from == 0) return v1::CheckpointInfo();
   NSA_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointInfo> all,
                        ReadableCheckpoints(client, flags.job));
@@ -122,8 +123,8 @@ absl::Status CheckRanks(const RankLogs& all, int64_t start, int64_t step) {
 
 // Submits the replay, which runs with `ranks` ranks and stops after `step`.
 absl::StatusOr<v1::Job> Submit(Session& session, Client* client, const v1::Job& original,
-                               const v1::CheckpointInfo& start, const Flags& flags, int64_t step,
-                               int32_t ranks) {
+                               const v1::CheckpointInfo& start, const ReplayFlags& flags,
+                               int64_t step, int32_t ranks) {
   NSA_ASSIGN_OR_RETURN(const std::string unique, NewRequestId());
   const std::string ending = absl::StrCat("-replay-", step, "-", unique.substr(0, 8));
   JobFile replay;
@@ -195,7 +196,7 @@ absl::Status DeleteReplay(Client* client, const v1::Job& job) {
 
 // What becomes of the replay: it is deleted where it is equal, unless it is wanted.
 absl::Status Conclude(Session& session, Client* client, const Replay& replay, bool equal,
-                      const Flags& flags) {
+                      const ReplayFlags& flags) {
   const std::string& folder = replay.replay.spec().train().out_dir();
   if (equal && !flags.keep) {
     NSA_RETURN_IF_ERROR(DeleteReplay(client, replay.replay));
@@ -209,7 +210,7 @@ absl::Status Conclude(Session& session, Client* client, const Replay& replay, bo
   return absl::OkStatus();
 }
 
-absl::StatusOr<ExitCode> RunReplay(Session& session, const Flags& flags) {
+absl::StatusOr<ExitCode> RunReplay(Session& session, const ReplayFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   Replay replay;
   NSA_ASSIGN_OR_RETURN(replay.original, client->GetJob(flags.job));
@@ -246,7 +247,7 @@ absl::StatusOr<ExitCode> RunReplay(Session& session, const Flags& flags) {
 }  // namespace
 
 void AddReplay(Cli* cli) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ReplayFlags>();
   Options options = cli->Add(
       {.name = "replay",
        .what = "Repeat steps of a job and say whether they give the same bits",

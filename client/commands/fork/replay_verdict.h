@@ -52,7 +52,7 @@ int64_t FirstWithSameRanks(const RankLogs& logs, int64_t checkpoint, int64_t ste
 
 ReplayVerdict JudgeReplay(const RankLogs& original, const RankLogs& replay);
 
-// For people, several lines; and as a document.
+// As several human-readable lines, and as a document.
 std::string VerdictText(const Replay& replay, const ReplayVerdict& verdict);
 nlohmann::ordered_json VerdictDocument(const Replay& replay, const ReplayVerdict& verdict);
 

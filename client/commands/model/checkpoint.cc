@@ -21,7 +21,7 @@ struct CheckpointFlags {
 };
 
 // Ids and names of jobs have no slash.
-bool IsPath(const std::string& target) {
+bool IsFolderPath(const std::string& target) {
   return target.find('/') != std::string::npos || target == "." || target == "..";
 }
 
@@ -60,8 +60,8 @@ absl::StatusOr<v1::ListCheckpointsResponse> ListAt(const std::string& target) {
 }
 
 // The checkpoint of --step, or the newest without it. `entries` are oldest first.
-absl::StatusOr<CheckpointEntry> Chosen(const std::vector<CheckpointEntry>& entries,
-                                       const CheckpointFlags& flags) {
+absl::StatusOr<CheckpointEntry> ChosenCheckpoints(const std::vector<CheckpointEntry>& entries,
+                                                  const CheckpointFlags& flags) {
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     if (flags.step == 0 || entry->step == flags.step) return *entry;
   }
@@ -72,7 +72,7 @@ absl::StatusOr<CheckpointEntry> Chosen(const std::vector<CheckpointEntry>& entri
 
 absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, EntriesAt(flags.target));
-  NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
+  NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, ChosenCheckpoints(entries, flags));
   v1::VerifyCheckpointResponse response;
   *response.mutable_checkpoint() = CheckpointInfoOf(entry);
   for (const std::string& problem : VerifyCheckpoint(entry.path)) response.add_problems(problem);
@@ -95,12 +95,12 @@ absl::StatusOr<std::vector<CheckpointEntry>> EntriesOfJob(Session& session,
 
 absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, bool pin) {
   std::vector<CheckpointEntry> entries;
-  if (IsPath(flags.target)) {
+  if (IsFolderPath(flags.target)) {
     NSA_ASSIGN_OR_RETURN(entries, EntriesAt(flags.target));
   } else {
     NSA_ASSIGN_OR_RETURN(entries, EntriesOfJob(session, flags.target));
   }
-  NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, Chosen(entries, flags));
+  NSA_ASSIGN_OR_RETURN(const CheckpointEntry entry, ChosenCheckpoints(entries, flags));
   NSA_RETURN_IF_ERROR(SetPinned(entry.path, pin));
   if (!session.PrintDocumentOrName(CheckpointInfoOf(entry), entry.path.string())) {
     session.out() << entry.path.string() << ": "
@@ -113,7 +113,7 @@ absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, boo
 
 absl::StatusOr<ExitCode> List(Session& session, const CheckpointFlags& flags) {
   v1::ListCheckpointsResponse response;
-  if (IsPath(flags.target)) {
+  if (IsFolderPath(flags.target)) {
     NSA_ASSIGN_OR_RETURN(response, ListAt(flags.target));
   } else {
     NSA_ASSIGN_OR_RETURN(response, ListOfJob(session, flags.target));
@@ -154,7 +154,7 @@ absl::StatusOr<ExitCode> List(Session& session, const CheckpointFlags& flags) {
 
 absl::StatusOr<ExitCode> Verify(Session& session, const CheckpointFlags& flags) {
   v1::VerifyCheckpointResponse response;
-  if (IsPath(flags.target)) {
+  if (IsFolderPath(flags.target)) {
     NSA_ASSIGN_OR_RETURN(response, VerifyAt(flags));
   } else {
     v1::VerifyCheckpointRequest request;

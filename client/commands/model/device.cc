@@ -25,7 +25,7 @@ absl::Status CheckDevice(const std::string& device) {
   if (device == "cpu") return absl::OkStatus();
   if (device != "cuda") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--device: '", device, "' (cpu or cuda); choose one"));
+        absl::StrCat("--device: '", device, "' (must be cpu or cuda); choose one"));
   }
   const std::string program = WorkerBesideThisProgram(kCudaWorker);
   if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();

@@ -14,7 +14,7 @@ inline constexpr char kModelArgument[] =
     "this machine";
 
 // The checkpoint folder or out_dir that CHECKPOINT|JOB means. The coordinator is asked only for a
-// job, which is what is no folder with checkpoints and has no slash. NotFound when there is no
+// job, which has no slash and is not a folder with checkpoints. NotFound when there is no
 // checkpoint; the errors of Client::GetJob().
 absl::StatusOr<std::string> FindModel(Session& session, const std::string& target);
 

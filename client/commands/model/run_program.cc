@@ -64,7 +64,7 @@ absl::StatusOr<ExitCode> RunWorkerInForeground(Session& session, std::vector<std
 absl::Status RefuseStructured(const Session& session, const char* command) {
   if (!session.structured()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("-o: json or yaml (table); ", command, " prints plain text"));
+      absl::StrCat("-o: json or yaml (must be table); ", command, " prints plain text"));
 }
 
 }  // namespace nsa::client

@@ -81,41 +81,43 @@ class OutputFile {
 };
 
 // One row of the table.
-struct Row {
+struct KindRow {
   std::string kind;
   std::string name;
   TraceTotals::Time time;
 };
 
-std::vector<Row> RowsOf(const TraceTotals& totals, const std::set<std::string>& kinds) {
-  std::vector<Row> rows;
+std::vector<KindRow> RowsOf(const TraceTotals& totals, const std::set<std::string>& kinds) {
+  std::vector<KindRow> rows;
   for (const auto& [key, time] : totals.times) {
     if (kinds.contains(key.first)) rows.push_back({key.first, key.second, time});
   }
-  std::ranges::stable_sort(
-      rows, [](const Row& a, const Row& b) { return a.time.microseconds > b.time.microseconds; });
+  std::ranges::stable_sort(rows, [](const KindRow& a, const KindRow& b) {
+    return a.time.microseconds > b.time.microseconds;
+  });
   if (rows.size() > kTopRows) rows.resize(kTopRows);
   return rows;
 }
 
 // The phases, then what takes most of the time: on the GPU if that is in the trace, else the
 // kernels on the host.
-std::vector<Row> TopRows(const TraceTotals& totals) {
-  std::vector<Row> rows = RowsOf(totals, {"phase"});
-  std::vector<Row> work = RowsOf(totals, {"gpu_kernel", "gpu_collective", "gpu_copy", "gpu_set"});
+std::vector<KindRow> TopRows(const TraceTotals& totals) {
+  std::vector<KindRow> rows = RowsOf(totals, {"phase"});
+  std::vector<KindRow> work =
+      RowsOf(totals, {"gpu_kernel", "gpu_collective", "gpu_copy", "gpu_set"});
   if (work.empty()) work = RowsOf(totals, {"kernel", "collective"});
   rows.insert(rows.end(), work.begin(), work.end());
   return rows;
 }
 
-double ShareOf(const TraceTotals& totals, const Row& row) {
+double ShareOf(const TraceTotals& totals, const KindRow& row) {
   return totals.step_microseconds > 0 ? row.time.microseconds / totals.step_microseconds : 0;
 }
 
 Table TableOf(const TraceTotals& totals) {
   Table table({{"KIND"}, {"NAME"}, {"CALLS", true}, {"MS/STEP", true}, {"OF STEP", true}});
   const auto steps = static_cast<double>(std::max<int64_t>(totals.steps, 1));
-  for (const Row& row : TopRows(totals)) {
+  for (const KindRow& row : TopRows(totals)) {
     table.Add({row.kind, Clip(row.name, kNameColumns),
                absl::StrFormat("%.4g", static_cast<double>(row.time.calls) / steps),
                absl::StrFormat("%.3f", row.time.microseconds / steps * 1e-3),
@@ -140,7 +142,7 @@ nlohmann::ordered_json DocumentOf(const v1::Job& job, const std::string& file, i
     document["ranks"].push_back({{"rank", rank}, {"node", trace.node}, {"error", trace.error}});
   }
   const auto steps = static_cast<double>(std::max<int64_t>(totals.steps, 1));
-  for (const Row& row : TopRows(totals)) {
+  for (const KindRow& row : TopRows(totals)) {
     document["top"].push_back({{"kind", row.kind},
                                {"name", row.name},
                                {"calls_per_step", static_cast<double>(row.time.calls) / steps},
@@ -166,8 +168,8 @@ absl::Status Fetch(Session& session, Client* client, const ProfileFlags& flags, 
   return taken;
 }
 
-void Show(Session& session, const std::string& file, int64_t size, const RankTraces& traces,
-          const TraceTotals& totals) {
+void ShowTotals(Session& session, const std::string& file, int64_t size, const RankTraces& traces,
+                const TraceTotals& totals) {
   const auto ranks = std::ranges::count_if(
       traces.ranks(), [](const auto& entry) { return entry.second.complete(); });
   const std::string steps =
@@ -213,7 +215,7 @@ absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
   } else if (session.flags().format == Format::kName) {
     session.out() << file << "\n";
   } else {
-    Show(session, file, output.size(), traces, totals);
+    ShowTotals(session, file, output.size(), traces, totals);
   }
   if (problems.empty()) return ExitCode::kOk;
   return absl::InternalError(absl::StrCat("profile: ", problems.size(), " of ",

@@ -66,7 +66,7 @@ bool AnyRange(const std::vector<SweepAxis>& axes) {
 absl::Status CheckCount(int64_t count) {
   if (count >= 2 && count <= kLargestSweep) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("--sweep: %d jobs (2 to %d); change the values", count, kLargestSweep));
+      absl::StrFormat("--sweep: %d jobs (from 2 to %d); change the values", count, kLargestSweep));
 }
 
 // Number of combinations, at most one more than kLargestSweep.
@@ -213,10 +213,10 @@ absl::StatusOr<std::vector<int64_t>> DefaultHalving(const v1::JobSpec& base, int
   const int64_t steps = spec.train().steps();
   const int64_t every = spec.train().eval_every();
   if (every <= 0 || every >= steps) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "--stop-worst: train.eval_every is %d (1 to %d, so that there is a validation before the "
-        "last step); set it, e.g. --set train.eval_every=%d",
-        every, steps - 1, std::max<int64_t>(1, steps / 16)));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--stop-worst: train.eval_every is %d (from 1 to %d, so that there is a "
+                        "validation before the last step); set it, e.g. --set train.eval_every=%d",
+                        every, steps - 1, std::max<int64_t>(1, steps / 16)));
   }
   std::set<int64_t> at;
   for (int64_t left = jobs, part = 2; left > 1; left = (left + 1) / 2, part *= 2) {

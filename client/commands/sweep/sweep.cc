@@ -13,7 +13,7 @@ namespace {
 
 struct ShowSweepFlags {
   std::string name;
-  std::string owner;  // empty: whoever it is
+  std::string owner;  // empty: any
 };
 
 // Sweeps of different owners may have the same name; their jobs must not be ranked together.

@@ -71,7 +71,8 @@ std::string CheckpointsText(const CheckpointParting& checkpoints) {
 }
 
 // A hash has more digits than a number of JSON keeps.
-nlohmann::ordered_json ValueOf(const StepParting& steps, double number, const std::string& text) {
+nlohmann::ordered_json PartingValue(const StepParting& steps, double number,
+                                    const std::string& text) {
   if (steps.value == "parameters_hash") return text;
   return number;
 }
@@ -86,8 +87,8 @@ nlohmann::ordered_json DocumentOf(const Run& a, const Run& b, const StepParting&
   if (steps.step != 0) {
     document["steps"]["first"] = {{"step", steps.step},
                                   {"value", steps.value},
-                                  {"a", ValueOf(steps, steps.a, steps.a_text)},
-                                  {"b", ValueOf(steps, steps.b, steps.b_text)}};
+                                  {"a", PartingValue(steps, steps.a, steps.a_text)},
+                                  {"b", PartingValue(steps, steps.b, steps.b_text)}};
   }
   if (checkpoints.difference.has_value()) {
     const WeightDifference& difference = *checkpoints.difference;
@@ -104,8 +105,9 @@ nlohmann::ordered_json DocumentOf(const Run& a, const Run& b, const StepParting&
 
 absl::StatusOr<ExitCode> Bisect(Session& session, const std::vector<std::string>& jobs) {
   if (jobs.size() != 2) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "bisect: ", Count(static_cast<int64_t>(jobs.size()), "job"), " (2); name two jobs"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("bisect: ", Count(static_cast<int64_t>(jobs.size()), "job"),
+                     " (must be 2); name two jobs"));
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const Run a, ReadRun(client, jobs[0]));

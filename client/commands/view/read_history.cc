@@ -66,8 +66,8 @@ absl::StatusOr<std::vector<ComparedJob>> ReadHistories(Client* client, const std
                                                        size_t least) {
   if (jobs.size() < least || jobs.size() > kMostJobs) {
     return absl::InvalidArgumentError(
-        absl::StrCat(command, ": ", Count(static_cast<int64_t>(jobs.size()), "job"), " (", least,
-                     " to ", kMostJobs, "); name ", jobs.size() < least ? "more" : "fewer"));
+        absl::StrCat(command, ": ", Count(static_cast<int64_t>(jobs.size()), "job"), " (from ",
+                     least, " to ", kMostJobs, "); name ", jobs.size() < least ? "more" : "fewer"));
   }
   std::vector<ComparedJob> read;
   std::set<std::string> ids;

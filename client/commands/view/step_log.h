@@ -42,8 +42,8 @@ struct StepParting {
   // tokens, learning_rate, loss, grad_norm or parameters_hash: the first that differs
   std::string value;
   double a = 0, b = 0;         // its values; 0 for a hash
-  std::string a_text, b_text;  // the same for people, a hash as 16 digits
-  std::string meaning;         // for people: what differs, judged by the value
+  std::string a_text, b_text;  // the same as text, a hash as 16 digits
+  std::string meaning;         // human-readable: what differs, judged by the value
 };
 StepParting FindStepParting(const StepLog& a, const StepLog& b);
 

@@ -99,7 +99,7 @@ void AddTop(Cli* cli) {
        .what = "Show all jobs and machines, live",
        .group = "Jobs",
        .more = "Drawn again every two seconds until Ctrl-C: jobs that train, wait or have "
-               "just ended, and machines with their\nGPUs. Where the output is no terminal, "
+               "just ended, and machines with their\nGPUs. Where the output is not a terminal, "
                "and with -o json, it is printed once.",
        .examples = "nsactl top\nnsactl top --label team=vision\nnsactl top | head\n"
                    "nsactl top -o json | jq '.nodes[].info.gpus'",

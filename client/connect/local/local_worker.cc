@@ -80,9 +80,9 @@ ScratchFolder::~ScratchFolder() {
   if (!path_.empty()) fs::remove_all(path_, error);
 }
 
-absl::StatusOr<std::string> RunWorker(const std::string& program,
-                                      const std::vector<std::string>& arguments,
-                                      Interrupt* interrupt, const OnLine& on_line) {
+absl::StatusOr<Finished> RunProgram(const std::string& program,
+                                    const std::vector<std::string>& arguments, Interrupt* interrupt,
+                                    const OnLine& on_line) {
   NSA_ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Make());
   const fs::path output = scratch.path() / "output";
   std::vector<std::string> argv = {program};
@@ -95,11 +95,24 @@ absl::StatusOr<std::string> RunWorker(const std::string& program,
                               .output = output}));
   Lines lines(output, on_line);
   NSA_ASSIGN_OR_RETURN(const ExitStatus exit, Wait(process, interrupt, &lines));
-  NSA_ASSIGN_OR_RETURN(std::string said, ReadWholeFile(output));
-  if (exit.code == 0) return said;
-  return absl::InvalidArgumentError(absl::StrCat(absl::StripAsciiWhitespace(said), " (",
-                                                 fs::path(program).filename().string(),
-                                                 " ended with exit code ", exit.code, ")"));
+  NSA_ASSIGN_OR_RETURN(std::string wrote, ReadWholeFile(output));
+  return Finished{exit, std::move(wrote)};
+}
+
+std::string EndOf(const std::string& program, const ExitStatus& exit) {
+  const std::string name = fs::path(program).filename();
+  if (exit.signal != 0) return absl::StrCat(name, " was ended by signal ", exit.signal);
+  return absl::StrCat(name, " ended with exit code ", exit.code);
+}
+
+absl::StatusOr<std::string> RunWorker(const std::string& program,
+                                      const std::vector<std::string>& arguments,
+                                      Interrupt* interrupt, const OnLine& on_line) {
+  NSA_ASSIGN_OR_RETURN(Finished finished, RunProgram(program, arguments, interrupt, on_line));
+  if (finished.exit.code == 0) return std::move(finished.output);
+  const absl::string_view wrote = absl::StripAsciiWhitespace(finished.output);
+  return absl::InvalidArgumentError(
+      absl::StrCat(wrote, wrote.empty() ? "" : " ", "(", EndOf(program, finished.exit), ")"));
 }
 
 absl::Status AskWorker(const std::string& program, const std::vector<std::string>& arguments,

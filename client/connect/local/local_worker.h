@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/connect/interrupt.h"
+#include "common/run/process.h"
 #include "google/protobuf/message.h"
 
 namespace nsa::client {
@@ -30,7 +31,21 @@ class ScratchFolder {
 // Called with each line that the program writes while it runs.
 using OnLine = std::function<void(const std::string&)>;
 
-// Runs `program` and returns what it wrote. NotFound if the program is not there; InvalidArgument
+struct Finished {
+  ExitStatus exit;
+  std::string output;  // standard output and standard error
+};
+
+// Runs `program` to its end. NotFound if it is not there; Cancelled when interrupted, and it is
+// killed.
+absl::StatusOr<Finished> RunProgram(const std::string& program,
+                                    const std::vector<std::string>& arguments, Interrupt* interrupt,
+                                    const OnLine& on_line = nullptr);
+
+// "nsa-worker ended with exit code 3", "nsa-worker was ended by signal 9".
+std::string EndOf(const std::string& program, const ExitStatus& exit);
+
+// RunProgram(), and returns what it wrote. NotFound if the program is not there; InvalidArgument
 // with what it wrote if its exit code is not 0; Cancelled when interrupted, and the program is
 // killed.
 absl::StatusOr<std::string> RunWorker(const std::string& program,

@@ -18,8 +18,8 @@ constexpr double kSmallest = 1e-290;
 // Numbers from here on are written with an exponent, in every unit.
 constexpr double kMostWritten = 1e15;
 constexpr double kRoom = 0.05;
-constexpr double kHour = 3600;
-constexpr double kDay = 24 * kHour;
+constexpr double kHourSeconds = 3600;
+constexpr double kDaySeconds = 24 * kHourSeconds;
 
 // The smallest of 1, 2, 5, 10 times a power of ten that is at least `raw`.
 double RoundUp(double raw) {
@@ -31,14 +31,28 @@ double RoundUp(double raw) {
 }
 
 double StepOf(double raw, Unit unit) {
-  static constexpr std::array<double, 17> kTimes = {
-      1,   2,   5,    10,    15,        30,        60,         120, 300,
-      600, 900, 1800, kHour, 2 * kHour, 6 * kHour, 12 * kHour, kDay};
+  static constexpr std::array<double, 17> kTimes = {1,
+                                                    2,
+                                                    5,
+                                                    10,
+                                                    15,
+                                                    30,
+                                                    60,
+                                                    120,
+                                                    300,
+                                                    600,
+                                                    900,
+                                                    1800,
+                                                    kHourSeconds,
+                                                    2 * kHourSeconds,
+                                                    6 * kHourSeconds,
+                                                    12 * kHourSeconds,
+                                                    kDaySeconds};
   if (unit == Unit::kBytes) return std::max(1.0, std::exp2(std::ceil(std::log2(raw) - 1e-9)));
   if (unit == Unit::kCount) return std::max(1.0, RoundUp(raw));
   if (unit == Unit::kSeconds && raw > 0.5) {
     const auto* found = std::lower_bound(kTimes.begin(), kTimes.end(), raw * (1 - 1e-9));
-    return found != kTimes.end() ? *found : RoundUp(raw / kDay) * kDay;
+    return found != kTimes.end() ? *found : RoundUp(raw / kDaySeconds) * kDaySeconds;
   }
   return RoundUp(raw);
 }
@@ -60,7 +74,7 @@ std::string Scaled(const Axis& axis, double value, const Scale& scale) {
                       value == 0 ? "" : scale.name);
 }
 
-// With an exponent: as many digits as tell the value from its neighbours.
+// With an exponent: as many digits as distinguish the value from its neighbours.
 std::string ExponentText(const Axis& axis, double value) {
   if (value == 0) return "0";
   const auto power = [](double number) { return std::floor(std::log10(number) + 1e-9); };
@@ -87,9 +101,10 @@ std::string BytesText(const Axis& axis, double value, double size) {
   return Scaled(axis, value, {factor, kNames[power]});
 }
 
-// In the largest unit of which the step is a whole number; parts of seconds in any.
+// In the largest unit that divides the step; below a second, as a fraction.
 std::string SecondsText(const Axis& axis, double value, double size) {
-  for (const Scale& scale : {Scale{kDay, " d"}, Scale{kHour, " h"}, Scale{60, " min"}}) {
+  for (const Scale& scale :
+       {Scale{kDaySeconds, " d"}, Scale{kHourSeconds, " h"}, Scale{60, " min"}}) {
     if (size >= scale.factor && std::fmod(axis.step, scale.factor) == 0) {
       return Scaled(axis, value, scale);
     }

@@ -23,7 +23,7 @@ struct Curve {
   std::string name;
   std::vector<double> x;  // finite, does not decrease
   std::vector<double> y;  // as many; a value that is not finite leaves a gap
-  bool dots = false;      // few measurements, of which each is drawn as a point too
+  bool dots = false;      // few measurements: each is also drawn as a point
   int colour = 0;
 };
 

@@ -11,7 +11,7 @@ namespace nsa::client {
 namespace {
 
 constexpr int kScale = 2;
-constexpr double kLetter = 1.42;  // pixels for a unit of the font: capitals of 8.5 pixels
+constexpr double kFontScale = 1.42;  // pixels for a unit of the font: capitals of 8.5 pixels
 constexpr double kTitle = 1.62;
 constexpr double kPen = 1.15;
 constexpr double kBoldPen = 1.75;
@@ -27,14 +27,14 @@ class PngSurface final : public Surface {
     raster_.emplace(width, height, kScale);
     raster_->FillAll(kLight.back);
     const double end = Write({16, 24}, title, kTitle, kBoldPen, kLight.ink);
-    Write({end + 10, 24}, note, kLetter, kPen, kLight.soft);
+    Write({end + 10, 24}, note, kFontScale, kPen, kLight.soft);
   }
 
   void Text(Point at, Align align, const std::string& text) override {
-    const double width = StrokesOf(text).width * kLetter;
+    const double width = StrokesOf(text).width * kFontScale;
     if (align == Align::kMiddle) at.x -= width / 2;
     if (align == Align::kEnd) at.x -= width;
-    Write(at, text, kLetter, kPen, kLight.soft);
+    Write(at, text, kFontScale, kPen, kLight.soft);
   }
 
   void Line(Point from, Point to, Rule rule, int colour) override {

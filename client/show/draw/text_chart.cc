@@ -12,7 +12,7 @@
 namespace nsa::client {
 namespace {
 
-constexpr int kNameColumns = 40;
+constexpr int kLegendColumns = 40;
 constexpr int kLabelColumns = 12;
 
 // What a terminal has of the eight colours: blue, yellow, green, magenta, red, cyan, and the bright
@@ -128,7 +128,7 @@ std::string Legend(const Chart& chart, const TextSize& size, bool letters) {
         : size.unicode ? (curve.dots ? "●" : "━")
                        : (curve.dots ? "o" : "*");
     absl::StrAppend(&text, text.empty() ? "" : "   ", InColour(colour, sign, size.colours), " ",
-                    Clip(CleanLine(curve.name), kNameColumns));
+                    Clip(CleanLine(curve.name), kLegendColumns));
   }
   return text;
 }

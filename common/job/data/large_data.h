@@ -1,4 +1,4 @@
-// From which size on the data of a job is tokenized once for a machine, into the cache of its
+// The size from which the data of a job is tokenized once for a machine, into the cache of its
 // workers, and mapped from there (worker/train/data/prepared/token_cache.h). Preflight asks here
 // too, because no rank holds such data in memory.
 #pragma once

@@ -103,7 +103,7 @@ std::string ShardFault(const v1::PreparedManifest& manifest) {
     }
     if (!IsSha256(shard.bin_sha256()) || !IsSha256(shard.idx_sha256()) ||
         !IsSha256(shard.hash_sha256())) {
-      return absl::StrCat(shard.name(), ": a hash that is none");
+      return absl::StrCat(shard.name(), ": not a hash");
     }
     documents += shard.documents();
     tokens += shard.tokens();
@@ -124,14 +124,14 @@ std::string Contradiction(const v1::PreparedManifest& manifest) {
     return absl::StrFormat("token_bytes %d (1, 2 or 4)", width);
   }
   if (!InRange(manifest.separator(), -1, vocab - 1)) {
-    return absl::StrFormat("separator %d (-1 to %d)", manifest.separator(), vocab - 1);
+    return absl::StrFormat("separator %d (from -1 to %d)", manifest.separator(), vocab - 1);
   }
   if (!InRange(manifest.largest_token(), 0, vocab - 1)) {
     return absl::StrFormat("largest_token %d (below vocab, %d)", manifest.largest_token(), vocab);
   }
   for (const int64_t count :
        {manifest.text_bytes(), manifest.null_rows(), manifest.inner_separators()}) {
-    if (!InRange(count, 0, kMost)) return absl::StrFormat("a count of %d (0 or more)", count);
+    if (!InRange(count, 0, kMost)) return absl::StrFormat("a count of %d (at least 0)", count);
   }
   return ShardFault(manifest);
 }
@@ -186,16 +186,17 @@ absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {
   const absl::StatusOr<std::string> text =
       ReadUpTo(folder / kPreparedManifest, kLargestPreparedManifest);
   if (absl::IsNotFound(text.status())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        folder.string(), ": is a folder without a ", kPreparedManifest,
-        " (a folder that 'nsactl data prepare' wrote); prepare the data, or list token files"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder.string(), ": is a folder without a ", kPreparedManifest,
+                     " (must be a folder that 'nsactl data prepare' wrote); prepare the data, or "
+                     "list token files"));
   }
   if (!text.ok()) return Damaged(folder, std::string(text.status().message()));
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // a newer format is detected by its version below
   v1::PreparedManifest manifest;
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &manifest, options);
-  if (!parsed.ok()) return Damaged(folder, CleanLine(parsed.ToString().substr(0, kLongestQuote)));
+  if (!parsed.ok()) return Damaged(folder, CleanLine(CutText(parsed.ToString(), kLongestQuote)));
   const size_t place = SelfHashPlace(*text);
   if (place == std::string::npos) return Damaged(folder, "its own hash is missing");
   if (HashOfText(*text, place) != manifest.manifest_sha256()) {

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 // Follows a tokenizer.json from its beginning to its end.
 class FactsReader final : public nlohmann::json_sax<Json> {
  public:
-  // Why the file is none, if the parser stopped.
+  // Why the file is invalid, if the parser stopped.
   const std::string& fault() const { return fault_; }
 
   TokenizerFacts Facts() const {
@@ -181,13 +181,13 @@ absl::StatusOr<TokenizerFacts> ReadTokenizerFacts(const std::filesystem::path& p
   }
   FactsReader reader;
   if (!Json::sax_parse(file, &reader)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": ", reader.fault(), " (a tokenizer.json of Hugging Face)"));
+    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", reader.fault(),
+                                                   " (must be a tokenizer.json of Hugging Face)"));
   }
   TokenizerFacts facts = reader.Facts();
   if (facts.tokens > 0) return facts;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path.string(), ": no tokens in model.vocab (a tokenizer.json of Hugging Face)"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      path.string(), ": no tokens in model.vocab (must be a tokenizer.json of Hugging Face)"));
 }
 
 }  // namespace nsa

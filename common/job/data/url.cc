@@ -24,7 +24,7 @@ absl::string_view View(std::string_view text) { return {text.data(), text.size()
 
 absl::Status Refuse(std::string_view url, std::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrCat(CleanLine(url.substr(0, kLongestShown)), ": ", View(why)));
+      absl::StrCat(CleanLine(CutText(url, kLongestShown)), ": ", View(why)));
 }
 
 bool IsPlain(unsigned char c) { return c > 0x20 && c < 0x7f && c != '\\' && c != '"' && c != '<'; }
@@ -37,7 +37,7 @@ bool HasDots(std::string_view path) {
                              [](absl::string_view part) { return part == "." || part == ".."; });
 }
 
-// Divides HOST[:PORT]; false if the port is none.
+// Divides HOST[:PORT]; false if the port is invalid.
 bool SplitAuthority(std::string_view authority, Url* url) {
   const size_t bracket = authority.rfind(']');
   const size_t colon = authority.find(':', bracket == std::string_view::npos ? 0 : bracket);
@@ -122,7 +122,8 @@ absl::StatusOr<HubPath> ParseHubUrl(std::string_view text) {
 
 absl::Status CheckDataUrl(std::string_view url) {
   if (url.size() > kLongestUrl) {
-    return Refuse(url, absl::StrCat(url.size(), " bytes (", kLongestUrl, "); use a shorter URL"));
+    return Refuse(
+        url, absl::StrCat(url.size(), " bytes (at most ", kLongestUrl, "); use a shorter URL"));
   }
   if (IsHubUrl(url)) {
     NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubUrl(url));

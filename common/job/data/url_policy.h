@@ -2,7 +2,7 @@
 //
 // An entry is the beginning of a URL. `https://`, `http://` and `hf://` allow every URL of that
 // scheme at public addresses. An entry that names a host allows it at any address, so also at a
-// loopback, private or link-local one: who wrote the entry knows the host. `*` allows every URL at
+// loopback, private or link-local one: its author knows the host. `*` allows every URL at
 // any address; `none` allows nothing.
 #pragma once
 

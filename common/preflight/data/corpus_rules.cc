@@ -153,7 +153,7 @@ Problems Synthetic(const PreflightFacts& facts) {
 Problems SyntheticFallback(const PreflightFacts& facts) {
   if (!facts.spec.data().allow_synthetic_fallback()) return {};
   return {{"data.allow_synthetic_fallback",
-           "true (false): if the source fails, the run continues on generated tokens",
+           "true (must be false): if the source fails, the run continues on generated tokens",
            "set allow_synthetic_fallback: false"}};
 }
 
@@ -230,7 +230,7 @@ Problems EvalEveryTooLarge(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
   if (train.eval_every() <= train.steps()) return {};
   return {{"train.eval_every",
-           absl::StrFormat("%d (at most steps, %d): the run never validates", train.eval_every(),
+           absl::StrFormat("%d (at most steps = %d): the run never validates", train.eval_every(),
                            train.steps()),
            absl::StrFormat("set eval_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
 }
@@ -243,7 +243,7 @@ Problems EvalOff(const PreflightFacts& facts) {
                            std::max<int64_t>(1, facts.spec.train().steps() / 50))}};
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kCorpusRules[] = {
     {"DATA_TOO_SMALL", "fewer tokens than one batch, or than the whole run with on_exhausted: stop",
      kError, kError, true, kSizes, TooSmall},
     {"DATA_REPEATED", "the run reads every token more than ten times", kWarning, kInfo, true,
@@ -264,7 +264,7 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> CorpusRules() { return kRules; }
+std::span<const PreflightRule> CorpusRules() { return kCorpusRules; }
 
 namespace {
 

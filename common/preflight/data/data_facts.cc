@@ -66,7 +66,7 @@ std::optional<std::string> ReadFault(const std::string& path) {
   char byte = 0;
   const ssize_t got = S_ISREG(info.st_mode) ? read(file.get(), &byte, 1) : 0;
   if (failed != 0 || got < 0) return std::strerror(errno);
-  if (S_ISDIR(info.st_mode)) return "is a folder (a file is needed)";
+  if (S_ISDIR(info.st_mode)) return "is a folder (must be a file)";
   if (!S_ISREG(info.st_mode)) return "is not a regular file";
   if (got == 0) return "is empty";
   return std::nullopt;

@@ -230,7 +230,7 @@ Problems WrongSeparator(const PreflightFacts& facts) {
   const absl::StatusOr<int32_t> separator = ParseSeparator(data.separator());
   if (!separator.ok()) {
     return {{"data.separator",
-             absl::StrFormat("'%s' (a token from 0 to 1048575, or none)", data.separator()),
+             absl::StrFormat("'%s' (must be a token from 0 to 1048575, or none)", data.separator()),
              "write the token between documents; GPT-2's is 50256"}};
   }
   if (*separator == kNoSeparator && data.document_mask()) {
@@ -279,21 +279,18 @@ Problems TokenizerMissing(const PreflightFacts& facts) {
            absl::StrCat("name ", files)}};
 }
 
-constexpr MayPass kMayPass = MayPass::kYes;
-
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kDataRules[] = {
     {"DATA_PATH_MISSING", "the source reads files, but the job lists none", kError, kError, false,
      kNothing, PathMissing},
     {"DATA_PATH_IGNORED", "the job lists files, but the source generates tokens", kError, kError,
      true, kNothing, PathIgnored},
-    {"DATA_KIND_MISMATCH", "a file name ending belongs to another data.source", kError, kWarning,
+    {"DATA_KIND_MISMATCH", "a file name ending belongs to another data.source", kError, kError,
      true, kNothing, KindMismatch},
     {"DATA_NOT_JSONL", "the first line of a jsonl file is not a document", kError, kError, false,
      kNothing, BadFirstLine},
     {"DATA_NOT_PARQUET", "a file of source: parquet does not begin and end as one", kError, kError,
      false, kNothing, NotParquet},
-    {"DATA_URL", "a URL of the data is none that can be read", kError, kError, false, kNothing,
-     BadUrl},
+    {"DATA_URL", "a URL of the data cannot be read", kError, kError, false, kNothing, BadUrl},
     {"DATA_NOT_FETCHED", "data comes from a URL, which only the worker reads", kInfo, kInfo, true,
      kNothing, NotFetched},
     {"DATA_UNREADABLE", "a data file cannot be read, or a pattern has no files", kError, kError,
@@ -302,12 +299,12 @@ constexpr PreflightRule kRules[] = {
      kError, kError, false, kNothing, BadPrepared, kMayPass},
     {"DATA_SEPARATOR", "the separator of token files is missing or wrong", kError, kError, false,
      kNothing, Separator},
-    {"TOKENIZER_MISSING", "the files of tokenizer: gpt2 or bpe are missing, or are none", kError,
+    {"TOKENIZER_MISSING", "the files of tokenizer: gpt2 or bpe are missing or invalid", kError,
      kError, false, kNothing, TokenizerMissing, kMayPass},
 };
 
 }  // namespace
 
-std::span<const PreflightRule> DataRules() { return kRules; }
+std::span<const PreflightRule> DataRules() { return kDataRules; }
 
 }  // namespace nsa

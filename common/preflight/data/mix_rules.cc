@@ -20,11 +20,11 @@ constexpr size_t kLongestField = 1000;
 constexpr double kLargestWeight = 1e6;
 constexpr double kSmallestShare = 0.001;  // a sequence of the 1,000 of a period
 
-std::string Shown(std::string_view text) { return CleanLine(text.substr(0, 100)); }
+std::string Shown(std::string_view text) { return CleanLine(CutText(text, 100)); }
 
 void CheckField(const std::string& field, const std::string& value, bool used, Problems* problems) {
   if (value.empty() || value.size() > kLongestField) {
-    problems->push_back({field, absl::StrFormat("%d bytes (1 to 1,000)", value.size()),
+    problems->push_back({field, absl::StrFormat("%d bytes (from 1 to 1,000)", value.size()),
                          "write the name of the field that has the text"});
   } else if (!used) {
     problems->push_back(
@@ -162,7 +162,7 @@ Problems Stream(const PreflightFacts& facts) {
   return problems;
 }
 
-constexpr PreflightRule kRules[] = {
+constexpr PreflightRule kMixRules[] = {
     {"DATA_TEXT_FIELD", "a text_field is empty, or its source has no fields", kError, kError, false,
      kNothing, TextField},
     {"DATA_MIX", "a source of data.mix is incomplete, or data says something else beside it",
@@ -176,6 +176,6 @@ constexpr PreflightRule kRules[] = {
 
 }  // namespace
 
-std::span<const PreflightRule> MixRules() { return kRules; }
+std::span<const PreflightRule> MixRules() { return kMixRules; }
 
 }  // namespace nsa

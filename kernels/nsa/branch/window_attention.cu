@@ -1,6 +1,6 @@
 // Window branch on CUDA; the kernels are in attention_forward.cuh and attention_backward.cuh. A
-// query tile of 21 tokens covers w + 20 keys, of which each row sees w; with whole tiles of 64 keys
-// the matrix unit does up to (w + 63 + 20)/w times the necessary work, 1.16 at w = 512.
+// query tile of 21 tokens covers w + 20 keys, and each row sees w of them; with whole tiles of 64
+// keys the matrix unit does up to (w + 63 + 20)/w times the necessary work, 1.16 at w = 512.
 #include "kernels/nsa/branch/attention_launch.cuh"
 #include "kernels/nsa/branch/window_attention.h"
 

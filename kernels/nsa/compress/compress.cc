@@ -306,7 +306,7 @@ absl::Status CheckBoth(const Exec& exec, const Args& keys, const Args& values) {
   NSA_RETURN_IF_ERROR(Check(exec, values));
   if (Equal(keys.shape, values.shape) && keys.phi == values.phi) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "values: another shape or φ than keys; give both tensors of the same layer");
+      "values: shape or φ differs from keys; pass both from the same layer");
 }
 
 void OnCpu(const CompressArgs& args) {

@@ -104,7 +104,7 @@ absl::Status ForWidth(int width, Run run) {
       return run(std::integral_constant<int, 192>{});
     default:
       return absl::InvalidArgumentError(
-          absl::StrCat("width: ", width, " (16, 32, 64, 128 or 192); change d_k or d_v"));
+          absl::StrCat("width: ", width, " (must be 16, 32, 64, 128 or 192); change d_k or d_v"));
   }
 }
 

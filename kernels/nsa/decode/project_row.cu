@@ -24,7 +24,7 @@ struct ProjectProblem {
   bf16* q_rotated;
 };
 
-// Writes a column, of which `other` is the other one of its pair. `factor` is 1, or with qk_norm
+// Writes a column; `other` is the other one of its pair. `factor` is 1, or with qk_norm
 // that of the head.
 __device__ __forceinline__ void Store(const ProjectProblem& p, const RopeFrequencies& f, int column,
                                       float value, float other, float factor) {

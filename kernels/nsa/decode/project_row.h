@@ -16,7 +16,7 @@ struct ProjectRowArgs {
   ConstTensor x;     // bf16 [in]
   ConstTensor norm;  // bf16 [in], the weights of RMSNorm
   ConstTensor w;     // bf16 [ProjectionWidth, in]
-  // The shape has one row, `at` is given, and `wide`, which this is without, is not read.
+  // Requires shape.rows == 1 and `at`; ignores `wide`.
   SplitProjectionsArgs split;
 };
 

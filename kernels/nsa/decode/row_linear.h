@@ -1,6 +1,6 @@
 // A linear layer for one token on a GPU, with what is in front of it and behind it in a block of
 // the decoder: y = act(W · norm(x)) + add. Every weight is read once. Kernels of their own for
-// the norm and the activation would each add a launch, of which a token has many.
+// the norm and the activation would each add a launch, and a token has many.
 //
 // The sums are fp32 and have a fixed order. The normalized x is not rounded to bf16, as it is
 // between kernels of more rows.

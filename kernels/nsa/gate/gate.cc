@@ -48,7 +48,7 @@ absl::Status CheckCommon(const Args& args, DType type) {
   const int n_branches = CountPresent(args.o_branch);
   if (n_branches < 2) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "o_branch: %d branches (2 to %d); one branch needs no gate", n_branches, kBranches));
+        "o_branch: %d branches (from 2 to %d); one branch needs no gate", n_branches, kBranches));
   }
   NSA_RETURN_IF_ERROR(CheckParams("params", shape, n_branches, args.params, type));
   for (const ConstTensor& o : args.o_branch) {
@@ -66,7 +66,7 @@ absl::Status CheckQ(const GateArgs& args) {
   NSA_RETURN_IF_ERROR(CheckAtLeast("q_stride", args.q_stride, least));
   if (args.q_stride % 8 != 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("q_stride: %d (a multiple of 8); align the rows", args.q_stride));
+        absl::StrFormat("q_stride: %d (must be a multiple of 8); align the rows", args.q_stride));
   }
   return CheckTensor("q", args.q, int64_t{1} * shape.batch * shape.seq_len * args.q_stride, type,
                      "B·S·q_stride");

@@ -77,7 +77,7 @@ struct GateArgs {
   GateKind kind = GateKind::kSoftmax;
   ConstTensor q;  // [B, S, H, dk], not rotated
   // Elements from a token of q to the next, a multiple of 8; 0: H·dk. With another number q has
-  // B·S times as many elements, of which the first H·dk of each token are read.
+  // B·S times as many elements; the first H·dk of each token are read.
   int64_t q_stride = 0;
   GateParams params;
   std::array<ConstTensor, kBranches> o_branch;  // each [B, S, H, dv] or absent

@@ -52,7 +52,7 @@ struct SmallSums {
 };
 
 // Gradients of the gates and statistics of the branches' rows for the thread block's rows, 16 lanes
-// per row, of which dv/8 consecutive ones have the same head. Rows after the last one in its group
+// per row; dv/8 consecutive lanes have the same head. Rows after the last one in its group
 // get zero gradients of the gates.
 template <int kN>
 __device__ __forceinline__ void BranchGradients(const GateProblem& p, const GateBackwardPointers& g,

@@ -16,15 +16,16 @@ absl::Status Check(const Exec& exec, int32_t parts, int64_t rows, std::span<cons
   NSA_RETURN_IF_ERROR(CheckAtLeast("parts", parts, 1));
   NSA_RETURN_IF_ERROR(CheckAtLeast("rows", rows, 1));
   if (widths.empty() || widths.size() > kMostHeadSegments) {
-    return absl::InvalidArgumentError(absl::StrCat("widths: ", widths.size(), " segments (1 to ",
-                                                   kMostHeadSegments, "); correct the caller"));
+    return absl::InvalidArgumentError(absl::StrCat("widths: ", widths.size(),
+                                                   " segments (from 1 to ", kMostHeadSegments,
+                                                   "); correct the caller"));
   }
   const int64_t unit = parts * (exec.backend == Backend::kCuda ? kWide : 1);
   int64_t width = 0;
   for (const int64_t segment : widths) {
     if (segment < 1 || segment % unit != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "widths: ", segment, " columns (a multiple of ", unit, "); divide whole heads"));
+          "widths: ", segment, " columns (must be a multiple of ", unit, "); divide whole heads"));
     }
     width += segment;
   }

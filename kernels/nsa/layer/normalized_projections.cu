@@ -7,7 +7,7 @@
 namespace nsa::cuda {
 namespace {
 
-constexpr int kInFlight = 2;  // heads of which a thread has chunks in flight
+constexpr int kInFlight = 2;  // heads whose chunks a thread has in flight
 
 __device__ __forceinline__ Place PlaceOf(const Columns& c, int64_t row, int token, int part,
                                          int column) {

@@ -30,19 +30,44 @@ class BestBlocks {
     if (slots == 0) return;
     const uint64_t worst = slots <= kWarp ? __shfl_sync(kAll, low_, slots - 1)
                                           : __shfl_sync(kAll, high_, slots - 1 - kWarp);
-    uint32_t better = __ballot_sync(kAll, key > worst);
+    Add(key, __ballot_sync(kAll, key > worst), slots, lane);
+  }
+  // Adds the keys of the lanes in `better`, which has all lanes whose keys belong in the list.
+  __device__ __forceinline__ void Add(uint64_t key, uint32_t better, int slots, int lane) {
     if (__popc(better) <= kInsertAtMost) {
-      for (; better != 0; better &= better - 1) {
-        const uint64_t left = Insert(&low_, __shfl_sync(kAll, key, __ffs(better) - 1), lane);
-        if (slots > kWarp) Insert(&high_, left, lane);
+      if (slots <= kWarp) {
+        for (; better != 0; better &= better - 1) Insert(&low_, First(key, better), lane);
+      } else {
+        for (; better != 0; better &= better - 1) {
+          const uint64_t one = First(key, better);
+          const uint64_t last = __shfl_sync(kAll, low_, kWarp - 1);
+          Insert(&low_, one, lane);
+          Insert(&high_, one < last ? one : last, lane);
+        }
       }
       return;
     }
+    if ((better >> lane & 1) == 0) key = 0;
     Sort(&key, lane);
     Merge(&low_, &key, lane);
     if (slots <= kWarp) return;
     Clean(&key, lane);
     Merge(&high_, &key, lane);
+  }
+
+  // Reads and writes a list of `slots` keys in shared memory.
+  __device__ __forceinline__ void Load(const uint64_t* list, int slots, int lane) {
+    low_ = lane < slots ? list[lane] : 0;
+    high_ = lane + kWarp < slots ? list[lane + kWarp] : 0;
+  }
+  __device__ __forceinline__ void Store(uint64_t* list, int slots, int lane) const {
+    if (lane < slots) list[lane] = low_;
+    if (lane + kWarp < slots) list[lane + kWarp] = high_;
+  }
+  // The score of the last of `slots` entries, in the lane that holds it; NaN if the list has fewer.
+  __device__ __forceinline__ float LastScore(int slots) const {
+    const auto rank = static_cast<uint32_t>((slots <= kWarp ? low_ : high_) >> 32);
+    return __uint_as_float((rank >> 31) != 0 ? rank ^ 0x80000000u : ~rank);
   }
 
   // blocks[n] ← the forced blocks and the best n − 3 that were offered, ascending. When `first` …
@@ -76,12 +101,14 @@ class BestBlocks {
   // Up to this many keys, insertion takes fewer instructions than sorting and merging 32.
   static constexpr int kInsertAtMost = 10;
 
-  // Inserts `key`, the same in all lanes, into a sorted list of 32; returns the key that drops out.
-  __device__ __forceinline__ static uint64_t Insert(uint64_t* best, uint64_t key, int lane) {
-    const uint64_t last = __shfl_sync(kAll, *best, kWarp - 1);
+  // The key of the first lane in `lanes`.
+  __device__ __forceinline__ static uint64_t First(uint64_t key, uint32_t lanes) {
+    return __shfl_sync(kAll, key, __ffs(lanes) - 1);
+  }
+  // Inserts `key`, the same in all lanes, into a sorted list of 32, whose last key drops out.
+  __device__ __forceinline__ static void Insert(uint64_t* best, uint64_t key, int lane) {
     const uint64_t before = __shfl_up_sync(kAll, *best, 1);
     if (key > *best) *best = lane > 0 && key > before ? before : key;
-    return key > last ? last : key;
   }
 
   __device__ __forceinline__ static uint32_t BlockOf(uint64_t key) {

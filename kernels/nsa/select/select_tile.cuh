@@ -1,6 +1,6 @@
 // The work of a thread block of SelectBlocksKernel (select_blocks.cu) on its 16 tokens: it loads
-// queries and keys, adds up probabilities over the heads, turns them into scores of selection
-// blocks and offers these blocks to the tokens' lists of best blocks.
+// queries and keys and adds up probabilities over the heads. What follows depends on the sizes of
+// blocks: whole_blocks.cuh is for the common ones, any_blocks.cuh for all others.
 #pragma once
 
 #include "kernels/nsa/branch/attention_products.cuh"
@@ -23,43 +23,48 @@ struct SelectOutputs {
   float* scores;     // [B, S, G, S_sel] or null
 };
 
-// Upper bound of the number of selection blocks that the keys of a round overlap.
-inline int ScoreCapacity(const NsaShape& s) {
-  return kRoundKeys * s.d / s.l_sel + CeilDiv(s.l, s.l_sel) + 2;
-}
-
-// Number of compressed keys that overlap a selection block.
-__host__ __device__ inline int KeysOfBlock(int l, int d, int l_sel) {
-  return l / d - 1 + l_sel / d;
-}
+// What the sizes of blocks add to a thread block's shared memory.
+struct SelectSizes {
+  int listed = 0;         // keys of a token's list of best blocks, where lists are in shared memory
+  int capacity = 0;       // scores of a token
+  int keys_of_block = 0;  // shares
+};
 
 // The layout of a thread block's shared memory.
 template <int kD>
 struct SelectShared {
-  bf16* q;          // [h, 16, kD]: each head is an A tile
-  bf16* k;          // [warp][32, kD]
-  float* lse;       // [h, 16], in log2 units
-  float* sums;      // [16, kSumStride]: probabilities of a round's keys, summed over the heads
+  bf16* q;         // [h, 16, kD]: each head is an A tile
+  bf16* k;         // [warp][32, kD]
+  uint64_t* best;  // [16, listed]
+  float2* lse;     // [h, 8]: of tokens i and i + 8, in log2 units
+  // [16, kSumStride]: probabilities of a round's keys, summed over the heads, and eight columns
+  // that WholeBlocks uses.
+  float* sums;
   float* scores;    // [16, capacity]: of the blocks that a round touches; see ScoredBlocks
-  float* shares;    // [KeysOfBlock()]: fraction of a key's tokens that are in a block it overlaps
+  float* shares;    // [keys_of_block]: fraction of a key's tokens that are in a block it overlaps
   float2* partial;  // [warp][h, 16], for the denominators; shares memory with `sums`
 
-  __host__ __device__ static constexpr int Bytes(int h, int capacity, int keys_of_block) {
-    return 2 * kD * (h * kTokens + kRoundKeys) +
-           4 * (h * kTokens + SumFloats(h) + kTokens * capacity + keys_of_block);
+  __host__ __device__ static constexpr int Bytes(int h, const SelectSizes& sizes) {
+    return 2 * kD * (h * kTokens + kRoundKeys) + 8 * kTokens * sizes.listed +
+           4 * (h * kTokens + SumFloats(h) + kTokens * sizes.capacity + sizes.keys_of_block);
   }
   __host__ __device__ static constexpr int SumFloats(int h) {
     const int sums = kTokens * kSumStride, partial = 2 * kWarps * h * kTokens;
     return sums > partial ? sums : partial;
   }
-  __device__ SelectShared(uint8_t* memory, int h, int capacity) {
+  __device__ SelectShared(uint8_t* memory, int h, const SelectSizes& sizes) {
     q = reinterpret_cast<bf16*>(memory);
     k = q + h * kTokens * kD;
-    lse = reinterpret_cast<float*>(k + kRoundKeys * kD);
-    sums = lse + h * kTokens;
+    best = reinterpret_cast<uint64_t*>(k + kRoundKeys * kD);
+    lse = reinterpret_cast<float2*>(best + kTokens * sizes.listed);
+    sums = reinterpret_cast<float*>(lse + h * kTokens / 2);
     partial = reinterpret_cast<float2*>(sums);
     scores = sums + SumFloats(h);
-    shares = scores + kTokens * capacity;
+    shares = scores + kTokens * sizes.capacity;
+  }
+  // The place in `lse` of row head · 16 + token.
+  __device__ __forceinline__ float& Lse(int row) const {
+    return reinterpret_cast<float*>(lse)[row / kTokens * kTokens + row % 8 * 2 + row / 8 % 2];
   }
 };
 
@@ -68,7 +73,11 @@ struct SelectTile {
   int b, g;
   int t0, tokens;   // t0 … t0 + tokens − 1
   int first, last;  // keys [first, last)
-  __device__ int rounds() const { return CeilDiv(max(0, last - first), kRoundKeys); }
+  KeyRange common;  // the keys that all tokens see
+
+  __device__ int64_t Row(const AttentionProblem& p, int token) const {
+    return (int64_t{1} * b * p.seq_len + t0 + token) * p.groups + g;
+  }
 };
 
 // The two tokens whose rows a lane holds in the logits of every head.
@@ -88,6 +97,36 @@ __device__ __forceinline__ LaneTokens LaneTokensOf(const AttentionProblem& p,
   return tokens;
 }
 
+// The first and the last block that a token can choose.
+struct Ends {
+  int first, current;
+  // Whether a block between them competes for a place: those at the ends are forced.
+  __device__ __forceinline__ bool Between(int block) const {
+    return block > first && block < current - 1;
+  }
+};
+
+// The candidates of the tile's tokens: lanes i and i + 16 of each warp hold those of token i.
+class Candidates {
+ public:
+  __device__ __forceinline__ Candidates(const AttentionProblem& p, const SelectTile& tile,
+                                        int lane) {
+    const int t = tile.t0 + min(lane % kTokens, tile.tokens - 1);
+    ends_ = {FirstBlock(p, tile.b, t), t / p.l_sel};
+  }
+  // Whether every token has at most n, so that no scores are needed.
+  __device__ __forceinline__ bool AllFit(int n) const {
+    return __all_sync(0xffffffffu, ends_.current - ends_.first + 1 <= n);
+  }
+  __device__ __forceinline__ Ends Of(int token) const {
+    return {__shfl_sync(0xffffffffu, ends_.first, token),
+            __shfl_sync(0xffffffffu, ends_.current, token)};
+  }
+
+ private:
+  Ends ends_;
+};
+
 template <int kD>
 __device__ __forceinline__ void LoadQueries(const SelectShared<kD>& shared,
                                             const AttentionProblem& p, const SelectTile& tile) {
@@ -95,66 +134,104 @@ __device__ __forceinline__ void LoadQueries(const SelectShared<kD>& shared,
   for (int i = threadIdx.x; i < p.h * kTokens * kChunks; i += blockDim.x) {
     const int row = i / kChunks, chunk = i % kChunks;
     const int head = row / kTokens, token = row % kTokens;
-    const bool valid = token < tile.tokens && chunk * 8 < p.dk;
+    const bool valid = token < tile.tokens;
     const int64_t at =
         (int64_t{1} * tile.b * p.seq_len + tile.t0 + token) * p.heads + tile.g * p.h + head;
-    CopyAsync16(Tile<kD>::At(shared.q, row, chunk), valid ? p.q + at * p.dk + chunk * 8 : p.q,
-                valid);
+    CopyAsync16(Tile<kD>::At(shared.q, row, chunk), valid ? p.q + at * kD + chunk * 8 : p.q, valid);
   }
 }
 
-// Starts the copy of the warp's 32 keys from `begin` on. Keys at and after `tile.last` become zero.
+// From the shared-memory address of one of the first chunks of a row to that of the chunk `chunks`
+// after it, an even number: chunks are permuted by an exclusive or of their number within a panel.
+__device__ __forceinline__ uint32_t AtChunk(uint32_t address, int chunks) {
+  constexpr int kChunks = kPanelColumns / 8;  // of a panel
+  return (address ^ (chunks % kChunks * 16)) + chunks / kChunks * (kPanel * sizeof(bf16));
+}
+
+// Where a lane reads and writes a warp's 32 keys: a tile of 32 rows, addressed in bytes.
 template <int kD>
-__device__ __forceinline__ void LoadWarpKeys(bf16* to, const AttentionProblem& p,
-                                             const SelectTile& tile, int begin, int lane) {
-  // As many lanes as divide a warp copy a row: one chunk each, or with keys of 192 one per panel.
-  constexpr int kChunks = kD > 128 ? 8 : Tile<kD>::kChunks;
-  constexpr int kCopies = Tile<kD>::kChunks / kChunks;
-  constexpr int kRowsAtOnce = kWarp / kChunks;
-  const int first_row = lane / kChunks, chunk = lane % kChunks;
-  // Row numbers fit in an int: B·S_cmp·G < 2³¹.
-  const int first_key = (tile.b * p.keys + begin) * p.groups + tile.g;
-  const bf16* column = p.k + chunk * 8;
+class WarpKeys {
+ public:
+  __device__ __forceinline__ WarpKeys(bf16* tile, int lane)
+      : row_(lane / kLanes),
+        column_(lane % kLanes * 8),
+        copied_(SharedAddress(Tile<kD>::At(tile, row_, lane % kLanes))),
+        read_(SharedAddress(Tile<kD>::At(tile, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1))) {
+  }
+
+  // Starts the copy of the keys from `begin` on. Those at and after `tile.last` become zero.
+  __device__ __forceinline__ void Copy(const AttentionProblem& p, const SelectTile& tile,
+                                       int begin) const {
+    // Row numbers fit in an int: B·S_cmp·G < 2³¹.
+    const int first_key = (tile.b * p.keys + begin + row_) * p.groups + tile.g;
+    const int visible = tile.last - begin - row_;
 #pragma unroll
-  for (int row = first_row; row - first_row < kWarpKeys; row += kRowsAtOnce) {
-    const bool valid = begin + row < tile.last && chunk * 8 < p.dk;
-    const bf16* const from = RowPointer(column, valid ? first_key + row * p.groups : 0, p.dk);
+    for (int row = 0; row < kWarpKeys; row += kRowsAtOnce) {
+      const bf16* const from = RowPointer(p.k + column_, first_key + row * p.groups, kD);
 #pragma unroll
-    for (int c = 0; c < kCopies; ++c) {
-      CopyAsync16(Tile<kD>::At(to, row, chunk) + c * kPanel, from + c * kPanelColumns, valid);
+      for (int chunk = 0; chunk < Tile<kD>::kChunks; chunk += kLanes) {
+        CopyAsync16(AtChunk(copied_, chunk) + row * kRowBytes, from + chunk * 8, row < visible);
+      }
     }
   }
-}
 
-// The warp's 32 keys as B fragments.
-template <int kD>
-struct KeyFragments {
-  uint32_t b[kD / 16][kWarpKeys / 16][4];
-
-  __device__ __forceinline__ void Read(const bf16* tile, int lane) {
+  // The keys as B fragments.
+  struct Fragments {
+    uint32_t b[kD / 16][kWarpKeys / 16][4];
+  };
+  __device__ __forceinline__ void Read(Fragments& fragments) const {
 #pragma unroll
     for (int step = 0; step < kD / 16; ++step) {
 #pragma unroll
       for (int pair = 0; pair < kWarpKeys / 16; ++pair) {
-        LoadBByRow<kD>(b[step][pair], tile, pair * 16, step, lane);
+        LoadMatrix4(fragments.b[step][pair], AtChunk(read_, 2 * step) + pair * 16 * kRowBytes);
       }
     }
   }
-  // Computes the logits of a head's 16 tokens.
-  __device__ __forceinline__ void Multiply(Rows16<kWarpKeys>& logits, const bf16* q, int head,
-                                           int lane) const {
-    Clear<kWarpKeys>(logits);
+
+ private:
+  // Lanes that copy a row. A lane's rows are a multiple of eight apart, so they are permuted alike.
+  static constexpr int kLanes = Tile<kD>::kChunks < 4 ? Tile<kD>::kChunks : 4;
+  static constexpr int kRowsAtOnce = kWarp / kLanes;
+  static constexpr int kRowBytes = kD * sizeof(bf16);
+
+  const int row_, column_;
+  const uint32_t copied_, read_;
+};
+
+// The 16 tokens of the group's heads, head by head, as a lane reads them for A fragments.
+template <int kD>
+class Queries {
+ public:
+  __device__ __forceinline__ Queries(const bf16* q, int lane)
+      : read_(SharedAddress(Tile<kD>::At(q, lane & 15, lane >> 4))) {}
+
+  // Computes the logits of kHeads heads from `head` on.
+  template <int kHeads>
+  __device__ __forceinline__ void Multiply(Rows16<kWarpKeys> (&logits)[kHeads], int head,
+                                           const typename WarpKeys<kD>::Fragments& keys) const {
+    constexpr int kHeadBytes = kTokens * kD * sizeof(bf16);
+    const uint32_t from = read_ + head * kHeadBytes;
+#pragma unroll
+    for (int i = 0; i < kHeads; ++i) Clear<kWarpKeys>(logits[i]);
 #pragma unroll
     for (int step = 0; step < kD / 16; ++step) {
-      uint32_t a[4];
-      LoadA<kD>(a, q, head * kTokens, step, lane);
 #pragma unroll
-      for (int pair = 0; pair < kWarpKeys / 16; ++pair) {
-        Mma(logits[2 * pair], a, b[step][pair][0], b[step][pair][1]);
-        Mma(logits[2 * pair + 1], a, b[step][pair][2], b[step][pair][3]);
+      for (int i = 0; i < kHeads; ++i) {
+        uint32_t a[4];
+        LoadMatrix4(a, AtChunk(from, 2 * step) + i * kHeadBytes);
+#pragma unroll
+        for (int pair = 0; pair < kWarpKeys / 16; ++pair) {
+          const uint32_t(&b)[4] = keys.b[step][pair];
+          Mma(logits[i][2 * pair], a, b[0], b[1]);
+          Mma(logits[i][2 * pair + 1], a, b[2], b[3]);
+        }
       }
     }
   }
+
+ private:
+  const uint32_t read_;
 };
 
 // Calls visit(n, e, which of the lane's two tokens, key) for every logit that a lane holds.
@@ -170,15 +247,6 @@ __device__ __forceinline__ void ForEachKey(int begin, int lane, Visit visit) {
 __device__ __forceinline__ bool Sees(const LaneTokens& tokens, int i, int key) {
   return key >= tokens.keys[i].begin && key < tokens.keys[i].end;
 }
-// Whether all tokens of the tile see all 32 keys of the warp.
-__device__ __forceinline__ bool SeeAll(const LaneTokens& tokens, int begin) {
-  bool all = true;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    all = all && tokens.keys[i].begin <= begin && tokens.keys[i].end >= begin + kWarpKeys;
-  }
-  return __all_sync(0xffffffffu, all);
-}
 
 // Computes lse when the compressed branch has not provided it: one pass over the keys per head,
 // each warp over its own keys; then the results of the warps are combined in order.
@@ -188,19 +256,21 @@ __device__ __forceinline__ void FindDenominators(const SelectShared<kD>& shared,
                                                  int warp, int lane) {
   const LaneTokens tokens = LaneTokensOf(p, tile, lane);
   const float scale_log2 = p.scale * kLog2E;
-  bf16* keys = shared.k + warp * kWarpKeys * kD;
+  const WarpKeys<kD> keys(shared.k + warp * kWarpKeys * kD, lane);
+  const Queries<kD> queries(shared.q, lane);
   for (int head = 0; head < p.h; ++head) {
     float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
     for (int begin = tile.first + warp * kWarpKeys; begin < tile.last; begin += kRoundKeys) {
       __syncwarp();
-      LoadWarpKeys<kD>(keys, p, tile, begin, lane);
+      keys.Copy(p, tile, begin);
       CommitCopies();
       WaitCopies<0>();
       __syncwarp();
-      KeyFragments<kD> fragments;
-      fragments.Read(keys, lane);
-      Rows16<kWarpKeys> logits;
-      fragments.Multiply(logits, shared.q, head, lane);
+      typename WarpKeys<kD>::Fragments fragments;
+      keys.Read(fragments);
+      Rows16<kWarpKeys> products[1];
+      queries.Multiply(products, head, fragments);
+      Rows16<kWarpKeys>& logits = products[0];
       float top[2] = {-INFINITY, -INFINITY};
       ForEachKey(begin, lane, [&](int n, int e, int i, int key) {
         logits[n][e] = Sees(tokens, i, key) ? logits[n][e] * scale_log2 : -INFINITY;
@@ -235,7 +305,7 @@ __device__ __forceinline__ void FindDenominators(const SelectShared<kD>& shared,
       const float2 part = shared.partial[w * p.h * kTokens + row];
       if (part.y > 0) sum += part.y * Exp2(part.x - maximum);
     }
-    shared.lse[row] = sum > 0 ? maximum + log2f(sum) : INFINITY;
+    shared.Lse(row) = sum > 0 ? maximum + log2f(sum) : INFINITY;
   }
   __syncthreads();
 }
@@ -248,123 +318,102 @@ __device__ __forceinline__ void LoadLse(const SelectShared<kD>& shared, const At
     const int head = row / kTokens, token = row % kTokens;
     const int64_t at =
         (int64_t{1} * tile.b * p.seq_len + tile.t0 + token) * p.heads + tile.g * p.h + head;
-    shared.lse[row] = token < tile.tokens ? lse[at] * kLog2E : INFINITY;
+    shared.Lse(row) = token < tile.tokens ? lse[at] * kLog2E : INFINITY;
   }
 }
 
-// sums[token, key] ← Σ over the heads of the probabilities, for the warp's 32 keys.
+// sums[token, key] ← Σ over the heads of the probabilities, for the warp's 32 keys. Waits for the
+// other warps before it writes, and after.
 template <int kD>
 __device__ __forceinline__ void SumHeads(const SelectShared<kD>& shared, const AttentionProblem& p,
-                                         const KeyFragments<kD>& fragments,
+                                         const SelectTile& tile, const Queries<kD>& queries,
+                                         const typename WarpKeys<kD>::Fragments& keys,
                                          const LaneTokens& tokens, int begin, int warp, int lane) {
   const float scale_log2 = p.scale * kLog2E;
   Rows16<kWarpKeys> sum;
   Clear<kWarpKeys>(sum);
-  for (int head = 0; head < p.h; ++head) {
-    Rows16<kWarpKeys> logits;
-    fragments.Multiply(logits, shared.q, head, lane);
-    const float lse[2] = {shared.lse[head * kTokens + lane / 4],
-                          shared.lse[head * kTokens + lane / 4 + 8]};
+  const auto add = [&](const Rows16<kWarpKeys>& logits, int head) {
+    const float2 lse = shared.lse[head * (kTokens / 2) + lane / 4];
     ForEachKey(begin, lane, [&](int n, int e, int i, int) {
-      sum[n][e] += Exp2(fmaf(logits[n][e], scale_log2, -lse[i]));
+      sum[n][e] += Exp2(fmaf(logits[n][e], scale_log2, -(i == 0 ? lse.x : lse.y)));
     });
+  };
+  // Two heads at a time, so that products need not wait for each other.
+  int head = 0;
+#pragma unroll 1
+  for (; head + 1 < p.h; head += 2) {
+    Rows16<kWarpKeys> logits[2];
+    queries.Multiply(logits, head, keys);
+    add(logits[0], head);
+    add(logits[1], head + 1);
   }
-  if (!SeeAll(tokens, begin)) {
+  if (head < p.h) {
+    Rows16<kWarpKeys> logits[1];
+    queries.Multiply(logits, head, keys);
+    add(logits[0], head);
+  }
+  if (begin < tile.common.begin || begin + kWarpKeys > tile.common.end) {
     ForEachKey(begin, lane, [&](int n, int e, int i, int key) {
       if (!Sees(tokens, i, key)) sum[n][e] = 0;
     });
   }
+  __syncthreads();
 #pragma unroll
   for (int n = 0; n < kWarpKeys / 8; ++n) {
     float* to = shared.sums + lane / 4 * kSumStride + warp * kWarpKeys + n * 8 + 2 * (lane & 3);
     *reinterpret_cast<float2*>(to) = {sum[n][0], sum[n][1]};
     *reinterpret_cast<float2*>(to + 8 * kSumStride) = {sum[n][2], sum[n][3]};
   }
+  __syncthreads();
 }
 
-// The scores of a round, for selection blocks [base, end). A block's place in a row of `scores` is
-// its number modulo capacity, so that a block that the next round touches too stays where it is.
-struct ScoredBlocks {
-  int base = 0, end = 0;
-  int start = 0;            // base mod capacity
-  float* scores = nullptr;  // [16, capacity]
-
-  // For blocks from `base` on.
-  __device__ __forceinline__ float* Place(int token, int capacity, int block) const {
-    const int place = start + block - base;
-    return scores + token * capacity + (place < capacity ? place : place - capacity);
+// The warps' sums of one round after another: round r has keys [first + 128 r, + 128).
+template <int kD>
+class Rounds {
+ public:
+  __device__ __forceinline__ Rounds(const SelectShared<kD>& shared, const AttentionProblem& p,
+                                    const SelectTile& tile, int first, int rounds, int warp,
+                                    int lane)
+      : shared_(shared),
+        p_(p),
+        tile_(tile),
+        tokens_(LaneTokensOf(p, tile, lane)),
+        keys_(shared.k + warp * kWarpKeys * kD, lane),
+        queries_(shared.q, lane),
+        begin_(first + warp * kWarpKeys),
+        left_(rounds),
+        warp_(warp),
+        lane_(lane) {
+    if (rounds > 0) keys_.Copy(p, tile, begin_);
+    CommitCopies();
+    WaitCopies<0>();
+    __syncthreads();
   }
-  __device__ __forceinline__ float At(int token, int capacity, int block) const {
-    return block < end ? *Place(token, capacity, block) : 0.0f;
+  // Computes the sums of the next round; false after the last one.
+  __device__ __forceinline__ bool Next() {
+    if (left_ == 0) return false;
+    WaitCopies<0>();
+    __syncwarp();
+    typename WarpKeys<kD>::Fragments fragments;
+    keys_.Read(fragments);
+    __syncwarp();
+    // The warp's next keys are copied while these are multiplied.
+    if (--left_ > 0) keys_.Copy(p_, tile_, begin_ + kRoundKeys);
+    CommitCopies();
+    SumHeads<kD>(shared_, p_, tile_, queries_, fragments, tokens_, begin_, warp_, lane_);
+    begin_ += kRoundKeys;
+    return true;
   }
-};
 
-// shares[i] ← the share of the i-th key that overlaps a selection block j, which is key
-// j·l'/d − l/d + 1 + i. The share does not depend on j.
-__device__ __forceinline__ void FillShares(const AttentionProblem& p, float* shares) {
-  const float share = 1.0f / p.l;
-  for (int i = threadIdx.x; i < KeysOfBlock(p.l, p.d, p.l_sel); i += blockDim.x) {
-    const int from = (i + 1) * p.d - p.l;  // first token of the key, relative to the block's first
-    shares[i] = static_cast<float>(min(p.l_sel, from + p.l) - max(0, from)) * share;
-  }
-}
-
-// Adds the contributions of keys [begin, end) to the scores of the blocks that they overlap, on top
-// of the scores that `before` has of these blocks. A thread computes one selection block at a time
-// for several tokens.
-__device__ __forceinline__ ScoredBlocks AddScores(const AttentionProblem& p, int begin, int end,
-                                                  const float* sums, const float* shares,
-                                                  int tokens, int capacity,
-                                                  const ScoredBlocks& before, float* scores) {
-  ScoredBlocks blocks;
-  blocks.base = begin * p.d / p.l_sel;
-  blocks.end = min(((end - 1) * p.d + p.l - 1) / p.l_sel + 1, p.sel_blocks);
-  blocks.start = blocks.base % capacity;
-  blocks.scores = scores;
-  const int touched = blocks.end - blocks.base;
-  const int at_once = max(1, static_cast<int>(blockDim.x) / touched);  // tokens
-  const int first_token = threadIdx.x / touched;
-  if (first_token >= at_once) return blocks;
-  for (int offset = threadIdx.x % touched; offset < touched; offset += blockDim.x) {
-    const int j = blocks.base + offset;
-    const int origin = j * (p.l_sel / p.d) - p.l / p.d + 1;  // first key that overlaps the block
-    const int first_key = max(begin, origin);
-    const int keys = min(end, origin + KeysOfBlock(p.l, p.d, p.l_sel)) - first_key;
-    const float* share = shares + first_key - origin;
-    for (int token = first_token; token < tokens; token += at_once) {
-      const float* row = sums + token * kSumStride + first_key - begin;
-      float sum = before.At(token, capacity, j);
-      for (int key = 0; key < keys; ++key) sum = fmaf(row[key], share[key], sum);
-      *blocks.Place(token, capacity, j) = sum;
-    }
-  }
-  return blocks;
-}
-
-// The lists of best blocks of a warp's tokens.
-struct WarpChoice {
-  BestBlocks best[kTokensOfWarp];
-
-  // Offers blocks [from, to), whose scores are final, to the lists and stores the scores if asked.
-  __device__ __forceinline__ void Offer(const AttentionProblem& p, const SelectTile& tile,
-                                        const ScoredBlocks& blocks, int from, int to, int capacity,
-                                        const SelectOutputs& out, int warp, int lane) {
-#pragma unroll
-    for (int i = 0; i < kTokensOfWarp; ++i) {
-      const int token = warp + i * kWarps, t = tile.t0 + token;
-      if (token >= tile.tokens) break;
-      const int first = FirstBlock(p, tile.b, t), current = t / p.l_sel;
-      for (int block = from + lane; block - lane < to; block += kWarp) {
-        const float score = block < to ? blocks.At(token, capacity, block) : 0.0f;
-        if (out.scores != nullptr && block < blocks.end && block < to) {
-          const int64_t row = (int64_t{1} * tile.b * p.seq_len + t) * p.groups + tile.g;
-          out.scores[row * p.sel_blocks + block] = score;
-        }
-        const bool free = block < to && block > first && block < current - 1;
-        best[i].Offer(free ? BestBlocks::KeyOf(score, block) : 0, p.n_sel - kForced, lane);
-      }
-    }
-  }
+ private:
+  const SelectShared<kD>& shared_;
+  const AttentionProblem& p_;
+  const SelectTile& tile_;
+  const LaneTokens tokens_;
+  const WarpKeys<kD> keys_;
+  const Queries<kD> queries_;
+  int begin_, left_;
+  const int warp_, lane_;
 };
 
 }  // namespace nsa::cuda

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/clean_text.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/preflight/labels.h"
@@ -43,7 +44,7 @@ absl::Status Check(const v1::EditJobRequest& request, const std::string& note) {
     if (IsLabel(key, value)) continue;
     return absl::InvalidArgumentError(absl::StrFormat(
         "set_labels: '%s' has %d and %d bytes (key 1 to %d, value at most %d); shorten it",
-        key.substr(0, kLongestLabelKey), key.size(), value.size(), kLongestLabelKey,
+        CutText(key, kLongestLabelKey), key.size(), value.size(), kLongestLabelKey,
         kLongestLabelValue));
   }
   for (const std::string& key : request.remove_labels()) {
@@ -65,7 +66,7 @@ absl::Status CheckOfSweep(const v1::JobSpec& spec, const std::string& key) {
                    ", which knows its jobs by it; choose another key"));
 }
 
-// Changes the labels; returns what has changed, for people.
+// Changes the labels; returns what has changed, human-readable.
 absl::StatusOr<std::vector<std::string>> ChangeLabels(const v1::EditJobRequest& request,
                                                       v1::JobSpec* spec) {
   std::vector<std::string> changes;

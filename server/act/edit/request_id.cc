@@ -11,8 +11,8 @@ namespace nsa::server {
 absl::Status CheckRequestId(const std::string& request_id) {
   constexpr size_t kLongest = 128;
   if (request_id.size() <= kLongest) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("request_id: %d bytes (%d); send a UUID", request_id.size(), kLongest));
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "request_id: %d bytes (at most %d); send a UUID", request_id.size(), kLongest));
 }
 
 std::string Fingerprint(const google::protobuf::MessageLite& message) {

@@ -23,8 +23,8 @@ size_t Characters(const std::string& text) {
 
 absl::Status Check(const v1::CordonNodeRequest& request) {
   if (const size_t characters = Characters(request.reason()); characters > kLongestReason) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("reason: ", characters, " characters (", kLongestReason, "); shorten it"));
+    return absl::InvalidArgumentError(absl::StrCat("reason: ", characters, " characters (at most ",
+                                                   kLongestReason, "); shorten it"));
   }
   const double deadline = request.deadline_seconds();
   if (deadline == 0) return absl::OkStatus();
@@ -34,8 +34,8 @@ absl::Status Check(const v1::CordonNodeRequest& request) {
   }
   if (deadline >= kShortestDeadline && deadline <= kLongestDeadline) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("deadline_seconds: %g (%g to %g, or 0 for none); choose another", deadline,
-                      kShortestDeadline, kLongestDeadline));
+      absl::StrFormat("deadline_seconds: %g (from %g to %g, or 0 for none); choose another",
+                      deadline, kShortestDeadline, kLongestDeadline));
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ absl::Status NodeControl::CheckKnown(const std::string& node) const {
     return absl::OkStatus();
   }
   return absl::NotFoundError(absl::StrCat("node: no machine has the name '",
-                                          CleanLine(node.substr(0, 80)),
+                                          CleanLine(CutText(node, 80)),
                                           "'; `nsactl nodes` shows them"));
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 
 namespace nsa::server {
 namespace {
@@ -19,19 +20,20 @@ absl::StatusOr<std::string> ProfileBroker::Begin(const v1::Job& job,
                                                  int64_t steps) {
   if (steps < 1 || steps > kMostSteps) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("steps: %d (1 to %d); choose another number", steps, kMostSteps));
+        absl::StrFormat("steps: %d (from 1 to %d); choose another number", steps, kMostSteps));
   }
   const MutexLock lock(&mutex_);
   for (const auto& [id, profile] : profiles_) {
     if (profile.job_id == job.id()) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "profile: job ", job.id(), " is being profiled (one at a time); try again later"));
+      return absl::AlreadyExistsError(
+          absl::StrCat("profile: job ", job.id(),
+                       " is being profiled (at most one at a time); try again later"));
     }
   }
   if (profiles_.size() >= kMostProfiles) {
     return absl::ResourceExhaustedError(absl::StrCat("profile: ", profiles_.size(),
-                                                     " jobs are being profiled (", kMostProfiles,
-                                                     "); try again later"));
+                                                     " jobs are being profiled (at most ",
+                                                     kMostProfiles, "); try again later"));
   }
   // Not used again after a restart of the coordinator: workers and agents remember it.
   std::string id = absl::StrFormat("%x-%d", absl::ToUnixNanos(clock_.Wall()), next_id_++);
@@ -95,7 +97,7 @@ v1::ReportProfileResponse ProfileBroker::Report(const v1::ReportProfileRequest& 
 
 void ProfileBroker::Take(const v1::ReportProfileRequest& report, Part* part) {
   if (!report.error().empty()) {
-    part->error = report.error().substr(0, kLongestError);
+    part->error = CutText(report.error(), kLongestError);
     return;
   }
   if (report.size() == 0 && report.data().empty()) return;

@@ -3,8 +3,8 @@
 // them. Of each rank at most one part is in memory: an agent sends the next one when the reader has
 // taken the last one.
 //
-// A job is profiled for one caller at a time. A rank of which nothing is heard for kSilence has not
-// answered. When a rank gave no trace the others may never begin, because they begin together:
+// A job is profiled for one caller at a time. A rank that is silent for kSilence counts as not
+// answering. When a rank gave no trace the others may never begin, because they begin together:
 // those that have not sent anything kSilence later are not awaited.
 #pragma once
 
@@ -34,7 +34,7 @@ class ProfileBroker {
   static constexpr int64_t kMostBytes = int64_t{64} << 20;  // of one rank's trace
   static constexpr absl::Duration kSilence = absl::Seconds(30);
 
-  // `changed` is called, without a lock, with a job of which Next() has something new.
+  // `changed` is called, without a lock, with a job for which Next() has something new.
   ProfileBroker(const Clock& clock, std::function<void(const std::string& job_id)> changed)
       : clock_(clock), changed_(std::move(changed)) {}
 

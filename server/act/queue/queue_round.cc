@@ -59,8 +59,8 @@ std::string LabelOf(const v1::StoredJob& job, const std::string& label) {
   return found == labels.end() ? "" : found->second;
 }
 
-// "job urgent (j0a1b2c3d4e5f), priority 10". Who sees own jobs only is told no more of others' jobs
-// than their priority.
+// "job urgent (j0a1b2c3d4e5f), priority 10". Callers limited to their own jobs see only the
+// priority of other jobs.
 std::string Named(const v1::Job& job, const v1::Job& reader) {
   return absl::StrCat(job.owner() == reader.owner()
                           ? absl::StrCat("job ", job.name(), " (", job.id(), ")")

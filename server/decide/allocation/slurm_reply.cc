@@ -32,9 +32,9 @@ bool IsAllocationId(absl::string_view text) {
          });
 }
 
-// Texts of Slurm go into messages for people.
+// Slurm's texts go into human-readable messages.
 std::string Shown(absl::string_view text) {
-  return CleanLine(std::string(text.substr(0, kLongestText)));
+  return CleanLine(CutText(std::string(text), kLongestText));
 }
 
 struct StateRow {

@@ -140,7 +140,7 @@ MachineDifferences DifferencesOf(const std::vector<Makeup>& machines, const Dema
     if (std::ranges::binary_search(largest, i)) continue;
     const bool differs = ProgramsOf(machines[i], demand) != ProgramsOf(reference, demand);
     programs = programs || differs;
-    // Of a machine whose clock agrees with that of the reference only, another one is told.
+    // If this machine does not differ from the reference, name one that it does differ from.
     const Makeup* other = &reference;
     for (const size_t j : largest) {
       if (Compare(machines[i], *other, demand).empty()) other = &machines[j];

@@ -46,7 +46,7 @@ using Group = std::vector<size_t>;
 
 // Every largest group: none is part of another. Those with more machines come first; among equals
 // the one whose first machine comes first. What is not known of a program is a value like any
-// other: machines with agents that are too old to tell are equal. A clock that is not known agrees
+// other: machines whose agents are too old to report are equal. A clock that is not known agrees
 // with every clock.
 std::vector<Group> Groups(const std::vector<Makeup>& machines, const Demand& demand);
 

@@ -26,7 +26,7 @@ class ClockEstimate {
   void Add(int64_t sent_unix_nanos, absl::Duration arrived);
 
   // The machine's time, since the epoch, when the monotonic clock shows 0. The difference of two
-  // machines is the difference of their clocks. Nothing if no heartbeat told the time.
+  // machines is the difference of their clocks. Nothing if no heartbeat had the time.
   std::optional<absl::Duration> AtZero() const;
 
  private:

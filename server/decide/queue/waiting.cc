@@ -37,7 +37,7 @@ std::string NeededOnEach(const QueuedJob& job) {
                       job.fewer.empty() ? "" : absl::StrCat(", in all", AtLeast(job).substr(1)));
 }
 
-// How the machines differ that would suit a job of several; nothing if there are too few anyway.
+// Differences among the machines that could run a multi-machine job; empty if there are too few.
 MachineDifferences DifferencesFor(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
   if (job.nodes == 1) return {};
   std::vector<Makeup> suiting;
@@ -146,8 +146,8 @@ std::string AllocationText(const v1::Job& job, int ready) {
       return absl::StrCat("waiting for ", allocation.provisioner(), ": ",
                           allocation.text().empty() ? "asking for machines" : allocation.text());
     case v1::Allocation::STATE_ENDING:
-      return absl::StrCat("waiting until ", allocation.provisioner(),
-                          " has taken its earlier machines back");
+      return absl::StrCat("waiting for ", allocation.provisioner(),
+                          " to reclaim the previous machines");
     default:
       return absl::StrCat("waiting for ", job.spec().resources().provisioner());
   }

@@ -1,4 +1,4 @@
-// Why a queued job waits, for people. Internal to the scheduler. Pure.
+// Why a queued job waits, human-readable. Internal to the scheduler. Pure.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@
 
 namespace nsa::server {
 
-// The reasons of one round. What is said of a job that does not fit is remembered by kind, because
+// The reasons of one round. The reason of a job that does not fit is remembered by kind, because
 // finding it out compares all machines. `nodes` is borrowed and may change its free slots only.
 class Reasons {
  public:
@@ -22,8 +22,8 @@ class Reasons {
   Waiting ForCordons(const QueuedJob& job);
   // The job waits for busy slots. `giving_way`: GivingWayText().
   Waiting ForSlots(const QueuedJob& job, const std::string& giving_way) const;
-  // A job before it waits for busy slots. It is named to its owner only: nobody else is told more
-  // of it than its priority.
+  // A job before it waits for busy slots. Only its owner sees its name; others see
+  // its priority.
   static Waiting Behind(const QueuedJob& job, const QueuedJob& ahead);
 
  private:

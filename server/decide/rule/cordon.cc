@@ -4,25 +4,24 @@
 #include "common/rpc/cordon_text.h"
 
 namespace nsa::server {
-namespace {
 
-Leave::Kind KindOf(const v1::NodeCordon& cordon, absl::Time now) {
+Leave::Kind DemandOf(const std::string& node, const Cordons& cordons, absl::Time now) {
+  const auto found = cordons.find(node);
+  if (found == cordons.end()) return Leave::Kind::kStay;
+  const v1::NodeCordon& cordon = found->second;
   if (!cordon.drain()) return Leave::Kind::kNoStart;
   const bool overdue =
       cordon.deadline_unix_nanos() != 0 && now >= absl::FromUnixNanos(cordon.deadline_unix_nanos());
   return overdue ? Leave::Kind::kMoveNow : Leave::Kind::kMove;
 }
 
-}  // namespace
-
 Leave LeaveOf(const v1::StoredJob& job, const Cordons& cordons, absl::Time now) {
   Leave leave;
   for (const v1::RankPlacement& place : job.placements()) {
-    const auto cordon = cordons.find(place.node());
-    if (cordon == cordons.end()) continue;
-    const Leave::Kind kind = KindOf(cordon->second, now);
+    const Leave::Kind kind = DemandOf(place.node(), cordons, now);
     if (kind <= leave.kind) continue;
-    leave = {.kind = kind, .why = absl::StrCat(place.node(), " is ", CordonText(cordon->second))};
+    leave = {.kind = kind,
+             .why = absl::StrCat(place.node(), " is ", CordonText(cordons.at(place.node())))};
   }
   return leave;
 }

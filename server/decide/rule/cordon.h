@@ -26,8 +26,11 @@ struct Leave {
     kMoveNow,  // the deadline of a drain has passed
   };
   Kind kind = Kind::kStay;
-  std::string why;  // for people: "gpu-3 is drained by alice (new kernel)"
+  std::string why;  // human-readable: "gpu-3 is drained by alice (new kernel)"
 };
+
+// What the ranks on one machine have to do.
+Leave::Kind DemandOf(const std::string& node, const Cordons& cordons, absl::Time now);
 
 // The strongest demand of all machines of the job's placement.
 Leave LeaveOf(const v1::StoredJob& job, const Cordons& cordons, absl::Time now);

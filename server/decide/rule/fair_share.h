@@ -20,7 +20,7 @@
 namespace nsa::server {
 
 // `queue` is sorted by priority, then by time; `counts` are the ranks that are placed at present.
-// `fits` tells whether a job would fit if nothing else ran.
+// `fits` returns whether a job would fit if nothing else ran.
 void SortByShare(Shares counts, const std::function<bool(const QueuedJob&)>& fits,
                  std::vector<const QueuedJob*>* queue);
 

@@ -91,7 +91,7 @@ struct Offer {
   }
 };
 
-// Takes out of `victims` whoever can stay; `enough` tells whether the rest suffices.
+// Takes jobs that can stay out of `victims`; `enough` returns whether the rest suffices.
 template <typename Leave, typename Enough, typename Return>
 void Spare(Leave leave, Enough enough, Return give_back, std::vector<Candidate*>* victims) {
   std::ranges::sort(*victims, SparedBefore);
@@ -229,7 +229,7 @@ std::optional<Offer> Planner::OfferOf(const QueuedJob& job, size_t node, int32_t
   return offer;
 }
 
-// The machines of a job of several must be alike: the first group in which it would fit.
+// The machines of a multi-machine job must be alike: the first group in which it would fit.
 std::vector<Candidate*> Planner::MakeRoom(const QueuedJob& job) {
   for (const Group& group : GroupsFor(job, nodes_)) {
     std::vector<Candidate*> victims = MakeRoomIn(job, group);

@@ -4,11 +4,11 @@
 // and goes back to its place in the queue. Its slots are for the job that it gave way to: nobody
 // overtakes the first job in line (scheduler.h).
 //
-//   who may preempt   a queued job that waits for busy slots, if every job before it for the same
+//   may preempt       a queued job that waits for busy slots, if every job before it for the same
 //                     kind of slot gets its slots too. Not one whose start was refused: the next
 //                     start might be refused again, and others would give way in vain. Not one with
 //                     resources.provisioner, which waits for machines of its own.
-//   who gives way     a job of lower priority that has run for preempt_after_seconds since its last
+//   gives way         a job of lower priority that has run for preempt_after_seconds since its last
 //                     start, or that waits for a restart and so has no ranks. Never one that saves
 //                     no checkpoints, that is stopping or moving, that has machines of a cluster
 //                     manager, or a rank on a machine that is not ready.

@@ -15,7 +15,7 @@ bool RanksExist(const v1::StoredJob& job) {
 }
 
 // "24 h", "3 h 12 min", "40 min", "30 s".
-std::string Span(double seconds) {
+std::string HoursAndMinutes(double seconds) {
   if (seconds < 60) return absl::StrFormat("%g s", seconds);
   const auto minutes = static_cast<int64_t>(seconds / 60);
   if (minutes < 60) return absl::StrCat(minutes, " min");
@@ -42,7 +42,8 @@ std::string TimeLeftText(const v1::StoredJob& job, absl::Time now) {
   const double left = std::max(limit - RunSeconds(job, now), 0.0);
   // In steps, so that somebody who watches the job is not sent a change every second.
   const double shown = left < 60 ? std::floor(left / 10) * 10 : left;
-  return absl::StrCat(Span(shown), " of ", Span(limit), " left (limits.hours)");
+  return absl::StrCat(HoursAndMinutes(shown), " of ", HoursAndMinutes(limit),
+                      " left (limits.hours)");
 }
 
 std::string TimeIsUpText(const v1::Job& job) {

@@ -2,7 +2,8 @@
 //
 // The time counts from the start of a generation until its ranks have ended, over all generations
 // since the job was submitted or last resumed. Time in the queue, in preflight and before a restart
-// does not count. It is measured by the wall clock, because it goes on while no coordinator runs.
+// does not count. It goes on while no coordinator runs, so it is measured by the wall clock; when
+// that one is set, the stored times are moved with it (act/clock_follower.h).
 #pragma once
 
 #include <string>

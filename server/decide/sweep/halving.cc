@@ -69,7 +69,7 @@ std::string Place(size_t rank, size_t of, const Member& member, int64_t step) {
                          member.loss, step);
 }
 
-// Decides among `paused`, of which `keep` go on.
+// Decides which `keep` of `paused` go on.
 SweepDecision Halve(std::vector<Member> paused, int64_t step, int64_t next_stop, size_t keep) {
   std::ranges::sort(paused, [](const Member& a, const Member& b) {
     return a.loss != b.loss ? a.loss < b.loss : a.index() < b.index();

@@ -17,13 +17,13 @@ namespace nsa::server {
 struct SweepPromotion {
   std::string job_id;
   int64_t next_stop = 0;  // the step at which it stops next; 0: it runs to its last step
-  std::string why;        // for people
+  std::string why;        // human-readable
 };
 
 // A job that stays stopped.
 struct SweepDrop {
   std::string job_id;
-  std::string why;  // for people
+  std::string why;  // human-readable
 };
 
 // To be carried out in this order: all promotions, then all drops.

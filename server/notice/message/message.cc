@@ -72,13 +72,6 @@ std::string SlackLine(const Telling& telling, const Teller& teller) {
 
 }  // namespace
 
-std::string CutText(std::string_view text, size_t most) {
-  if (text.size() <= most) return std::string(text);
-  size_t end = most;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return std::string(text.substr(0, end)) + "…";
-}
-
 std::string SlackText(std::string_view text) {
   std::string safe;
   for (size_t i = 0; i < text.size(); ++i) {

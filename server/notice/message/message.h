@@ -17,14 +17,14 @@
 
 namespace nsa::server {
 
-// An event to be told, and its job as it is now.
+// An event to deliver, and its job as it is now.
 struct Telling {
   v1::JobEvent event;
   std::shared_ptr<const v1::StoredJob> job;
   bool sample = false;  // made up, to try a notice
 };
 
-// Who tells.
+// The sender.
 struct Teller {
   std::string notice;    // its name
   std::string host;      // of the coordinator
@@ -48,10 +48,6 @@ std::string SlackMessage(std::span<const Telling> tellings, const Teller& teller
 // its date.
 std::string MailMessage(std::span<const Telling> tellings, const Teller& teller,
                         const std::vector<std::string>& addresses, absl::Time now);
-
-// The first bytes of `text`, at most `most`, without half of a character; "…" shows that something
-// was cut. `text` is UTF-8.
-std::string CutText(std::string_view text, size_t most);
 
 // `text` for Slack: &, < and > are escaped, and @ at the beginning of a word mentions nobody.
 std::string SlackText(std::string_view text);

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kLongestText = 256;
 constexpr size_t kLongestLine = 8 << 10;
 
-std::string Shown(const std::string& text) { return CleanLine(text.substr(0, kLongestText)); }
+std::string Shown(const std::string& text) { return CleanLine(CutText(text, kLongestText)); }
 
 std::string LineOf(const v1::AuditEntry& entry) {
   const nlohmann::ordered_json json = {

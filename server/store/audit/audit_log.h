@@ -49,7 +49,7 @@ class AuditLog {
   int64_t last_sequence() const;
 
  private:
-  // What strangers were refused since `since`, beyond the first, which is an entry already.
+  // Refusals of unknown callers since `since`, without the first, which has an entry of its own.
   struct Counted {
     v1::AuditEntry entry;
     absl::Duration since;  // monotonic

@@ -113,6 +113,7 @@ export function follow(after, subject, handlers) {
     source = new EventSource(`${BASE}stream?${parameters}`);
     source.onopen = () => {
       showLive('live');
+      showWarning('');
       if (lost && handlers.reconnected) handlers.reconnected();
       lost = false;
     };
@@ -122,6 +123,7 @@ export function follow(after, subject, handlers) {
       // A refused connection is retried by the browser; an answer that is not a stream is not.
       if (source.readyState === EventSource.CLOSED && !closed) timer = setTimeout(open, 2000);
     };
+    source.addEventListener('warning', (message) => showWarning(JSON.parse(message.data).text));
     for (const kind of ['event', 'rows', 'list', 'job', 'nodes']) {
       source.addEventListener(kind, (message) => {
         last = Number(message.lastEventId) || last;
@@ -135,6 +137,13 @@ export function follow(after, subject, handlers) {
     clearTimeout(timer);
     source.close();
   };
+}
+
+// What the coordinator warns of, below the top of the page.
+function showWarning(text) {
+  const strip = document.getElementById('warning');
+  strip.textContent = text;
+  strip.hidden = text === '';
 }
 
 // Says at the top of the page whether it is current.

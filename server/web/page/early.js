@@ -11,7 +11,7 @@
   const path = `api/v1/jobs/${encodeURIComponent(decodeURIComponent(job[1]))}`;
   for (const url of [path, `${path}/events`, `${path}/curves?points=1024`]) {
     const answer = fetch(url);
-    answer.catch(() => {});  // whoever takes it is told
+    answer.catch(() => {});  // the code that takes it sees the error
     window.early.set(url, answer);
   }
 })();

@@ -113,7 +113,7 @@ export function fleetPage(main, parameters) {
     return h('div', { class: 'meter', title: words }, fill);
   }
 
-  // What the driver does not tell is left out.
+  // What the driver does not report is left out.
   function gpuText(gpu, named) {
     return [gpu.use !== null && `${percent(gpu.use)} busy`, gpu.celsius !== null && `${Math.round(gpu.celsius)} °C`, `${bytes(gpu.used_bytes)} of ${bytes(gpu.memory_bytes)}`,
       gpu.watts !== null && `${Math.round(gpu.watts)} W`, named && gpu.name].filter(Boolean).join(' · ');

@@ -253,7 +253,7 @@ export function jobPage(main, id) {
   async function load() {
     try {
       const reading = curves.refresh(true);
-      reading.catch(() => {});  // told below
+      reading.catch(() => {});  // reported below
       const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`)]);
       if (closed) return;
       job = found;

@@ -10,7 +10,7 @@ export function isActive(job) {
   return ACTIVE.includes(job.state);
 }
 
-// Colour and word: the state is never said by the colour alone.
+// Colour and word: the state is never shown by the colour alone.
 export function badge(job) {
   return h('span', { class: `badge ${job.health.level}${job.state === 'RUNNING' ? ' running' : ''}` }, STATES[job.state] || job.state.toLowerCase());
 }

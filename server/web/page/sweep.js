@@ -12,7 +12,7 @@ const DRAWN = COLORS.length;
 const dropped = (job) => job.reason === 'SWEEP_DROPPED';
 const validated = (job) => job.val_step > 0 && Number.isFinite(job.val_loss);
 
-// The order of `nsactl sweep`: who is out comes last, who came further first where the sweep is halved, then the lower loss.
+// The order of `nsactl sweep`: dropped jobs come last; in a halved sweep those that came further come first, then the lower loss.
 function rank(a, b) {
   const out = (job) => Number(dropped(job) || job.state === 'FAILED');
   const far = (job) => (job.sweep.halve_at.length ? -job.val_step : 0);

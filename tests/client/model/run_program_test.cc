@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string Program(const TempDir& dir, const std::string& script) {
+std::string ScriptOf(const TempDir& dir, const std::string& script) {
   const std::string path = dir / "program";
   std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
   std::filesystem::permissions(path, std::filesystem::perms::owner_all);
@@ -28,7 +28,7 @@ TEST(RunInForeground, PassesTheWordsAndReturnsTheExitCode) {
   Interrupt interrupt;
   const std::string out = dir / "out";
   const auto exit = RunInForeground(
-      {Program(dir, "printf '%s|' \"$@\" > " + out + "; exit 3"), "a b", "", "--c=\"'$"},
+      {ScriptOf(dir, "printf '%s|' \"$@\" > " + out + "; exit 3"), "a b", "", "--c=\"'$"},
       &interrupt);
   ASSERT_OK(exit);
   EXPECT_EQ(exit->code, 3);
@@ -42,7 +42,7 @@ TEST(RunInForeground, SignalsHaveTheirDefaultAction) {
   sigemptyset(&term);
   sigaddset(&term, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &term, &before);  // as nsactl's listener does
-  const auto exit = RunInForeground({Program(dir, "kill -TERM $$; exit 0")}, &interrupt);
+  const auto exit = RunInForeground({ScriptOf(dir, "kill -TERM $$; exit 0")}, &interrupt);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   ASSERT_OK(exit);
   EXPECT_EQ(exit->signal, SIGTERM);
@@ -56,7 +56,7 @@ TEST(RunInForeground, EndsTheProgramWhenItIsInterrupted) {
     interrupt.Raise();
   });
   const auto exit = RunInForeground(
-      {Program(dir, "touch " + std::string(dir / "started") + "; exec sleep 600")}, &interrupt);
+      {ScriptOf(dir, "touch " + std::string(dir / "started") + "; exec sleep 600")}, &interrupt);
   raise.join();
   ASSERT_OK(exit);
   EXPECT_EQ(exit->signal, SIGTERM);

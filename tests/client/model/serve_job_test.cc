@@ -39,8 +39,7 @@ TEST_F(ServeJobTest, AsksTheCoordinatorForTheFolderOfAJob) {
 TEST_F(ServeJobTest, AsksNobodyAboutAPath) {
   const Ran path = RunAlone({"--address", "unix:/none", "serve", "./demo"});
   EXPECT_EQ(path.code, ExitCode::kNotFound);
-  EXPECT_THAT(path.err,
-              HasSubstr("./demo: no checkpoint (a checkpoint folder, an out_dir or a job)"));
+  EXPECT_THAT(path.err, HasSubstr("./demo: no checkpoint"));
   EXPECT_EQ(Run({"serve", "other"}).code, ExitCode::kNotFound);
 }
 

@@ -29,7 +29,7 @@ std::string Gzip(const std::string& text, const std::filesystem::path& scratch) 
 
 class ProfileTest : public CommandsTest {
  protected:
-  // What a rank sends: two steps of 10 ms, of which a forward takes 6 ms.
+  // What a rank sends: two steps of 10 ms; a forward takes 6 ms of each.
   std::string TraceOf(int rank, int64_t base, const std::string& more = "") const {
     std::string text =
         absl::StrCat(R"({"displayTimeUnit":"ms","otherData":{"rank":)", rank,
@@ -134,7 +134,7 @@ TEST_F(ProfileTest, WritesTheRanksThatAnsweredAndFailsForTheOthers) {
   lost.set_error("rank 1: it ended before its trace was complete");
   const Ran ran = Run({"profile", "demo", "-o", file_});
   EXPECT_NE(ran.code, ExitCode::kOk);
-  EXPECT_THAT(ran.err, HasSubstr("1 of 2 ranks gave no trace: rank 1: it ended"));
+  EXPECT_THAT(ran.err, HasSubstr("1 of 2 ranks gave no trace: rank 1"));
   EXPECT_EQ(ReadTrace(file_)["otherData"]["ranks"], 1);
 }
 
@@ -142,7 +142,7 @@ TEST_F(ProfileTest, WithoutAnyTraceThereIsNoFile) {
   v1::ProfileJobResponse& lost = state().profile.emplace_back();
   lost.set_error("rank 0: agent a did not answer for 30 s");
   EXPECT_THAT(Run({"profile", "demo", "-o", file_}).err,
-              HasSubstr("no rank gave a trace: rank 0: agent a did not answer"));
+              HasSubstr("no rank gave a trace: rank 0: agent a"));
   state().profile.clear();
   const std::string cut = TraceOf(0, 1);
   for (const std::string& bad : {std::string("no gzip at all"), Gzip("{}", dir_ / "s"),
@@ -190,7 +190,7 @@ TEST_F(ProfileTest, StepsOutOfRangeAreNamed) {
 TEST_F(ProfileTest, PassesTheCoordinatorsRefusalOn) {
   state().failures["ProfileJob"] = {
       grpc::Status(grpc::StatusCode::ALREADY_EXISTS,
-                   "profile: job jdemo1234567 is being profiled (one at a time)")};
+                   "profile: job jdemo1234567 is being profiled (at most one at a time)")};
   const Ran ran = Run({"profile", "demo", "-o", file_});
   EXPECT_EQ(ran.code, ExitCode::kPrecondition);
   EXPECT_THAT(ran.err, HasSubstr("one at a time"));

@@ -11,6 +11,7 @@ namespace nsa::client {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 v1::WatchRecordsResponse Step(int64_t step, double loss = 2.5) {
   v1::WatchRecordsResponse record;
@@ -112,9 +113,7 @@ TEST_F(BisectTest, SaysThatEqualRunsAreEqual) {
 
 TEST_F(BisectTest, SaysInHowManyStepsAllParametersWereCompared) {
   for (int step = 1; step <= 5; ++step) AddStep(step).set_parameters_hash(step);
-  EXPECT_THAT(Run({"bisect", "demo", "old"}).out,
-              HasSubstr("steps: 5 steps compared, up to 5: learning rate, loss, gradient norm and, "
-                        "in 5 steps, the hash of all parameters have the same bits\n"));
+  EXPECT_THAT(Run({"bisect", "demo", "old"}).out, HasSubstr("steps: 5 steps compared, up to 5"));
 }
 
 TEST_F(BisectTest, SaysWhatItCouldNotCompare) {
@@ -123,15 +122,15 @@ TEST_F(BisectTest, SaysWhatItCouldNotCompare) {
   checkpoint.set_path("/no/such/step-00000040");
   const Ran ran = Run({"bisect", "demo", "old"});
   EXPECT_EQ(ran.code, ExitCode::kPrecondition) << "nothing was compared";
-  EXPECT_THAT(ran.out, HasSubstr("steps: the coordinator keeps none that both runs have\n"));
-  EXPECT_THAT(ran.out, HasSubstr("checkpoints: not compared: step-00000040: "));
+  EXPECT_THAT(ran.out, HasSubstr("steps: the coordinator keeps none"));
+  EXPECT_THAT(ran.out, HasSubstr("not compared: step-00000040: "));
   const auto document = nlohmann::json::parse(Run({"bisect", "demo", "old", "-o", "json"}).out);
   EXPECT_EQ(document["checkpoints"]["not_compared"].size(), 1u);
   EXPECT_EQ(document["steps"]["compared"], 0);
 }
 
 TEST_F(BisectTest, TakesTwoJobs) {
-  EXPECT_EQ(Run({"bisect", "demo"}).err, "nsactl: bisect: 1 job (2); name two jobs\n");
+  EXPECT_THAT(Run({"bisect", "demo"}).err, StartsWith("nsactl: bisect: 1 job"));
   EXPECT_EQ(Run({"bisect", "demo", "no-such"}).code, ExitCode::kNotFound);
 }
 

@@ -40,6 +40,15 @@ TEST(CleanText, ShowsBytesThatAreNotUtf8) {
 
 TEST(CleanLine, StaysOnItsLine) { EXPECT_EQ(CleanLine("a\nb\tc"), "a\\nb\\tc"); }
 
+TEST(CutText, CutsBetweenCharacters) {
+  EXPECT_EQ(CutText("ab", 2), "ab");
+  EXPECT_EQ(CutText("abc", 2), "ab…");
+  EXPECT_EQ(CutText("aü", 2), "a…");
+  EXPECT_EQ(CutText("a\xf0\x9f\x98\x80", 4), "a…");
+  EXPECT_EQ(CutText("", 0), "");
+  EXPECT_EQ(CutText("\x80\x80\x80\x80\x80\x80", 5), "\x80\x80…") << "bytes that are no text";
+}
+
 TEST(CleanJson, StaysTheSameDocument) {
   EXPECT_EQ(CleanJson("{\n \"a\": \"\xc2\x9b\"}"), "{\n \"a\": \"\\u009b\"}");
 }

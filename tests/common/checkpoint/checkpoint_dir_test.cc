@@ -290,7 +290,7 @@ TEST(CheckpointDir, RetentionNeverKeepsFewerThanTwo) {
   }
 }
 
-// A message with bytes that are not UTF-8 is refused by whoever receives it: one damaged file would
+// A message with bytes that are not UTF-8 is refused by its receiver: one damaged file would
 // hide the whole list.
 TEST(CheckpointDir, WhatIsSaidOfADamagedManifestCanBeSent) {
   const TempDir dir;

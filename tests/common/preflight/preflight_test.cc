@@ -4,13 +4,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <random>
 #include <set>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
 #include "tests/common/preflight/preflight_cases.h"
+#include "tests/testing/paths.h"
 
 namespace nsa {
 namespace {
@@ -25,22 +31,22 @@ struct RuleCase {
 };
 
 const RuleCase kCases[] = {
-    {"MODEL_RANGE", "model.mlp_ratio", "0 (1 to 16)",
+    {"MODEL_RANGE", "model.mlp_ratio", "0 (from 1 to 16)",
      [](GoodJob* job) { job->spec.mutable_model()->set_mlp_ratio(0); }},
     {"TRAIN_RANGE", "train.lr", "0 (above 0", [](GoodJob* job) { Train(job)->set_lr(0); }},
-    {"TRAIN_UNUSED", "train.decay_steps", "no such phase (wsd)",
+    {"TRAIN_UNUSED", "train.decay_steps", "no such phase",
      [](GoodJob* job) { Train(job)->set_decay_steps(1); }},
-    {"NSA_RANGE", "nsa.audit_every", "-1 (0 to 1e+09)",
+    {"NSA_RANGE", "nsa.audit_every", "-1 (from 0 to 1e+09)",
      [](GoodJob* job) { job->spec.mutable_nsa()->set_audit_every(-1); }},
     {"DATA_RANGE", "data.loader_timeout_seconds", "-1",
      [](GoodJob* job) { Data(job)->set_loader_timeout_seconds(-1); }},
-    {"RESOURCES_RANGE", "resources.gpus", "0 (1 to",
+    {"RESOURCES_RANGE", "resources.gpus", "0 (from 1 to",
      [](GoodJob* job) { job->spec.mutable_resources()->set_gpus(0); }},
-    {"RESTART_RANGE", "restart.hang_timeout_seconds", "0 (1 to 86400)",
+    {"RESTART_RANGE", "restart.hang_timeout_seconds", "0 (from 1 to 86400)",
      [](GoodJob* job) { job->spec.mutable_restart()->set_hang_timeout_seconds(0); }},
-    {"GUARD_RANGE", "guard.max_gate_collapse", "1.5 (0 to 1)",
+    {"GUARD_RANGE", "guard.max_gate_collapse", "1.5 (from 0 to 1)",
      [](GoodJob* job) { job->spec.mutable_guard()->set_max_gate_collapse(1.5); }},
-    {"PREFLIGHT_RANGE", "preflight.max_lost_seconds", "59 (60 to 86400)",
+    {"PREFLIGHT_RANGE", "preflight.max_lost_seconds", "59 (from 60 to 86400)",
      [](GoodJob* job) { job->spec.mutable_preflight()->set_max_lost_seconds(59); }},
     {"LIMITS_RANGE", "limits.hours", "0 (above 0, at most 87600)",
      [](GoodJob* job) { job->spec.mutable_limits()->set_hours(0); }},
@@ -56,22 +62,22 @@ const RuleCase kCases[] = {
      }},
     {"CORDONED_MACHINE", "resources.gpus", "a is drained",
      [](GoodJob* job) { job->machine.cordon = "a is drained"; }},
-    {"SHAPE_GROUPS", "model.n_kv_groups", "5 (must divide n_heads, 12)",
+    {"SHAPE_GROUPS", "model.n_kv_groups", "5 (must divide n_heads = 12)",
      [](GoodJob* job) { job->spec.mutable_model()->set_n_kv_groups(5); }},
-    {"SHAPE_STRIDE", "nsa.l_sel", "60 (a multiple of d, 16)",
+    {"SHAPE_STRIDE", "nsa.l_sel", "60 (must be a multiple of d = 16)",
      [](GoodJob* job) { job->spec.mutable_nsa()->set_l_sel(60); }},
-    {"SHAPE_INVALID", "model.d_k", "63 (16, 32, 64, 128 or 192)",
+    {"SHAPE_INVALID", "model.d_k", "63 (must be 16, 32, 64, 128 or 192)",
      [](GoodJob* job) { job->spec.mutable_model()->set_d_k(63); }},
-    {"BATCH_NOT_DIVISIBLE", "train.batch_size", "3 sequences (a multiple of the 2 ranks)",
+    {"BATCH_NOT_DIVISIBLE", "train.batch_size", "3 sequences (must be a multiple of the 2 ranks)",
      [](GoodJob* job) {
        job->spec.mutable_resources()->set_gpus(2);
        job->machine.gpus.push_back(job->machine.gpus[0]);
        Train(job)->set_batch_size(3);
      }},
-    {"CONTEXT_PARALLEL", "resources.context_parallel", "2 (a divisor of resources.gpus, 1)",
+    {"CONTEXT_PARALLEL", "resources.context_parallel", "2 (must divide resources.gpus = 1)",
      [](GoodJob* job) { job->spec.mutable_resources()->set_context_parallel(2); }},
     {"MERGE_NOT_DIVISIBLE", "runtime.merge_micro_batches",
-     "3 (a divisor of accumulate_grad_batches, 4)",
+     "3 (must divide accumulate_grad_batches = 4)",
      [](GoodJob* job) {
        Train(job)->set_accumulate_grad_batches(4);
        job->spec.mutable_runtime()->set_merge_micro_batches(3);
@@ -85,7 +91,7 @@ const RuleCase kCases[] = {
     {"NAME_INVALID", "name", "'Bad_Name'", [](GoodJob* job) { job->spec.set_name("Bad_Name"); }},
     {"LABELS_INVALID", "labels.team", "300",
      [](GoodJob* job) { (*job->spec.mutable_labels())["team"] = std::string(300, 'x'); }},
-    {"SWEEP_INVALID", "sweep.halve_at[0]", "1 (a multiple of train.eval_every",
+    {"SWEEP_INVALID", "sweep.halve_at[0]", "1 (must be a multiple of train.eval_every",
      [](GoodJob* job) {
        v1::SweepSpec& sweep = *job->spec.mutable_sweep();
        sweep.set_name("lr");
@@ -94,13 +100,13 @@ const RuleCase kCases[] = {
      }},
     {"PATH_INVALID", "train.out_dir", "has .. in it",
      [](GoodJob* job) { Train(job)->set_out_dir("/data/../etc"); }},
-    {"WAIVER_INVALID", "preflight.waive.DISK_TO_SMALL", "is not a rule",
+    {"WAIVER_INVALID", "preflight.waive.DISK_TO_SMALL", "is not the id of a rule",
      [](GoodJob* job) {
        (*job->spec.mutable_preflight()->mutable_waive())["DISK_TO_SMALL"] = "typo";
      }},
     {"PRECISION_NOT_BF16", "runtime.precision", "fp32 on cuda",
      [](GoodJob* job) { job->spec.mutable_runtime()->set_precision(v1::PRECISION_FP32); }},
-    {"CUDA_WIDTH", "model.dim", "100 (a multiple of 8 on a GPU)",
+    {"CUDA_WIDTH", "model.dim", "100 (must be a multiple of 8 on a GPU)",
      [](GoodJob* job) { job->spec.mutable_model()->set_dim(100); }},
     {"CPU_BF16", "runtime.precision", "bf16 on the cpu",
      [](GoodJob* job) {
@@ -109,13 +115,13 @@ const RuleCase kCases[] = {
      }},
     {"NO_CHECKPOINT_CADENCE", "train.save_every", "0 (more than 0)",
      [](GoodJob* job) { Train(job)->set_save_every(0); }},
-    {"SAVE_EVERY_TOO_LARGE", "train.save_every", "5001 (at most steps, 5000)",
+    {"SAVE_EVERY_TOO_LARGE", "train.save_every", "5001 (at most steps = 5000)",
      [](GoodJob* job) { Train(job)->set_save_every(5001); }},
     {"LOST_WORK", "train.save_every", "(at most 30 min)",
      [](GoodJob* job) { Train(job)->set_accumulate_grad_batches(4096); }},
     {"KEEP_CHECKPOINTS_TOO_FEW", "train.keep_checkpoints", "1 (at least 2)",
      [](GoodJob* job) { Train(job)->set_keep_checkpoints(1); }},
-    {"GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing", "off (on)",
+    {"GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing", "off (must be on)",
      [](GoodJob* job) { job->spec.mutable_runtime()->set_gradient_checkpointing(false); }},
     {"MODEL_TOO_SMALL_FOR_RUN", "model.dim", "dim 128 (at least 256)",
      [](GoodJob* job) { job->spec.mutable_model()->set_dim(128); }},
@@ -137,6 +143,19 @@ const RuleCase kCases[] = {
     {"DATA_PATH_MISSING", "data.path", "no files", [](GoodJob* job) { Data(job)->clear_path(); }},
     {"DATA_PATH_IGNORED", "data.source", "would not be read",
      [](GoodJob* job) { Data(job)->set_source(v1::DATA_SOURCE_SYNTHETIC); }},
+    {"DATA_WRONG_FILE", "data.path[0]", "a pointer of Git LFS",
+     [](GoodJob* job) {
+       job->Write("train.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+     }},
+    {"DATA_NOT_UTF8", "data.path[0]", "100 % of the bytes of",
+     [](GoodJob* job) {
+       std::string latin1;
+       while (latin1.size() < (4 << 20))
+         latin1 +=
+             "caf\xE9 und M\xFChle, gar nicht so \xFC"
+             "bel\n";
+       job->Write("train.txt", latin1);
+     }},
     {"DATA_KIND_MISMATCH", "data.path[0]", "ending of another data.source",
      [](GoodJob* job) {
        job->Write("train.jsonl.zst", std::string(4 << 20, 'a'));
@@ -202,7 +221,7 @@ const RuleCase kCases[] = {
        Data(job)->clear_path();
        Data(job)->clear_val_path();
      }},
-    {"DATA_SYNTHETIC_FALLBACK", "data.allow_synthetic_fallback", "true (false)",
+    {"DATA_SYNTHETIC_FALLBACK", "data.allow_synthetic_fallback", "true (must be false)",
      [](GoodJob* job) { Data(job)->set_allow_synthetic_fallback(true); }},
     {"VAL_NOT_DISJOINT", "data.val_path[0]", "is also used for training",
      [](GoodJob* job) {
@@ -213,13 +232,13 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Data(job)->set_val_fraction(0.1); }},
     {"EVAL_WITHOUT_DATA", "train.eval_every", "there is no validation data",
      [](GoodJob* job) { Data(job)->clear_val_path(); }},
-    {"EVAL_EVERY_TOO_LARGE", "train.eval_every", "5001 (at most steps, 5000)",
+    {"EVAL_EVERY_TOO_LARGE", "train.eval_every", "5001 (at most steps = 5000)",
      [](GoodJob* job) { Train(job)->set_eval_every(5001); }},
     {"EVAL_OFF", "train.eval_every", "0 (more than 0)",
      [](GoodJob* job) { Train(job)->set_eval_every(0); }},
-    {"PROVISIONER_UNKNOWN", "resources.provisioner", "'pbs' (slurm)",
+    {"PROVISIONER_UNKNOWN", "resources.provisioner", "'pbs' (must be slurm)",
      [](GoodJob* job) { job->spec.mutable_resources()->set_provisioner("pbs"); }},
-    {"MORE_NODES_THAN_RANKS", "resources.nodes", "2 (at most resources.gpus, 1)",
+    {"MORE_NODES_THAN_RANKS", "resources.nodes", "2 (at most resources.gpus = 1)",
      [](GoodJob* job) { job->spec.mutable_resources()->set_nodes(2); }},
     {"RANK_ADDRESS_MISSING", "resources.nodes", "2, but this one has no rank_address",
      [](GoodJob* job) {
@@ -239,7 +258,7 @@ const RuleCase kCases[] = {
        job->machine.cuda_problem = "NCCL: not found";
        job->spec.mutable_resources()->set_gpus(2);
      }},
-    {"GPU_CAPABILITY", "runtime.device", "compute capability 7.5 (8.0 or more)",
+    {"GPU_CAPABILITY", "runtime.device", "compute capability 7.5 (at least 8.0)",
      [](GoodJob* job) { job->machine.gpus[0].compute_capability = 75; }},
     {"GPU_DRIVER", "runtime.device", "535.1 (580 or newer)",
      [](GoodJob* job) { job->machine.driver_version = "535.1"; }},
@@ -276,7 +295,7 @@ const RuleCase kCases[] = {
        job->WriteCheckpoint("out/checkpoints/step-00000100", 100);
        job->spec.mutable_nsa()->set_n_sel(8);
      }},
-    {"OUT_DIR_NOT_EMPTY", "restart.resume", "has 1 checkpoint (none wanted)",
+    {"OUT_DIR_NOT_EMPTY", "restart.resume", "has 1 checkpoint (must have none)",
      [](GoodJob* job) {
        job->WriteCheckpoint("out/checkpoints/step-00000100", 100);
        job->spec.mutable_restart()->set_resume("never");
@@ -333,6 +352,28 @@ TEST_P(EveryRule, IsWaivedByItsIdWithAReasonExactlyWhenItMayBe) {
 
 INSTANTIATE_TEST_SUITE_P(Preflight, EveryRule, testing::ValuesIn(kCases),
                          [](const auto& one) { return std::string(one.param.rule); });
+
+// Every message of a rule in full is in messages.golden, so that other tests need only the rule,
+// the field and the value. After a change of a message run this test with NSA_WRITE_GOLDEN=1 in the
+// environment, which writes the file again, and read its diff.
+TEST(Preflight, SaysWhatMessagesGoldenHas) {
+  std::string messages;
+  for (const RuleCase& one : kCases) {
+    GoodJob job;
+    one.break_it(&job);
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* finding = FindingOf(report, one.rule);
+    ASSERT_NE(finding, nullptr) << one.rule;
+    absl::StrAppend(&messages, one.rule, ": ",
+                    absl::StrReplaceAll(absl::StrCat(finding->field(), ": ", finding->problem(),
+                                                     "; ", finding->fix(), "\n"),
+                                        {{job.folder.path().string(), "DIR"}}));
+  }
+  const std::string path = SourceDir() + "/tests/common/preflight/messages.golden";
+  if (std::getenv("NSA_WRITE_GOLDEN") != nullptr) std::ofstream(path) << messages;
+  std::ifstream in(path);
+  EXPECT_EQ(messages, std::string(std::istreambuf_iterator<char>(in), {}));
+}
 
 TEST(Preflight, HasACaseHereForEveryRule) {
   std::set<std::string> rules;

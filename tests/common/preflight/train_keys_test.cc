@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // "RULE: field: problem" of what is refused in the good job after `change`.
 std::vector<std::string> RefusedJob(const std::function<void(v1::JobSpec*)>& change) {
@@ -41,25 +42,23 @@ TEST(TrainKeys, MuonsKeysAreTakenWithMuon) {
 }
 
 TEST(TrainKeys, MuonsKeysHaveLimits) {
-  EXPECT_THAT(
-      Refused([](v1::TrainSpec* train) {
-        train->set_optimizer(v1::OPTIMIZER_MUON);
-        train->set_muon_lr(0);
-        train->add_muon_betas(0.9);
-      }),
-      ElementsAre("TRAIN_RANGE: train.muon_betas: 1 values (two, each 0 or more and below 1)",
-                  "TRAIN_RANGE: train.muon_lr: 0 (above 0, at most 10)"));
+  EXPECT_THAT(Refused([](v1::TrainSpec* train) {
+                train->set_optimizer(v1::OPTIMIZER_MUON);
+                train->set_muon_lr(0);
+                train->add_muon_betas(0.9);
+              }),
+              ElementsAre(StartsWith("TRAIN_RANGE: train.muon_betas: 1"),
+                          StartsWith("TRAIN_RANGE: train.muon_lr: 0")));
 }
 
 TEST(TrainKeys, MuonsKeysAreRefusedWithAdamW) {
-  EXPECT_THAT(
-      Refused([](v1::TrainSpec* train) {
-        train->set_muon_lr(0.003);
-        train->add_muon_betas(0.9);
-        train->add_muon_betas(0.9);
-      }),
-      ElementsAre("TRAIN_UNUSED: train.muon_lr: set, but train.optimizer is adamw (muon)",
-                  "TRAIN_UNUSED: train.muon_betas: set, but train.optimizer is adamw (muon)"));
+  EXPECT_THAT(Refused([](v1::TrainSpec* train) {
+                train->set_muon_lr(0.003);
+                train->add_muon_betas(0.9);
+                train->add_muon_betas(0.9);
+              }),
+              ElementsAre(StartsWith("TRAIN_UNUSED: train.muon_lr: set"),
+                          StartsWith("TRAIN_UNUSED: train.muon_betas: set")));
 }
 
 TEST(TrainKeys, DecayStepsBelongToWsdAndAreAtMostAllSteps) {
@@ -76,10 +75,8 @@ TEST(TrainKeys, DecayStepsBelongToWsdAndAreAtMostAllSteps) {
                 ElementsAre(testing::StartsWith("TRAIN_RANGE: train.decay_steps")))
         << steps;
   }
-  EXPECT_THAT(
-      Refused([](v1::TrainSpec* train) { train->set_decay_steps(1); }),
-      ElementsAre(
-          "TRAIN_UNUSED: train.decay_steps: set, but train.lr_schedule has no such phase (wsd)"));
+  EXPECT_THAT(Refused([](v1::TrainSpec* train) { train->set_decay_steps(1); }),
+              ElementsAre(StartsWith("TRAIN_UNUSED: train.decay_steps: set")));
 }
 
 TEST(JobKeys, TheLogitSoftcapIsOffOrAtLeastOne) {
@@ -87,10 +84,9 @@ TEST(JobKeys, TheLogitSoftcapIsOffOrAtLeastOne) {
     return RefusedJob([cap](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(cap); });
   };
   for (const double good : {0.0, 1.0, 30.0, 1000.0}) EXPECT_THAT(refused(good), IsEmpty()) << good;
-  EXPECT_THAT(refused(0.5), ElementsAre("MODEL_RANGE: model.logit_softcap: 0.5 (0, or 1 to 1000)"));
-  EXPECT_THAT(refused(-30), ElementsAre("MODEL_RANGE: model.logit_softcap: -30 (0, or 1 to 1000)"));
-  EXPECT_THAT(refused(1001),
-              ElementsAre("MODEL_RANGE: model.logit_softcap: 1001 (0, or 1 to 1000)"));
+  EXPECT_THAT(refused(0.5), ElementsAre(StartsWith("MODEL_RANGE: model.logit_softcap: 0.5")));
+  EXPECT_THAT(refused(-30), ElementsAre(StartsWith("MODEL_RANGE: model.logit_softcap: -30")));
+  EXPECT_THAT(refused(1001), ElementsAre(StartsWith("MODEL_RANGE: model.logit_softcap: 1001")));
 }
 
 TEST(JobKeys, TheZLossIsAtMostOne) {
@@ -98,9 +94,9 @@ TEST(JobKeys, TheZLossIsAtMostOne) {
     EXPECT_THAT(Refused([&](v1::TrainSpec* train) { train->set_z_loss(good); }), IsEmpty());
   }
   EXPECT_THAT(Refused([](v1::TrainSpec* train) { train->set_z_loss(1.5); }),
-              ElementsAre("TRAIN_RANGE: train.z_loss: 1.5 (0 to 1)"));
+              ElementsAre(StartsWith("TRAIN_RANGE: train.z_loss: 1.5")));
   EXPECT_THAT(Refused([](v1::TrainSpec* train) { train->set_z_loss(-1e-4); }),
-              ElementsAre("TRAIN_RANGE: train.z_loss: -0.0001 (0 to 1)"));
+              ElementsAre(StartsWith("TRAIN_RANGE: train.z_loss: -0.0001")));
 }
 
 TEST(JobKeys, HashesAreEverySoManyStepsOrOnlyAtTheEnd) {
@@ -109,7 +105,7 @@ TEST(JobKeys, HashesAreEverySoManyStepsOrOnlyAtTheEnd) {
   };
   EXPECT_THAT(refused(0), IsEmpty());
   EXPECT_THAT(refused(1), IsEmpty());
-  EXPECT_THAT(refused(-1), ElementsAre("GUARD_RANGE: guard.hash_every: -1 (0 to 1e+09)"));
+  EXPECT_THAT(refused(-1), ElementsAre(StartsWith("GUARD_RANGE: guard.hash_every: -1")));
 }
 
 }  // namespace

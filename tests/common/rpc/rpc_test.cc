@@ -113,11 +113,11 @@ TEST(Rpc, ACertificateWithoutItsKeyIsRefused) {
   v1::TlsConfig tls;
   tls.set_certificate_file("/c.pem");
   EXPECT_THAT(std::string(OpenChannel("127.0.0.1:1", tls).status().message()),
-              HasSubstr("tls.certificate_file: /c.pem without private_key_file"));
+              HasSubstr("tls.certificate_file: /c.pem"));
   tls.clear_certificate_file();
   tls.set_private_key_file("/k.pem");
   EXPECT_THAT(std::string(OpenChannel("127.0.0.1:1", tls).status().message()),
-              HasSubstr("tls.private_key_file: /k.pem without certificate_file"));
+              HasSubstr("tls.private_key_file: /k.pem"));
 }
 
 TEST(Rpc, TheStateDirFollowsTheEnvironment) {

@@ -48,6 +48,22 @@ TEST_F(FileLockTest, TheFileIsAlsoTheHoldersIdentity) {
   EXPECT_FALSE(json.contains("detail"));
 }
 
+TEST_F(FileLockTest, SaysWhereItWasTakenAndWhetherThisIsACopy) {
+  EXPECT_EQ(OriginOfLock(path_).folder, "");
+  const auto lock = FileLock::Take(path_);
+  ASSERT_OK(lock);
+  EXPECT_EQ(OriginOfLock(path_).folder, dir_.path());
+  EXPECT_FALSE(OriginOfLock(path_).copied);
+  std::filesystem::copy_file(path_, dir_ / "copy.lock");
+  EXPECT_EQ(OriginOfLock(dir_ / "copy.lock").folder, dir_.path());
+  EXPECT_TRUE(OriginOfLock(dir_ / "copy.lock").copied);
+  std::filesystem::rename(path_, dir_ / "moved.lock");
+  EXPECT_FALSE(OriginOfLock(dir_ / "moved.lock").copied);
+  ASSERT_OK(
+      WriteFileAtomically(dir_ / "older.lock", R"({"pid": 1, "start_ticks": 2, "boot_id": "b"})"));
+  EXPECT_EQ(OriginOfLock(dir_ / "older.lock").folder, "") << "of an earlier version";
+}
+
 TEST_F(FileLockTest, IsFreeAgainWhenItsHolderIsGone) {
   { const auto first = FileLock::Take(path_, "a long detail that the next one does not have"); }
   ASSERT_OK(FileLock::Take(path_));

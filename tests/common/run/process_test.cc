@@ -200,6 +200,22 @@ TEST(AtomicFile, ReplacesAWholeFileAndLeavesNothingBeside) {
               StatusIs(absl::StatusCode::kNotFound));
 }
 
+TEST(AtomicFile, AReplacedFileKeepsItsModeAndOwner) {
+  const TempDir folder;
+  EXPECT_THAT(ReplaceFileAtomically(folder / "f", "x"), StatusIs(absl::StatusCode::kNotFound));
+  ASSERT_OK(WriteFileAtomically(folder / "f", "one"));
+  chmod((folder / "f").c_str(), 0640);
+  const uid_t owner = geteuid() == 0 ? 65'534 : geteuid();
+  ASSERT_EQ(chown((folder / "f").c_str(), owner, static_cast<gid_t>(-1)), 0);
+  ASSERT_OK(ReplaceFileAtomically(folder / "f", "two"));
+  struct stat info {};
+  ASSERT_EQ(stat((folder / "f").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 07777, 0640u);
+  EXPECT_EQ(info.st_uid, owner);
+  EXPECT_EQ(*ReadWholeFile(folder / "f"), "two");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
 TEST(AtomicFile, ALinkAtEitherNameIsReplacedAndNotFollowed) {
   const TempDir folder;
   std::ofstream(folder / "precious") << "mine";

@@ -73,7 +73,7 @@ TEST(BitsPerSecondOf, ReadsWhatTheKernelTells) {
   };
   EXPECT_EQ(tells("10000\n"), 10'000'000'000);
   EXPECT_EQ(tells("-1\n"), 0) << "a virtual interface, or no cable";
-  EXPECT_EQ(tells("4294967295\n"), 0) << "some drivers tell -1 so";
+  EXPECT_EQ(tells("4294967295\n"), 0) << "some drivers report -1 so";
   EXPECT_EQ(tells("fast\n"), 0);
   EXPECT_EQ(BitsPerSecondOf("eth2", folder.path()), 0) << "no such file";
   EXPECT_EQ(BitsPerSecondOf("lo"), 0) << "reading it is an error";

@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 import yaml
 
@@ -23,7 +22,7 @@ TOP = HERE.parents[2]
 sys.path[:0] = [str(HERE), str(TOP / "tests/testing")]
 import manifests  # noqa: E402
 from ports import HeldPorts  # noqa: E402
-from processes import children  # noqa: E402
+from processes import OWN_NAMESPACE, children, may_have_own_namespace, until  # noqa: E402
 from schema import Schema  # noqa: E402
 
 JOB = """
@@ -50,13 +49,6 @@ esac
 """
 
 
-def until(condition, what, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
-        time.sleep(0.1)
-
-
 class Pod:
     """Runs what a container would, with the paths of the pod in a folder."""
 
@@ -64,7 +56,7 @@ class Pod:
         self.bin = bin_dir
         self.folder = folder
         self.spec = manifests.one(objects, kind, name)["spec"]["template"]["spec"]
-        self.places = {"/opt/nsa/bin": str(bin_dir), **{place: str(folder / path) for place, path in volumes.items()}}
+        self.places = {"/opt/nsa/bin": str(bin_dir), "/opt/nsa/deploy": str(TOP / "deploy"), **{place: str(folder / path) for place, path in volumes.items()}}
         for place in self.places.values():
             pathlib.Path(place).mkdir(parents=True, exist_ok=True)
 
@@ -187,7 +179,7 @@ def check_coordinator(service):
 
 
 def check_join(service, tls):
-    """join_nodes.sh gives a node what its agent needs; a node that it has not named is told so."""
+    """join_nodes.sh gives a node what its agent needs; a node that it has not named gets an error that says so."""
     place = service.folder / "fake"
     place.mkdir()
     (place / "kubectl").write_text(FAKE_KUBECTL)
@@ -217,9 +209,8 @@ def check_agent(service):
         return service.ctl("nodes", "-o", "name").stdout.split()
 
     main = service.agent.spec["containers"][0]
-    own = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-    environment = {"NSA_BIN": str(service.agent.bin), "NSA_AGENT_CONFIG": str(service.folder / "a/run/agent.yaml"), "STOP_SECONDS": "60"}
-    pod = service.start(service.agent, main, own=own, environment=environment)
+    environment = {"STOP_SECONDS": "60"}
+    pod = service.start(service.agent, main, own=OWN_NAMESPACE, environment=environment)
     until(lambda: nodes() == ["gpu-01.example.org"], f"the agent; {service.told()}", 60)
     out = service.folder / "data/out"
     file = service.folder / "job.yaml"
@@ -236,7 +227,7 @@ def check_agent(service):
     assert pod.wait(60) == 0, service.told()
     saved = sorted(path.name for path in (out / "checkpoints").glob("step-*"))
     assert saved and all(int(name.rpartition("-")[2]) > before for name in saved), saved
-    service.start(service.agent, main, own=own, environment=environment)
+    service.start(service.agent, main, own=OWN_NAMESPACE, environment=environment)
     until(lambda: service.job("job").get("state") == "STATE_RUNNING" and step() > int(saved[-1].rpartition("-")[2]), f"training in the next pod; {service.told()}")
     events = service.ctl("events", "job").stdout
     assert "PREEMPTED" in events and f"RESUMED             from step {int(saved[-1].rpartition('-')[2])}" in events, events
@@ -297,7 +288,7 @@ def main():
         service = Service(bin_dir, folder, objects)
         try:
             check_join(service, check_coordinator(service))
-            if subprocess.run(["unshare", "--pid", "--fork", "--mount-proc", "true"], capture_output=True, check=False).returncode == 0:
+            if may_have_own_namespace():
                 check_agent(service)
             else:
                 missing.append("the right to make PID namespaces (root), for the agent's script")

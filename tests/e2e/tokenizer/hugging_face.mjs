@@ -47,7 +47,7 @@ function writeFiles(folder) {
   }
 }
 
-// Special tokens are text in training data, so the library is not told of them. The ids of the others stay those of the file as tokens of the model.
+// Special tokens are text in training data, so the library does not get them. The ids of the others stay those of the file as tokens of the model.
 function tokenizerOf(file) {
   const json = JSON.parse(fs.readFileSync(file));
   json.added_tokens = json.added_tokens.filter((token) => !token.special)

@@ -28,7 +28,7 @@ const get = (world, path, headers = '') => Buffer.from(`GET ${path} HTTP/1.1\r\n
 const post = (world, path, headers, body) => Buffer.from(`POST ${path} HTTP/1.1\r\nHost: ${world.http}\r\n${headers}Content-Length: ${body.length}\r\n\r\n${body}`, 'latin1');
 
 const halfSent = {
-  name: '60 HTTP requests of which half is sent',
+  name: '60 HTTP requests that are half sent',
   async run(world) {
     const parts = ['', 'G', 'GET /metrics HTTP/1.1\r\nHost: x', 'GET /metrics HTTP/1.1\r\n', `POST /api/v1/jobs/x/stop HTTP/1.1\r\nHost: ${world.http}\r\nContent-Length: 100\r\n\r\n{`];
     const held = Array.from({ length: 60 }, (_, at) => ask(world, parts[at % parts.length], 15));

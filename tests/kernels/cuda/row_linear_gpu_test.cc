@@ -85,7 +85,7 @@ TEST_F(RowLinearOnGpu, AddsToItsOutputInPlace) {
 
 struct Projected {
   DeviceTensor q, q_rotated;
-  std::vector<DeviceTensor> k, v;  // caches, of which the last row is written
+  std::vector<DeviceTensor> k, v;  // caches; the last row is written
 
   Projected(const NsaShape& s, const std::vector<int32_t>& at)
       : q(s.q_size(), DType::kBf16), q_rotated(s.q_size(), DType::kBf16) {

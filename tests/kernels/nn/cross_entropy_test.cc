@@ -15,12 +15,12 @@ double RowLoss(const std::vector<double>& logits, int64_t row, int64_t vocab, in
   return std::log(sum) - logits[row * vocab + target];
 }
 
-struct Case {
+struct LossCase {
   int64_t rows, vocab;
   float scale;
 };
 
-class CrossEntropyTest : public ::testing::TestWithParam<Case> {};
+class CrossEntropyTest : public ::testing::TestWithParam<LossCase> {};
 
 TEST_P(CrossEntropyTest, LossAndGradientEqualTheFormula) {
   const auto [rows, vocab, spread] = GetParam();
@@ -62,8 +62,8 @@ TEST_P(CrossEntropyTest, LossAndGradientEqualTheFormula) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CrossEntropyTest,
-                         ::testing::Values(Case{1, 2, 1}, Case{5, 17, 3}, Case{4, 256, 1},
-                                           Case{3, 5003, 2}));
+                         ::testing::Values(LossCase{1, 2, 1}, LossCase{5, 17, 3},
+                                           LossCase{4, 256, 1}, LossCase{3, 5003, 2}));
 
 struct OptionCase {
   const char* name;
@@ -157,10 +157,10 @@ TEST(CrossEntropy, RefusesANegativeOrInfiniteOption) {
   OneRow row;
   CrossEntropyArgs args = row.Args();
   args.softcap = -1;
-  EXPECT_THAT(std::string(CrossEntropy({}, args).message()), HasSubstr("softcap: -1 (0 or more"));
+  EXPECT_THAT(std::string(CrossEntropy({}, args).message()), HasSubstr("softcap: -1 (at least 0"));
   args.softcap = 0;
   args.z_loss = INFINITY;
-  EXPECT_THAT(std::string(CrossEntropy({}, args).message()), HasSubstr("z_loss: inf (0 or more"));
+  EXPECT_THAT(std::string(CrossEntropy({}, args).message()), HasSubstr("z_loss: inf (at least 0"));
 }
 
 TEST(CrossEntropy, IsLogVForEqualLogits) {

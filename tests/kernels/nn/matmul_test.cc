@@ -11,15 +11,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-struct Case {
+struct MatmulCase {
   int64_t m, n, k;
   bool transpose_a, transpose_b, accumulate;
 };
 
-class MatmulTest : public ::testing::TestWithParam<Case> {};
+class MatmulTest : public ::testing::TestWithParam<MatmulCase> {};
 
 TEST_P(MatmulTest, EqualsTheSumOfProducts) {
-  const Case& c = GetParam();
+  const MatmulCase& c = GetParam();
   const std::vector<float> a = RandomValues(c.m * c.k, 1), b = RandomValues(c.k * c.n, 2);
   std::vector<float> got = RandomValues(c.m * c.n, 3);
   std::vector<double> want(c.m * c.n);
@@ -51,12 +51,14 @@ TEST_P(MatmulTest, EqualsTheSumOfProducts) {
   ExpectWithin(got, want, (c.k + 1) * kUnit * largest, "c");
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, MatmulTest,
-    ::testing::Values(Case{1, 1, 1, false, false, false}, Case{5, 7, 3, false, false, true},
-                      Case{5, 7, 3, true, false, false}, Case{5, 7, 3, false, true, false},
-                      Case{5, 7, 3, true, true, true}, Case{64, 48, 128, false, true, false},
-                      Case{48, 64, 130, true, false, true}));
+INSTANTIATE_TEST_SUITE_P(Shapes, MatmulTest,
+                         ::testing::Values(MatmulCase{1, 1, 1, false, false, false},
+                                           MatmulCase{5, 7, 3, false, false, true},
+                                           MatmulCase{5, 7, 3, true, false, false},
+                                           MatmulCase{5, 7, 3, false, true, false},
+                                           MatmulCase{5, 7, 3, true, true, true},
+                                           MatmulCase{64, 48, 128, false, true, false},
+                                           MatmulCase{48, 64, 130, true, false, true}));
 
 TEST(Matmul, AddsAMatrixOfItsOwn) {
   const std::vector<float> a = RandomValues(5 * 3, 1), b = RandomValues(3 * 7, 2),
@@ -71,7 +73,8 @@ TEST(Matmul, AddsAMatrixOfItsOwn) {
   ASSERT_TRUE(Matmul({}, args).ok());
   EXPECT_EQ(got, want);
   args.add.size -= 1;
-  EXPECT_THAT(std::string(Matmul({}, args).message()), HasSubstr("add: 34 elements (35 = m·n)"));
+  EXPECT_THAT(std::string(Matmul({}, args).message()),
+              HasSubstr("add: 34 elements (must be 35 = m·n)"));
 }
 
 TEST(Matmul, ABatchIsItsProductsOneAfterAnother) {
@@ -105,7 +108,7 @@ TEST(Matmul, ABatchIsItsProductsOneAfterAnother) {
   EXPECT_NEAR(got[0], first, 20 * kUnit * 10);
   args.batch = 2;
   EXPECT_THAT(std::string(Matmul({}, args).message()),
-              HasSubstr("a: 20 elements (40 = batch·m·k)"));
+              HasSubstr("a: 20 elements (must be 40 = batch·m·k)"));
   args.batch = 0;
   EXPECT_EQ(Matmul({}, args).code(), absl::StatusCode::kInvalidArgument);
 }
@@ -116,7 +119,7 @@ TEST(Matmul, RefusesABufferOfTheWrongSize) {
   const absl::Status status =
       Matmul({}, {.m = 2, .n = 2, .k = 3, .a = View(a), .b = View(b), .c = std::span<float>(c)});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("c: 3 elements (4 = m·n)"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("c: 3 elements (must be 4 = m·n)"));
 }
 
 TEST(Matmul, RefusesABackendThatIsNotBuilt) {

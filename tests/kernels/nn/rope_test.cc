@@ -182,21 +182,22 @@ TEST(Rope, RefusesWrongSizesTypesAndFields) {
   const auto refuses = [](const char* what) {
     return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
   };
-  EXPECT_THAT(message([](RopeArgs* a) { a->y.size -= 1; }), refuses("y: 4799 elements (4800"));
+  EXPECT_THAT(message([](RopeArgs* a) { a->y.size -= 1; }),
+              refuses("y: 4799 elements (must be 4800"));
   EXPECT_THAT(message([](RopeArgs* a) { a->x.data = nullptr; }), refuses("x: no memory"));
   EXPECT_THAT(message([](RopeArgs* a) { a->y.dtype = DType::kBf16; }), refuses("y: type bf16"));
   EXPECT_THAT(message([](RopeArgs* a) { a->head_dim = 15; }), refuses("head_dim=15"));
   EXPECT_THAT(message([](RopeArgs* a) { a->base = 1; }), refuses("rope_base"));
   EXPECT_THAT(message([](RopeArgs* a) { a->scale = 0; }), refuses("rope_scale"));
   EXPECT_THAT(message([&](RopeArgs* a) { a->normalize = true, a->rstd = Span(x); }),
-              refuses("rstd: 4800 elements (300"));
+              refuses("rstd: 4800 elements (must be 300"));
   EXPECT_THAT(message([](RopeArgs* a) { a->normalize = a->inverse = true; }),
               refuses("y_forward: "));
   EXPECT_THAT(message([&](RopeArgs* a) {
                 a->normalize = a->inverse = true;
                 a->y_forward = Span(std::as_const(y)), a->rstd_forward = Span(std::as_const(y));
               }),
-              refuses("rstd_forward: 4800 elements (300"));
+              refuses("rstd_forward: 4800 elements (must be 300"));
 }
 
 }  // namespace

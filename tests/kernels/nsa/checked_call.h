@@ -1,4 +1,4 @@
-// Calls with correct arguments, of which a test makes one wrong at a time.
+// Calls with correct arguments; a test makes one wrong at a time.
 #pragma once
 
 #include <algorithm>

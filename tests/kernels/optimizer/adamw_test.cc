@@ -138,7 +138,7 @@ TEST(GlobalNorm, OfPartsRefusesMissingMemory) {
   EXPECT_THAT(std::string(NormOfSums({}, {.count = 1, .norm = std::span<float>(norm)}).message()),
               HasSubstr("sums: null"));
   EXPECT_THAT(std::string(NormOfSums({}, {.sums = &sum, .norm = std::span<float>(norm)}).message()),
-              HasSubstr("count: 0 (1 or more)"));
+              HasSubstr("count: 0 (at least 1)"));
 }
 
 TEST(GlobalNorm, DoesNotOverflowWhereSquaresWouldInFp32) {

@@ -54,7 +54,7 @@ TEST(Desired, ARankLearnsTheAddressOfTheNextRankIfThatIsOnAnotherMachine) {
   const JobPtr job = RunningOn({"a", "a", "b"});
   EXPECT_THAT(Texts("a", job, {}),
               ElementsAre("rank 0, several machines", "rank 1, several machines"))
-      << "no rank has told its address yet";
+      << "no rank has reported its address yet";
   const std::map<std::pair<std::string, int>, std::string> told = {
       {{"a", 0}, "zero"}, {{"a", 1}, "one"}, {{"b", 2}, "two"}};
   EXPECT_THAT(Texts("a", job, told),

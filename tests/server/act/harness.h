@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <future>
 #include <initializer_list>
 #include <memory>
@@ -70,7 +71,8 @@ struct Life {
         .changed = [this](const std::string& id) { hub.Publish(id); },
         .moved = [this](State from, const v1::StoredJob& job) { metrics.ObserveMove(from, job); },
         .committed = [this](double seconds) { metrics.ObserveCommit(seconds); },
-        .failed = [this](const std::string& what) { metrics.ObserveStoreError(what); }};
+        .failed = [this](const std::string& what,
+                         const absl::Status&) { metrics.ObserveStoreError(what); }};
     auto opened = JobStore::Open(folder, clock, std::move(observer));
     if (!opened.ok()) ADD_FAILURE() << opened.status();
     store = *std::move(opened);
@@ -105,6 +107,7 @@ struct Life {
         .store = *store,
         .access = *access,
         .fleet = fleet,
+        .nodes = *nodes,
         .logs = logs,
         .dumps = dumps,
         .profiles = profiles,
@@ -156,9 +159,10 @@ class Harness : public ::testing::Test {
     Restart();
   }
 
-  // Restarts the coordinator. Agents and workers stay.
-  void Restart() {
+  // Restarts the coordinator. Agents and workers stay. `meanwhile` is done while none runs.
+  void Restart(const std::function<void()>& meanwhile = {}) {
     life_.reset();
+    if (meanwhile) meanwhile();
     life_ = std::make_unique<Life>(folder_ / "state", clock_, "/", scheduling_);
   }
   Life& life() { return *life_; }

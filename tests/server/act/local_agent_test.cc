@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <filesystem>
 #include <fstream>
@@ -30,8 +31,10 @@ class LocalAgentTest : public ::testing::Test {
                            << "ticks=$(cut -d' ' -f22 /proc/$$/stat)\n"
                            << "boot=$(cat /proc/sys/kernel/random/boot_id)\n"
                            << "echo started >> starts\n"
-                           << "printf '{\"pid\": %s, \"start_ticks\": %s, \"boot_id\": \"%s\"}' "
-                           << "$$ $ticks $boot > agent.lock.new\n"
+                           << ": > agent.lock.new\n"
+                           << "printf '{\"pid\": %s, \"start_ticks\": %s, \"boot_id\": \"%s\", "
+                           << "\"folder\": \"%s\", \"device\": %s, \"inode\": %s}' $$ $ticks $boot "
+                           << "\"$PWD\" $(stat -c '%d %i' agent.lock.new) > agent.lock.new\n"
                            << "mv agent.lock.new agent.lock\n"
                            << "exec sleep 60\n";
     chmod(program.c_str(), 0700);
@@ -40,9 +43,10 @@ class LocalAgentTest : public ::testing::Test {
     const auto last = ReadIdentity(folder_ / "agent/agent.lock");
     if (last.ok()) SignalProcess(*last, SIGKILL).IgnoreError();
   }
-  std::unique_ptr<LocalAgent> Start(absl::Duration backoff = absl::Milliseconds(500)) {
+  std::unique_ptr<LocalAgent> Start(absl::Duration backoff = absl::Milliseconds(500),
+                                    const char* state_dir = "agent") {
     return LocalAgent::Start({.program = folder_ / "stand-in",
-                              .state_dir = folder_ / "agent",
+                              .state_dir = folder_ / state_dir,
                               .coordinator_address = "unix:/nowhere",
                               .first_backoff = backoff,
                               .longest_backoff = 4 * backoff},
@@ -94,6 +98,35 @@ TEST_F(LocalAgentTest, OutlivesTheCoordinatorAndIsFoundAgain) {
   const auto again = Start();
   EXPECT_EQ(WaitFor(*again, 0).pid, first.pid);
   EXPECT_EQ(Starts(), 1);
+}
+
+TEST_F(LocalAgentTest, GivesWayWhereTheStateFolderWasMoved) {
+  ProcessIdentity first;
+  {
+    const auto agent = Start();
+    first = WaitFor(*agent, 0);
+  }
+  std::filesystem::rename(folder_ / "agent", folder_ / "moved");
+  auto again = Start(absl::Milliseconds(500), "moved");
+  const ProcessIdentity second = WaitFor(*again, first.pid);
+  int status = 0;
+  EXPECT_EQ(waitpid(first.pid, &status, 0), first.pid);
+  EXPECT_EQ(WTERMSIG(status), SIGTERM) << "its workers would keep running";
+  EXPECT_TRUE(IsAlive(second));
+  again.reset();
+  SignalProcess(second, SIGKILL).IgnoreError();
+}
+
+TEST_F(LocalAgentTest, IsNotTheAgentOfTheFolderOfWhichThisIsACopy) {
+  const auto agent = Start();
+  const ProcessIdentity first = WaitFor(*agent, 0);
+  std::filesystem::copy(folder_ / "agent", folder_ / "copy");
+  auto other = Start(absl::Milliseconds(500), "copy");
+  const ProcessIdentity second = WaitFor(*other, first.pid);
+  EXPECT_TRUE(IsAlive(first));
+  EXPECT_EQ(agent->process()->pid, first.pid);
+  other.reset();
+  SignalProcess(second, SIGKILL).IgnoreError();
 }
 
 TEST_F(LocalAgentTest, IsStartedAgainWhenItDies) {

@@ -68,10 +68,8 @@ TEST(PathGuard, AUrlMustBeAllowed) {
   };
   EXPECT_OK(check({"hf://"}));
   EXPECT_OK(check(DefaultAllowedUrls()));
-  EXPECT_THAT(check({"https://"}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("hf://datasets/a/b/*.parquet is not among the coordinator's "
-                                 "allowed_urls")));
+  EXPECT_THAT(check({"https://"}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                            HasSubstr("hf://datasets/a/b/*.parquet")));
   EXPECT_FALSE(check({"none"}).ok());
   spec.mutable_data()->set_path(0, "file:///etc/passwd");
   EXPECT_OK(check({"hf://"})) << "preflight refuses it";

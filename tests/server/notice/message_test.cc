@@ -177,12 +177,5 @@ TEST(NoticeMessage, QuotedPrintableKeepsLinesShortAndBytesWhole) {
   EXPECT_EQ(joined.substr(0, 500), std::string(500, 'x'));
 }
 
-TEST(NoticeMessage, ATextIsCutBetweenCharacters) {
-  EXPECT_EQ(CutText("ab", 2), "ab");
-  EXPECT_EQ(CutText("abc", 2), "ab…");
-  EXPECT_EQ(CutText("aü", 2), "a…");
-  EXPECT_EQ(CutText("", 0), "");
-}
-
 }  // namespace
 }  // namespace nsa::server

@@ -10,10 +10,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr char kUrl[] = "https://hooks.example.com/services/T0SECRET/B1?token=Qx7secret";
-const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+const absl::Time kOutcomeNow = absl::FromUnixSeconds(1'800'000'000);
 
 Outcome Judge(int status, const std::string& retry_after = "", const std::string& body = "") {
-  return JudgeReply({.status = status, .body = body, .retry_after = retry_after}, kUrl, kNow);
+  return JudgeReply({.status = status, .body = body, .retry_after = retry_after}, kUrl,
+                    kOutcomeNow);
 }
 
 TEST(Outcome, OfHttpIsDeliveredAgainOrRefused) {
@@ -26,7 +27,8 @@ TEST(Outcome, OfHttpIsDeliveredAgainOrRefused) {
   for (const int status : {301, 302, 307, 400, 401, 403, 404, 410, 413, 600}) {
     EXPECT_EQ(Judge(status).kind, Outcome::kRefused) << status;
   }
-  EXPECT_EQ(JudgeReply({.status = 200, .fault = "cut off"}, kUrl, kNow).kind, Outcome::kDelivered)
+  EXPECT_EQ(JudgeReply({.status = 200, .fault = "cut off"}, kUrl, kOutcomeNow).kind,
+            Outcome::kDelivered)
       << "it was taken before the answer was cut off";
 }
 
@@ -46,8 +48,9 @@ TEST(Outcome, SaysAShortPlainAnswerAndNeverTheUrl) {
   EXPECT_EQ(Judge(500, "", std::string(200, 'x')).said, "HTTP 500");
   EXPECT_THAT(Judge(302).said, HasSubstr("redirects are not followed"));
   const HttpReply failed = {.fault = std::string("bad URL ") + kUrl + " \x1b[2J"};
-  EXPECT_EQ(JudgeReply(failed, kUrl, kNow).said, "bad URL the address \\x1b[2J");
-  EXPECT_THAT(JudgeReply({.refused_address = true}, kUrl, kNow).said, HasSubstr("allowed_urls"));
+  EXPECT_EQ(JudgeReply(failed, kUrl, kOutcomeNow).said, "bad URL the address \\x1b[2J");
+  EXPECT_THAT(JudgeReply({.refused_address = true}, kUrl, kOutcomeNow).said,
+              HasSubstr("allowed_urls"));
 }
 
 TEST(Outcome, OfAMailProgramFollowsItsExitCode) {

@@ -39,7 +39,7 @@ class NoticeProgressTest : public ::testing::Test {
 TEST_F(NoticeProgressTest, ANewNoticeTellsNothingOfThePast) {
   EXPECT_EQ(Open({"a"}, 100)->Done("a"), 100);
   const auto later = Open({"a", "b"}, 150);
-  EXPECT_EQ(later->Done("a"), 100) << "what happened meanwhile is told";
+  EXPECT_EQ(later->Done("a"), 100) << "what happened meanwhile is reported";
   EXPECT_EQ(later->Done("b"), 150);
 }
 

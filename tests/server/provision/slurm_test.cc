@@ -77,8 +77,8 @@ TEST_F(SlurmTest, AConfigurationThatCannotWorkIsRefused) {
   EXPECT_OK(ResolveSlurm(config_));
   refuses("shared_dir: ''", [&] { slurm().clear_shared_dir(); });
   refuses("shared_dir: 'here'", [&] { slurm().set_shared_dir("here"); });
-  refuses("gpus_per_node: 0 (1 to 64)", [&] { slurm().set_gpus_per_node(0); });
-  refuses("cpus_per_rank: 2000 (1 to 1024)", [&] { slurm().set_cpus_per_rank(2000); });
+  refuses("gpus_per_node: 0 (from 1 to 64)", [&] { slurm().set_gpus_per_node(0); });
+  refuses("cpus_per_rank: 2000 (from 1 to 1024)", [&] { slurm().set_cpus_per_rank(2000); });
   refuses("hours: 0 (above 0", [&] { slurm().set_hours(0); });
   refuses("hours: nan", [&] { slurm().set_hours(std::nan("")); });
   refuses("options: '-x'", [&] { slurm().add_options("-x"); });

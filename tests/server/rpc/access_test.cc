@@ -73,18 +73,18 @@ TEST_F(ServerTest, AMachineThatNeverComesBackLeavesTheListAndTheMetrics) {
 
 TEST_F(ServerTest, ASecondCoordinatorIsRefusedWithinTwoSeconds) {
   const absl::Duration start = RealClock().Monotonic();
-  EXPECT_THAT(Server::Start(MakeOptions(), clock_, [] {}).status(),
+  EXPECT_THAT(StartWith(MakeOptions()).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr(absl::StrCat("process ", getpid()))));
   Options same_port = MakeOptions();
   same_port.state_dir = folder_ / "another";
   same_port.listen_address = server_->listen_address();
-  EXPECT_THAT(Server::Start(same_port, clock_, [] {}).status(),
+  EXPECT_THAT(StartWith(same_port).status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr(server_->listen_address())));
   Options same_metrics = MakeOptions();
   same_metrics.state_dir = folder_ / "third";
   same_metrics.metrics_address = server_->listen_address();
-  EXPECT_THAT(Server::Start(same_metrics, clock_, [] {}).status(),
+  EXPECT_THAT(StartWith(same_metrics).status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("metrics_address")));
   EXPECT_LT(RealClock().Monotonic() - start, absl::Seconds(2));
 }
@@ -141,9 +141,8 @@ TEST_F(ServerTest, ATokenFileThatOthersCanReadStopsTheStart) {
   const std::filesystem::path file = folder_ / "state/token";
   server_.reset();
   chmod(file.c_str(), 0640);
-  EXPECT_THAT(
-      Server::Start(MakeOptions(), clock_, [] {}).status(),
-      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("chmod 600 " + file.string())));
+  EXPECT_THAT(StartWith(MakeOptions()).status(), StatusIs(absl::StatusCode::kPermissionDenied,
+                                                          HasSubstr("chmod 600 " + file.string())));
 }
 
 TEST_F(ServerTest, NothingIsReadForAStreamWithoutTheToken) {
@@ -192,7 +191,7 @@ TEST_F(ServerTest, ATailOfTooManyLinesIsRefusedWithTheLimit) {
     EXPECT_EQ(status.code(), code) << status;
     if (!status.ok()) {
       EXPECT_THAT(status.ToString(),
-                  HasSubstr(absl::StrCat("tail_lines: ", lines, " (0 to 100000)")));
+                  HasSubstr(absl::StrCat("tail_lines: ", lines, " (from 0 to 100000)")));
     }
   }
 }

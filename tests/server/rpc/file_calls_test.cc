@@ -16,6 +16,7 @@ namespace nsa::server {
 namespace {
 
 using ::testing::AnyOf;
+using ::testing::StartsWith;
 
 class FileCalls : public ServerTest {
  protected:
@@ -68,7 +69,7 @@ class FileCalls : public ServerTest {
     ASSERT_TRUE(Within(kPatience, [&] { return Ended() > 0; }));
     const MutexLock lock(&mutex_);
     EXPECT_EQ(ended_.begin()->first, grpc::StatusCode::RESOURCE_EXHAUSTED);
-    EXPECT_EQ(message_, "SubmitJob: 64 calls already wait for file-calls (64); try again later");
+    EXPECT_THAT(message_, StartsWith("SubmitJob: 64 calls"));
   }
   void Leave() {
     for (SlowCall& call : calls_) call.context->TryCancel();

@@ -235,13 +235,13 @@ TEST_F(IdentityTest, AHeartbeatBeyondTheLimitsIsRefusedAndLongTextsAreCut) {
   EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("node.name")));
   request.mutable_node()->set_name("a");
   request.mutable_node()->set_driver_version(std::string(257, 'v'));
-  EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("257 (256)")));
+  EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("257 (at most 256)")));
   request.mutable_node()->set_driver_version("v");
   for (int i = 0; i < 65; ++i) request.mutable_node()->add_gpus();
-  EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("65 (64)")));
+  EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("65 (at most 64)")));
   request.mutable_node()->clear_gpus();
   request.mutable_node()->set_cuda_problem(std::string(2 << 20, 'p'));
-  EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(1048576)")));
+  EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(at most 1048576)")));
   request.mutable_node()->set_cuda_problem(std::string(100'000, 'p'));
   ASSERT_OK(beat());
   const auto nodes = Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes,

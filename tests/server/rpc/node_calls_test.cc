@@ -73,6 +73,46 @@ TEST_F(NodeCallsTest, OnlyOperatorsCordonAndEveryAttemptIsNoted) {
   EXPECT_THAT(lines, AllOf(Contains("olga CordonNode a OK"), Contains("local UncordonNode a OK")));
 }
 
+TEST_F(NodeCallsTest, AMachineThatIsDeadStaysKnownOverARestartUntilItsSecretIsRevoked) {
+  metrics_address_ = "127.0.0.1:0";
+  unknown_soon_ = true;
+  Restart();
+  FakeAgent agent("a", 2, Wire());
+  ASSERT_OK(agent.Beat());
+  const auto shows = [&](const std::string& line) {
+    return absl::StrContains(HttpGet(server_->metrics_address(), "/metrics"), line);
+  };
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] {
+    EXPECT_OK(agent.Beat());
+    return shows("nsa_agent_up{agent=\"a\"} 1");
+  }));
+  Restart();
+  ASSERT_EQ(Nodes()->nodes_size(), 1);
+  EXPECT_EQ(Nodes()->nodes(0).state(), "ABSENT");
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return shows("nsa_agent_up{agent=\"a\"} 0"); }));
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] {
+    EXPECT_OK(agent.Beat());
+    return Nodes()->nodes(0).state() == "READY";
+  }));
+
+  v1::JoinRequest join;
+  join.set_node("a");
+  join.set_secret_sha256(std::string(32, 's'));
+  ASSERT_TRUE(Within(absl::Minutes(1), [&] {
+    return Call<v1::JoinResponse>(&v1::FleetService::Stub::Join, agents_.get(), join).ok();
+  })) << "once the agent without a secret is silent";
+  Restart();
+  EXPECT_EQ(Nodes()->nodes(0).state(), "ABSENT");
+  v1::RevokeTokenRequest revoke;
+  revoke.set_token("a");
+  ASSERT_OK(Call<v1::RevokeTokenResponse>(&v1::CoordinatorService::Stub::RevokeToken, people_.get(),
+                                          revoke)
+                .status());
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return Nodes()->nodes().empty(); }));
+  Restart();
+  EXPECT_TRUE(Nodes()->nodes().empty());
+}
+
 TEST_F(NodeCallsTest, MetricsAndThePageShowCordonedMachines) {
   metrics_address_ = "127.0.0.1:0";
   Restart();

@@ -109,7 +109,7 @@ TEST_F(VeilTest, ARefusalDoesNotNameAnothersJob) {
   EXPECT_THAT(repeated.status(), StatusIs(absl::StatusCode::kAlreadyExists, Not(HasSubstr(*id))));
   const auto deleted = DeleteAs(bob_, "two", "request-of-ada");
   EXPECT_THAT(deleted.status(), StatusIs(absl::StatusCode::kAlreadyExists, Not(HasSubstr(*id))));
-  // Its owner is told which job it is.
+  // Its owner sees which job it is.
   EXPECT_THAT(SubmitAs(ada_, Spec("one")).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(*id)));
 }

@@ -11,15 +11,15 @@
 #include "tests/testing/fakes/fake_clock.h"
 #include "tests/testing/temp_dir.h"
 
-namespace {
+namespace slow_disk {
 std::atomic<bool> stuck = false;
 std::atomic<int> waiting = 0;
-}  // namespace
+}  // namespace slow_disk
 
 extern "C" int fsync(int fd) {
-  ++waiting;
-  while (stuck) usleep(1'000);
-  --waiting;
+  ++slow_disk::waiting;
+  while (slow_disk::stuck) usleep(1'000);
+  --slow_disk::waiting;
   return static_cast<int>(syscall(SYS_fsync, fd));
 }
 
@@ -49,10 +49,10 @@ TEST(AccessStoreDisk, LooksCallersUpWhileATokenIsWritten) {
   };
   ASSERT_TRUE(create("ann").ok());
 
-  stuck = true;
+  slow_disk::stuck = true;
   auto bob = std::async(std::launch::async, create, "bob");
   auto eve = std::async(std::launch::async, create, "eve");
-  while (waiting == 0) std::this_thread::yield();
+  while (slow_disk::waiting == 0) std::this_thread::yield();
   auto found = std::async(std::launch::async, known, "ann");
   const bool answered = found.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
   EXPECT_TRUE(answered) << "a call waits for the disk";
@@ -61,7 +61,7 @@ TEST(AccessStoreDisk, LooksCallersUpWhileATokenIsWritten) {
     EXPECT_FALSE((*store)->HasJoined("m1"));
     EXPECT_THAT((*store)->List("", 10), SizeIs(1));
   }
-  stuck = false;
+  slow_disk::stuck = false;
   EXPECT_TRUE(bob.get().ok());
   EXPECT_TRUE(eve.get().ok());
   EXPECT_TRUE(found.get());

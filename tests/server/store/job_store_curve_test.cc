@@ -278,7 +278,7 @@ TEST_F(JobStoreCurveTest, GpusHaveACurveThatSurvivesARestartAndIsRewound) {
   idle.set_utilization_ratio(0.1);
   AddMeasured(id, 1, {});
   AddMeasured(id, 2, {busy, idle});
-  AddMeasured(id, 3, {v1::GpuInfo()});  // its driver tells nothing
+  AddMeasured(id, 3, {v1::GpuInfo()});  // its driver reports nothing
   AddMeasured(id, 4, {idle});
   const auto steps = [&] {
     std::vector<int64_t> found;
@@ -293,7 +293,7 @@ TEST_F(JobStoreCurveTest, GpusHaveACurveThatSurvivesARestartAndIsRewound) {
   EXPECT_FLOAT_EQ(both.mean(0), 0.5);
   EXPECT_FLOAT_EQ(both.least(0), 0.1);
   EXPECT_FLOAT_EQ(both.greatest(0), 0.9);
-  EXPECT_EQ(both.count(1), 1) << "one of them tells its power";
+  EXPECT_EQ(both.count(1), 1) << "one of them reports its power";
   EXPECT_FLOAT_EQ(both.mean(1), 600);
   EXPECT_EQ(both.count(2), 0);
   NextGeneration(id);

@@ -46,7 +46,7 @@ TEST_F(JobStoreDamageTest, RefusesAStoreOfANewerVersion) {
   ASSERT_OK((*database)->Execute("PRAGMA user_version=99"));
   database->reset();
   EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                    HasSubstr("jobs.sqlite has version 99 (1)")));
+                                    HasSubstr("jobs.sqlite has version 99 (at most 1)")));
 }
 
 TEST_F(JobStoreDamageTest, RefusesWhatIsNoDatabaseAndNamesTheFile) {

@@ -144,6 +144,23 @@ TEST_F(LogStoreTest, DoesNotFollowASymbolicLink) {
   EXPECT_EQ(content, "mine");
 }
 
+TEST_F(LogStoreTest, AFileThatCannotBeWrittenIsInternalAndItsFirstErrorIsNews) {
+  EXPECT_EQ(Append(0, "one\n"), 4);
+  EXPECT_FALSE(logs_->SetWritten("j", 0, true));
+  std::filesystem::rename(folder_ / "logs/j", folder_ / "moved");
+  std::ofstream(folder_ / "logs/j") << "no folder";
+  EXPECT_THAT(logs_->Append("j", 1, 0, 4, "two\n"),
+              StatusIs(absl::StatusCode::kInternal, ::testing::HasSubstr("check the disk")));
+  EXPECT_TRUE(logs_->SetWritten("j", 0, false));
+  EXPECT_FALSE(logs_->SetWritten("j", 0, false));
+  EXPECT_THAT(logs_->Read("j", 0, {}, true), StatusIs(absl::StatusCode::kInternal));
+  std::filesystem::remove(folder_ / "logs/j");
+  std::filesystem::rename(folder_ / "moved", folder_ / "logs/j");
+  EXPECT_EQ(Append(4, "two\n"), 8);
+  EXPECT_TRUE(logs_->SetWritten("j", 0, true));
+  EXPECT_EQ(ReadAll({}, true), "one\ntwo\n");
+}
+
 // The job's folder is replaced by a link to a folder with files of the same names.
 TEST_F(LogStoreTest, AFolderExchangedForALinkIsNeitherWrittenReadNorEmptied) {
   const std::filesystem::path job = folder_ / "logs" / "j";

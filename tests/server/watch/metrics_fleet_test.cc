@@ -46,6 +46,10 @@ TEST(Metrics, QueuedJobsAreCountedByTheKindOfSlotTheyWaitFor) {
   nodes[0].info.add_gpus()->set_uuid("GPU-a");
   metrics.ObserveFleet(nodes, active, {});
   EXPECT_THAT(metrics.Text(), queued(1, 2));
+  v1::StoredJob own = *active.front();
+  own.mutable_job()->mutable_spec()->mutable_resources()->set_provisioner("slurm");
+  metrics.ObserveFleet(nodes, {std::make_shared<const v1::StoredJob>(own)}, {});
+  EXPECT_THAT(metrics.Text(), queued(0, 0)) << "it waits for machines of its own";
   metrics.ObserveFleet(nodes, {}, {});
   EXPECT_THAT(metrics.Text(), queued(0, 0));
 }

@@ -21,7 +21,7 @@ using ::testing::Not;
 
 TEST(MetricsHttp, RefusesAPortThatIsTakenAndNamesIt) {
   const auto text = [] { return std::string("x 1\n"); };
-  const auto healthy = [] { return true; };
+  const auto healthy = [] { return std::string(); };
   const auto first = MetricsHttp::Start("127.0.0.1:0", text, healthy);
   ASSERT_OK(first.status());
   EXPECT_THAT(MetricsHttp::Start((*first)->address(), text, healthy).status(),
@@ -32,7 +32,7 @@ class MetricsHttpTest : public ::testing::Test {
  protected:
   MetricsHttpTest() {
     auto started = MetricsHttp::Start(
-        "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return true; });
+        "127.0.0.1:0", [] { return std::string("x 1\n"); }, [this] { return problem_; });
     EXPECT_OK(started.status());
     if (started.ok()) http_ = *std::move(started);
   }
@@ -43,8 +43,16 @@ class MetricsHttpTest : public ::testing::Test {
                              absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", host, "\r\n\r\n")));
   }
 
+  std::string problem_;  // set before a request
   std::unique_ptr<MetricsHttp> http_;
 };
+
+TEST_F(MetricsHttpTest, HealthzNamesTheProblem) {
+  EXPECT_THAT(Ask("/healthz", "localhost"), AllOf(HasSubstr(" 200 "), HasSubstr("ok\n")));
+  problem_ = "the store has failed";
+  EXPECT_THAT(Ask("/healthz", "localhost"),
+              AllOf(HasSubstr(" 503 "), HasSubstr("the store has failed\n")));
+}
 
 TEST_F(MetricsHttpTest, AnswersToItsOwnNamesAndToNoOther) {
   char machine[256] = {};

@@ -93,6 +93,16 @@ TEST(Metrics, ShowsWhatTheRecordsSay) {
 }
 
 // Only names of the job's own file become series.
+TEST(Metrics, ShowWhenACertificateEnds) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("nsa_certificate_expiry_timestamp_seconds{")));
+  metrics.ObserveCertificate("/etc/nsa/tls/ca.crt", absl::FromUnixSeconds(1'800'000'000));
+  EXPECT_THAT(metrics.Text(),
+              HasSubstr("nsa_certificate_expiry_timestamp_seconds{file=\"/etc/nsa/tls/ca.crt\"} "
+                        "1800000000"));
+}
+
 TEST(Metrics, ShowsTheSourcesOfAMixtureAndTheNamedSets) {
   FakeClock clock;
   Metrics metrics(clock);

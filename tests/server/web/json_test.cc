@@ -1,4 +1,4 @@
-// What the page is told of machines and of named validation sets.
+// What the page gets about machines and named validation sets.
 #include "server/web/json.h"
 
 #include <cmath>

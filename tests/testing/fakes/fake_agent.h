@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -47,6 +48,8 @@ class FakeAgent {
     v1::HeartbeatRequest request;
     *request.mutable_node() = node_;
     request.set_incarnation(incarnation_);
+    request.set_boot_id(boot_id);
+    if (!workers_.empty()) request.set_store_id(store_id_);
     for (const auto& [key, worker] : workers_) {
       *request.add_workers() = worker.seen;
       // An end is reported only after all records have been.
@@ -73,9 +76,15 @@ class FakeAgent {
       std::tie(*request.mutable_job_id(), std::ignore, std::ignore) = key;
       request.set_generation(std::get<1>(key));
       request.set_rank(std::get<2>(key));
+      request.set_store_id(store_id_);
       request.mutable_records()->Assign(worker.records.begin() + static_cast<long>(worker.sent),
                                         worker.records.end());
       const auto response = wire_.records(request);
+      if (absl::IsAborted(response.status())) continue;  // another store: it waits for its own
+      if (absl::IsNotFound(response.status()) || absl::IsInvalidArgument(response.status())) {
+        worker.sent = worker.records.size();  // refused for good
+        continue;
+      }
       if (!response.ok()) return response.status();
       worker.sent = static_cast<size_t>(response->next_sequence() - 1);
     }
@@ -126,6 +135,7 @@ class FakeAgent {
   // As if the agent was killed and started again. Its workers keep running.
   void Restart() { incarnation_ += "+"; }
 
+  std::string boot_id;  // of its machine
   bool answers_dumps = true;
   std::function<void(const v1::ProfileOrder&)> on_profile;  // set before the first Beat()
   bool starts_workers = true;  // false: as if it were slow to start them
@@ -189,7 +199,35 @@ class FakeAgent {
     worker->seen.set_killed_by_agent(true);
   }
 
+  // True if the workers were started under another store than that of the response.
+  bool AreOfAnotherStore(const v1::HeartbeatResponse& response) {
+    const bool another = response.store_id() != store_id_;
+    if (another && !store_id_.empty() && !workers_.empty()) return true;
+    store_id_ = response.store_id();
+    return false;
+  }
+
+  void ObeyUnknown(const v1::HeartbeatResponse& response) {
+    for (const v1::UnknownWorker& unknown : response.unknown()) {
+      const auto found = workers_.find({unknown.job_id(), unknown.generation(), unknown.rank()});
+      if (found == workers_.end() || !found->second.running()) continue;
+      *found->second.assignment.mutable_stop() = unknown.stop();
+      ObeyStop(&found->second);
+    }
+  }
+
   void Converge(const v1::HeartbeatResponse& response) {
+    if (AreOfAnotherStore(response)) {
+      ObeyUnknown(response);
+      if (response.unknown_size() > 0) {
+        std::erase_if(workers_, [](const auto& entry) { return !entry.second.running(); });
+      }
+      return;
+    }
+    std::set<Key> unknown;
+    for (const v1::UnknownWorker& one : response.unknown()) {
+      unknown.insert({one.job_id(), one.generation(), one.rank()});
+    }
     std::map<Key, const v1::WorkerAssignment*> desired;
     for (const v1::WorkerAssignment& assignment : response.desired()) {
       desired[{assignment.job_id(), assignment.generation(), assignment.rank()}] = &assignment;
@@ -202,13 +240,14 @@ class FakeAgent {
         continue;
       }
       if (wanted == desired.end()) {
-        Kill(&worker);
+        if (!unknown.contains(entry->first)) Kill(&worker);
       } else {
         worker.assignment = *wanted->second;
         if (worker.running()) ObeyStop(&worker);
       }
       ++entry;
     }
+    ObeyUnknown(response);
     for (const auto& [key, assignment] : desired) {
       const bool ends = assignment->stop().mode() == v1::STOP_MODE_NOW;
       if (!workers_.contains(key) && starts_workers && !ends) Start(*assignment);
@@ -241,6 +280,7 @@ class FakeAgent {
  private:
   const Wire wire_;
   std::string incarnation_;
+  std::string store_id_;  // under which the workers were started
   v1::NodeInfo node_;
   std::map<Key, Worker> workers_;
   int64_t pid_ = 1'000;

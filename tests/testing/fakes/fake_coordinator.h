@@ -87,7 +87,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
     std::string data;
     std::string error;
     int signs = 0;    // of life
-    int refused = 0;  // parts, each of which has to come twice
+    int refused = 0;  // parts, which each have to come twice
     bool complete = false;
   };
   ProfileReport ProfileOf(const std::string& id) {
@@ -98,6 +98,11 @@ class FakeCoordinator final : public v1::FleetService::Service {
   void RefuseRecords(grpc::StatusCode code) {
     const MutexLock lock(&mutex_);
     refuse_records_ = code;
+  }
+  // While this is an error, every report of a log is answered with it.
+  void RefuseLog(const grpc::Status& status) {
+    const MutexLock lock(&mutex_);
+    refuse_log_ = status;
   }
   // Accepts at most this many new records of each report.
   void TakeAtMost(int records) {
@@ -158,6 +163,11 @@ class FakeCoordinator final : public v1::FleetService::Service {
     const MutexLock lock(&mutex_);
     return record_reports_;
   }
+  // How many reports of logs arrived, accepted or not.
+  int64_t LogReports() {
+    const MutexLock lock(&mutex_);
+    return log_reports_;
+  }
   std::string Log(const Key& key) {
     const MutexLock lock(&mutex_);
     return logs_[key];
@@ -188,6 +198,25 @@ class FakeCoordinator final : public v1::FleetService::Service {
     const MutexLock lock(&mutex_);
     refuse_heartbeats_ = forget ? grpc::StatusCode::UNAUTHENTICATED : grpc::StatusCode::OK;
   }
+  // From now on this coordinator has the store with this id, and refuses what is for another.
+  void UseStore(const std::string& id) {
+    const MutexLock lock(&mutex_);
+    store_id_ = id;
+  }
+  // Heartbeats are answered as if the store did not know this worker.
+  void AskUnknown(const Key& key, v1::StopMode mode) {
+    const MutexLock lock(&mutex_);
+    v1::UnknownWorker& unknown = unknown_[key];
+    unknown.set_job_id(std::get<0>(key));
+    unknown.set_generation(std::get<1>(key));
+    unknown.set_rank(std::get<2>(key));
+    unknown.mutable_stop()->set_mode(mode);
+  }
+  // The store under which the workers of the last heartbeat were started.
+  std::string StoreOfWorkers() {
+    const MutexLock lock(&mutex_);
+    return last_.store_id();
+  }
   // Heartbeats are answered as if the agent's allocation were over.
   void EndAllocation() {
     const MutexLock lock(&mutex_);
@@ -215,6 +244,9 @@ class FakeCoordinator final : public v1::FleetService::Service {
   }
 
  private:
+  bool IsForAnother(const std::string& store_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !store_id.empty() && store_id != store_id_;
+  }
   static Key KeyOf(const v1::WorkerAssignment& a) { return {a.job_id(), a.generation(), a.rank()}; }
 
   grpc::Status Join(grpc::ServerContext*, const v1::JoinRequest* request,
@@ -239,6 +271,8 @@ class FakeCoordinator final : public v1::FleetService::Service {
     for (const auto& [key, assignment] : desired_) *response->add_desired() = assignment;
     for (const auto& [id, dump] : wanted_dumps_) *response->add_dumps() = dump;
     for (const auto& [id, order] : wanted_profiles_) *response->add_profiles() = order;
+    response->set_store_id(store_id_);
+    for (const auto& [key, unknown] : unknown_) *response->add_unknown() = unknown;
     return grpc::Status::OK;
   }
 
@@ -246,6 +280,7 @@ class FakeCoordinator final : public v1::FleetService::Service {
                              v1::ReportRecordsResponse* response) override {
     const MutexLock lock(&mutex_);
     ++record_reports_;
+    if (IsForAnother(request->store_id())) return {grpc::StatusCode::ABORTED, "another store"};
     if (refuse_records_ != grpc::StatusCode::OK) return {refuse_records_, "refused by the test"};
     std::vector<v1::WorkerRecord>& have =
         records_[{request->job_id(), request->generation(), request->rank()}];
@@ -273,6 +308,9 @@ class FakeCoordinator final : public v1::FleetService::Service {
   grpc::Status ReportLog(grpc::ServerContext*, const v1::ReportLogRequest* request,
                          v1::ReportLogResponse* response) override {
     const MutexLock lock(&mutex_);
+    ++log_reports_;
+    if (IsForAnother(request->store_id())) return {grpc::StatusCode::ABORTED, "another store"};
+    if (!refuse_log_.ok()) return refuse_log_;
     std::string& log = logs_[{request->job_id(), request->generation(), request->rank()}];
     const auto offset = static_cast<size_t>(request->offset());
     if (offset <= log.size()) {
@@ -328,7 +366,11 @@ class FakeCoordinator final : public v1::FleetService::Service {
   int64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t heartbeats_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::HeartbeatRequest last_;
+  std::string store_id_ ABSL_GUARDED_BY(mutex_);
+  std::map<Key, v1::UnknownWorker> unknown_ ABSL_GUARDED_BY(mutex_);
   grpc::StatusCode refuse_records_ ABSL_GUARDED_BY(mutex_) = grpc::StatusCode::OK;
+  grpc::Status refuse_log_ ABSL_GUARDED_BY(mutex_);
+  int64_t log_reports_ ABSL_GUARDED_BY(mutex_) = 0;
   int take_at_most_ ABSL_GUARDED_BY(mutex_) = 1 << 30;
   int64_t record_reports_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<Key, v1::WorkerAssignment> desired_ ABSL_GUARDED_BY(mutex_);

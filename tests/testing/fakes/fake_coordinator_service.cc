@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/rpc/rpc.h"
 
 namespace nsa {
 
@@ -21,6 +22,7 @@ grpc::Status FakeCoordinatorService::Enter(grpc::ServerContext* context, const s
   }
   MutexLock lock(&mutex_);
   requests_[method].push_back(request.ShortDebugString());
+  if (!state_.warning.empty()) context->AddTrailingMetadata(kWarningKey, state_.warning);
   if (!state_.token.empty()) {
     const auto sent = context->client_metadata().find("authorization");
     if (sent == context->client_metadata().end() ||
@@ -301,6 +303,7 @@ void FakeCoordinatorService::Drain(v1::Node* node) {
     job->add_ranks()->set_node("elsewhere");
   }
   if (!over) return;
+  node->clear_store_id();
   node->clear_job_ids();
   node->clear_cpu_slots_used();
 }

@@ -42,6 +42,8 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     absl::Duration delay;
     // Jobs that are asked to stop have ended at once.
     bool stops_at_once = false;
+    // Sent with every answer.
+    std::string warning;
     // Bearer token that callers must send; empty: none.
     std::string token;
   };

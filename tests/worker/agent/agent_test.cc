@@ -3,9 +3,11 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "absl/strings/match.h"
 #include "common/base/clock.h"
 #include "common/run/rank_address.h"
 #include "tests/testing/agent_fixture.h"
+#include "tests/testing/net/certificates.h"
 #include "tests/testing/paths.h"
 
 namespace nsa {
@@ -91,6 +93,38 @@ TEST_F(AgentTest, JoinsWithItsTokenAndSpeaksWithASecretThatOnlyItHas) {
   coordinator_.ForgetSecrets(false);
   ASSERT_TRUE(coordinator_.WaitForHeartbeat());
   EXPECT_EQ(coordinator_.Joins().back().secret_sha256(), joins[0].secret_sha256());
+}
+
+TEST_F(AgentTest, WarnsOfACertificateThatEndsSoonAndRefusesOneThatHasEnded) {
+  ASSERT_TRUE(MakeCertificates(folder_.path()));
+  const auto use = [&](const std::string& name) {
+    std::ofstream(folder_ / "agent.yaml")
+        << "node_name: test-node\ntls: {certificate_file: " << (folder_ / (name + ".crt")).string()
+        << ", private_key_file: " << (folder_ / (name + ".key")).string()
+        << ", client_ca_file: " << (folder_ / "ca.crt").string() << "}\n";
+  };
+  use("client");
+  StartAgent();
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(
+        AgentLog(), "tls.certificate_file: " + (folder_ / "client.crt").string() + " ends on ");
+  })) << AgentLog();
+  KillAgent();
+  use("ended");
+  StartAgent();
+  EXPECT_EQ(AwaitAgent().code, 2);
+  EXPECT_THAT(AgentLog(), AllOf(HasSubstr("ended.crt ended on "), HasSubstr("renew-tls")));
+}
+
+// An interface may come up later than the agent: systemd starts it again after 1, not after 2.
+TEST_F(AgentTest, AnAddressThatIsNotThereYetIsNoMistakeInTheConfiguration) {
+  std::ofstream(folder_ / "agent.yaml", std::ios::app) << "rank_address: 192.0.2.1\n";
+  StartAgent();
+  EXPECT_EQ(AwaitAgent().code, 1);
+  EXPECT_THAT(AgentLog(), HasSubstr("rank_address: 192.0.2.1 (none of this machine's interfaces"));
+  std::ofstream(folder_ / "agent.yaml") << "cpu_slots: -1\n";
+  StartAgent();
+  EXPECT_EQ(AwaitAgent().code, 2);
 }
 
 TEST_F(AgentTest, TellsWhatTheMachineHas) {

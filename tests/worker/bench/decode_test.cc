@@ -45,9 +45,9 @@ TEST(Decode, CountsTheKeysOfTheRule) {
 }
 
 TEST(Decode, RefusesStepsThatLeaveNoPrompt) {
-  EXPECT_THAT(Time(train::TinyJob(), 20, 20),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("decode: context 20 with 20 steps (more than the steps")));
+  EXPECT_THAT(
+      Time(train::TinyJob(), 20, 20),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("decode: context 20 with 20 steps")));
 }
 
 TEST(Decode, PrintsARowForEachContextAndOneForDenseAttention) {

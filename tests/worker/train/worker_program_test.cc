@@ -184,7 +184,7 @@ TEST(WorkerProgram, Sigusr1IsHarmlessFromTheFirstMomentOn) {
   }
 }
 
-// Two ranks, of which one is killed and both are started again with the settings `runtime`, have
+// Two ranks that are started again with the settings `runtime` after one was killed have
 // the bits of two that were left alone, without these settings.
 void ExpectToSurviveAKilledRank(const std::string& runtime) {
   const TempDir dir, unbroken;
@@ -256,7 +256,7 @@ TEST(WorkerProgram, RefusesALogLevelThatThereIsNot) {
   Worker worker(dir, "worker", {"--version"});
   unsetenv("NSA_LOG_LEVEL");
   EXPECT_EQ(worker.Wait().code, 2);
-  EXPECT_THAT(worker.output(), HasSubstr("NSA_LOG_LEVEL: 'loud' (trace, debug, info"));
+  EXPECT_THAT(worker.output(), HasSubstr("NSA_LOG_LEVEL: 'loud'"));
 }
 
 TEST(WorkerProgram, ExitsWithTwoForWhatTheCallerMustCorrect) {
@@ -278,7 +278,7 @@ TEST(WorkerProgram, RefusesALaunchThatItUnderstandsOnlyInPart) {
   std::ofstream(dir / "launch.pb", std::ios::binary) << launch.SerializeAsString();
   Worker worker(dir, "worker", {"--run-dir", dir.path().string()});
   EXPECT_EQ(worker.Wait().code, 2) << worker.output();
-  EXPECT_THAT(worker.output(), HasSubstr("spec.runtime.precision: value 77 is not known"));
+  EXPECT_THAT(worker.output(), HasSubstr("spec.runtime.precision: value 77"));
 }
 
 TEST(WorkerProgram, RefusesByHandWhatPreflightRefuses) {

@@ -48,8 +48,8 @@ std::string Take(const fs::path& path) {
   return CleanText(text);  // bytes that are not UTF-8 cannot be sent
 }
 
-// Who dumps a worker of this run folder: its own user, because the dump reads what that user
-// controls. Nobody else than the agent if the worker is the agent's.
+// The user that dumps a worker of this run folder: its own one, because the dump reads what that
+// user controls. Nothing if the worker is the agent's own: then the agent dumps it.
 std::optional<UnixUser> DumperOf(const RunDir& dir) {
   const absl::StatusOr<FileOwner> owner = OwnerOfFolder(dir.path);
   if (!owner.ok() || owner->uid == geteuid()) return std::nullopt;

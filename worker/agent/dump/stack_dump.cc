@@ -21,7 +21,7 @@
 namespace nsa::agent {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Milliseconds(200);  // time for one thread to stop
+constexpr absl::Duration kThreadPatience = absl::Milliseconds(200);  // time for one thread to stop
 
 // A text stream that is flushed after each Write().
 class Output {
@@ -63,7 +63,7 @@ class Urgency {
 std::vector<ThreadSnapshot> SnapshotAll(pid_t pid) {
   const Urgency urgency;
   std::vector<ThreadSnapshot> threads;
-  for (const pid_t tid : ThreadsOf(pid)) threads.push_back(TakeSnapshot(pid, tid, kPatience));
+  for (const pid_t tid : ThreadsOf(pid)) threads.push_back(TakeSnapshot(pid, tid, kThreadPatience));
   return threads;
 }
 

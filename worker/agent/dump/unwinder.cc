@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 
 namespace nsa::agent {
 namespace {
@@ -28,8 +29,7 @@ std::string Demangle(const char* name) {
   char* const plain = abi::__cxa_demangle(name, nullptr, nullptr, &status);
   std::string text = status == 0 && plain != nullptr ? plain : name;
   std::free(plain);
-  if (text.size() > kMaxName) text = text.substr(0, kMaxName) + "...";
-  return text;
+  return CutText(text, kMaxName);
 }
 
 // "FILE:LINE" without leading "../", which lead from the build folder to the sources.
@@ -57,7 +57,7 @@ struct Unwinder::State {
   pid_t pid = 0;
   Dwfl* dwfl = nullptr;
   const ThreadSnapshot* current = nullptr;
-  user_regs_struct registers = {};                    // from which the current stack is walked
+  user_regs_struct registers = {};                    // where the walk of the current stack starts
   std::map<uint64_t, std::vector<StackFrame>> known;  // the frames of each address looked up so far
 
   ~State() {
@@ -191,8 +191,8 @@ Unwinder::State::Stack Unwinder::State::Walk(const user_regs_struct& from) {
   return stack;
 }
 
-// The callers of the function at the program counter, on a stack that reaches the beginning of the
-// thread if there is one. Empty when none are found.
+// Searches the stack for the callers of the function at the program counter; prefers a chain that
+// reaches the beginning of the thread. Empty when none are found.
 std::vector<uint64_t> Unwinder::State::SearchCallers() {
   std::vector<ReturnAddress> found;
   const uint64_t begin = (current->registers.rsp + 7) & ~uint64_t{7};

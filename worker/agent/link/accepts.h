@@ -1,5 +1,5 @@
 // Addresses as gRPC takes them, asked without gRPC: whether somebody accepts connections there, and
-// from which address of this machine they are reached.
+// the address of this machine that reaches them.
 #pragma once
 
 #include <string>

@@ -31,6 +31,16 @@ std::shared_ptr<const Link::Channel> Link::channel() const {
   return channel_;
 }
 
+std::string Link::store_id() const {
+  const MutexLock lock(&mutex_);
+  return store_id_;
+}
+
+void Link::set_store_id(const std::string& id) {
+  const MutexLock lock(&mutex_);
+  store_id_ = id;
+}
+
 bool Link::connected() const {
   return channel()->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
 }

@@ -22,8 +22,8 @@ namespace nsa::agent {
 // Thread-safe.
 class Link {
  public:
-  // Makes a channel to the coordinator and opens no connection yet. InvalidArgument or NotFound
-  // when the certificates cannot be used.
+  // Makes a channel to the coordinator and opens no connection yet. Errors are those of
+  // OpenChannel(): about the files of `tls`.
   static absl::StatusOr<std::unique_ptr<Link>> Open(const AgentOptions& options);
 
   // Waits for a connection, for `patience` and at most a good second longer. Unavailable without
@@ -34,6 +34,10 @@ class Link {
   // Later calls use a new connection, which shares nothing with the present one. Calls in progress
   // end as they would. On error nothing changes.
   absl::Status Reopen();
+
+  // The job store under which this agent's workers were started; empty: not known yet.
+  std::string store_id() const;
+  void set_store_id(const std::string& id);
 
  private:
   friend class Caller;
@@ -51,6 +55,7 @@ class Link {
   CallWatch watch_;
   mutable Mutex mutex_;
   std::shared_ptr<const Channel> channel_ ABSL_GUARDED_BY(mutex_);  // calls in progress own it, too
+  std::string store_id_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Makes the calls of one part of the agent, which can be ended together. Thread-safe.
@@ -59,16 +64,20 @@ class Caller {
   // The link lives longer.
   explicit Caller(Link* link) : link_(link) {}
 
+  std::string store_id() const { return link_->store_id(); }
+
   // Calls a method of FleetService::StubInterface. DeadlineExceeded without an answer within five
-  // seconds.
+  // seconds. `refused` receives whether the error is the coordinator's answer.
   template <typename Method, typename Request, typename Response>
-  absl::Status Call(Method method, const Request& request, Response* response) {
+  absl::Status Call(Method method, const Request& request, Response* response,
+                    bool* refused = nullptr) {
     const auto context = MakeContext(kPatience, link_->secret_);
     if (!Begin(context.get())) return absl::CancelledError("no call is made any more");
     const auto channel = link_->channel();
     const CallWatch::Guard guard(&link_->watch_, context.get(), kPatience);
     const grpc::Status status = (channel->stub.get()->*method)(context.get(), request, response);
     End(context.get());
+    if (refused != nullptr) *refused = !DetailsOf(status).reason.empty();
     return !status.ok() && guard.overran() ? NoAnswer() : FromGrpc(status);
   }
 

@@ -11,8 +11,8 @@
 
 namespace nsa::agent {
 
-// All times are of the monotonic clock, and count what the agent could do: a machine that slept
-// costs one fresh connection and no more.
+// All times are of the monotonic clock and judged when the agent acts: after a pause of the machine
+// it opens one fresh connection, and does not end.
 struct Silence {
   absl::Duration since_answer;  // since the last answer to a heartbeat, or since the start
   absl::Duration since_opened;  // since the present connection was opened

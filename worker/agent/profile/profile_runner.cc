@@ -144,9 +144,10 @@ bool ProfileRunner::AskWorker(Errand* errand) {
 bool ProfileRunner::Upload(Errand* errand) {
   struct stat info = {};
   if (fstat(errand->trace.get(), &info) != 0 || info.st_size > kMostBytes || info.st_size == 0) {
-    return ReportError(*errand, absl::StrFormat("rank %d: a trace of %d bytes (1 to %d); ask for "
-                                                "fewer steps",
-                                                errand->order.rank(), info.st_size, kMostBytes));
+    return ReportError(*errand,
+                       absl::StrFormat("rank %d: a trace of %d bytes (from 1 to %d); ask for "
+                                       "fewer steps",
+                                       errand->order.rank(), info.st_size, kMostBytes));
   }
   v1::ReportProfileRequest report;
   report.set_size(info.st_size);

@@ -29,7 +29,7 @@ class ProfileRunner {
   ~ProfileRunner();
 
   // Begins with an order unless that was done before. `process` is empty when the worker does not
-  // run, `dir` when there is no such worker; the coordinator is then told so.
+  // run, `dir` when there is no such worker; that is then reported to the coordinator.
   void Start(const v1::ProfileOrder& order, const RunDir& dir,
              std::optional<ProcessIdentity> process);
 

@@ -12,8 +12,8 @@
 namespace nsa::agent {
 namespace {
 
-constexpr absl::Duration kPatience = absl::Minutes(1);
-constexpr absl::Duration kPoll = absl::Milliseconds(100);
+constexpr absl::Duration kUserPatience = absl::Minutes(1);
+constexpr absl::Duration kUserPoll = absl::Milliseconds(100);
 
 // Of both threads: the one that asks may outlive the other.
 struct Answer {
@@ -38,16 +38,16 @@ absl::StatusOr<UnixUser> AwaitUnixUser(const std::string& name,
     answer->user = std::move(user);
     answer->arrived.SignalAll();
   }).detach();
-  const absl::Duration deadline = RealClock().Monotonic() + kPatience;
+  const absl::Duration deadline = RealClock().Monotonic() + kUserPatience;
   const MutexLock lock(&answer->mutex);
   while (!answer->user.has_value()) {
     if (abandoned()) return absl::CancelledError("unix_user: nobody waits for it any more");
     if (RealClock().Monotonic() > deadline) {
       return absl::UnavailableError(absl::StrCat(
           "unix_user: ", name, " cannot be looked up (the directory of users has not answered for ",
-          absl::ToInt64Seconds(kPatience), " s); try again"));
+          absl::ToInt64Seconds(kUserPatience), " s); try again"));
     }
-    answer->arrived.WaitFor(&answer->mutex, kPoll);
+    answer->arrived.WaitFor(&answer->mutex, kUserPoll);
   }
   return *answer->user;
 }

@@ -20,10 +20,10 @@ struct MemoryEvidence {
   std::string limit_file;    // the memory.max that says so; empty: the memory of the machine
 };
 
-// "2.00 GiB (/sys/fs/cgroup/…/memory.max)": the limit at which memory ran out, for people. Empty
-// unless SIGKILL ended the rank and the kernel says that it ended one of its processes, or it ended
-// a process of the machine just then and the agent did not send the signal. Of a rank that the
-// agent adopted the signal is not known; then its own kills decide. Pure.
+// "2.00 GiB (/sys/fs/cgroup/…/memory.max)": the limit at which memory ran out, human-readable.
+// Empty unless SIGKILL ended the rank and the kernel says that it ended one of its processes, or it
+// ended a process of the machine just then and the agent did not send the signal. Of a rank that
+// the agent adopted the signal is not known; then its own kills decide. Pure.
 std::string OutOfMemoryText(const RankExit& exit, const MemoryEvidence& evidence);
 
 // Processes of this machine that the kernel has ended for want of memory, since `text` is

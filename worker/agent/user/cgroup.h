@@ -1,6 +1,6 @@
 // Cgroups (version 2) of ranks. A process in a cgroup cannot leave it by making a session of its
 // own or by losing its parent, so ending the cgroup ends every process that a rank has started. No
-// controller is needed for that; if the cgroup has the memory controller, it also tells whether the
+// controller is needed for that; if the cgroup has the memory controller, it also shows whether the
 // kernel ended a process because memory ran out.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace nsa::agent {
 struct CgroupHome {
   std::filesystem::path folder;  // empty: nowhere
   std::string prefix;            // of their names; different for each agent of the machine
-  std::string why_not;           // for people, without a folder: why
+  std::string why_not;           // human-readable, without a folder: why
 
   // Empty without a folder.
   std::filesystem::path Of(const RankKey& key) const;

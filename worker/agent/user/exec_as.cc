@@ -31,14 +31,14 @@ constexpr int kReport = 3;  // descriptor; closed when the program begins
 constexpr int kCannotExecute = 126;
 constexpr char kNone[] = "-";
 constexpr size_t kLongestReport = 4096;
-constexpr absl::Duration kPatience = absl::Seconds(30);
+constexpr absl::Duration kExecPatience = absl::Seconds(30);
 
-absl::Status Errno(const std::string& what) { return absl::ErrnoToStatus(errno, what); }
+absl::Status SystemError(const std::string& what) { return absl::ErrnoToStatus(errno, what); }
 
 absl::Status EnterCgroup(const std::string& folder) {
   const std::string file = folder + "/cgroup.procs";
   const Fd fd(open(file.c_str(), O_WRONLY | O_CLOEXEC));
-  if (!fd.valid() || write(fd.get(), "0", 1) != 1) return Errno("worker_cgroup: " + file);
+  if (!fd.valid() || write(fd.get(), "0", 1) != 1) return SystemError("worker_cgroup: " + file);
   return absl::OkStatus();
 }
 
@@ -49,17 +49,17 @@ absl::Status CheckDropped(uid_t uid, gid_t gid, std::vector<gid_t> groups) {
   gid_t of_process[3] = {};
   if (getresuid(&users[0], &users[1], &users[2]) != 0 ||
       getresgid(&of_process[0], &of_process[1], &of_process[2]) != 0) {
-    return Errno("getresuid");
+    return SystemError("getresuid");
   }
   const bool same = std::ranges::all_of(users, [uid](uid_t id) { return id == uid; }) &&
                     std::ranges::all_of(of_process, [gid](gid_t id) { return id == gid; });
   std::vector<gid_t> now(static_cast<size_t>(std::max(0, getgroups(0, nullptr))));
-  if (getgroups(static_cast<int>(now.size()), now.data()) < 0) return Errno("getgroups");
+  if (getgroups(static_cast<int>(now.size()), now.data()) < 0) return SystemError("getgroups");
   std::ranges::sort(now);
   std::ranges::sort(groups);
   __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
   __user_cap_data_struct powers[2] = {};
-  if (syscall(SYS_capget, &header, powers) != 0) return Errno("capget");
+  if (syscall(SYS_capget, &header, powers) != 0) return SystemError("capget");
   const bool powerless = std::ranges::all_of(
       powers, [](const auto& word) { return word.permitted == 0 && word.effective == 0; });
   const bool back = setresuid(0, 0, 0) == 0 || setresgid(0, 0, 0) == 0;
@@ -86,25 +86,25 @@ absl::Status BecomeUser(const std::string& user, const std::string& group,
   }
   // Files of the user are for others to read, as after a login; folders can be closed.
   umask(022);
-  if (setgroups(groups.size(), groups.data()) != 0) return Errno("setgroups");
-  if (setresgid(gid, gid, gid) != 0) return Errno("setresgid");
-  if (setresuid(uid, uid, uid) != 0) return Errno("setresuid");
+  if (setgroups(groups.size(), groups.data()) != 0) return SystemError("setgroups");
+  if (setresgid(gid, gid, gid) != 0) return SystemError("setresgid");
+  if (setresuid(uid, uid, uid) != 0) return SystemError("setresuid");
   return CheckDropped(uid, gid, std::move(groups));
 }
 
 absl::Status Become(char** argv) {
-  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return Errno("no_new_privs");
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return SystemError("no_new_privs");
   if (std::string_view(argv[5]) != kNone) NSA_RETURN_IF_ERROR(EnterCgroup(argv[5]));
   if (std::string_view(argv[2]) != kNone) {
     NSA_RETURN_IF_ERROR(BecomeUser(argv[2], argv[3], argv[4]));
   }
   execve(argv[kExecAsArguments], argv + kExecAsArguments, environ);
-  return Errno(absl::StrCat("spawn: ", argv[kExecAsArguments]));
+  return SystemError(absl::StrCat("spawn: ", argv[kExecAsArguments]));
 }
 
 // What exec-as says: empty when it has become the program.
 absl::StatusOr<std::string> ReadReport(int fd) {
-  const absl::Duration deadline = RealClock().Monotonic() + kPatience;
+  const absl::Duration deadline = RealClock().Monotonic() + kExecPatience;
   std::string text;
   while (text.size() < kLongestReport) {
     const absl::Duration left = deadline - RealClock().Monotonic();
@@ -144,7 +144,7 @@ absl::StatusOr<ProcessIdentity> SpawnAs(const ExecAs& as, SpawnOptions options) 
   argv.insert(argv.end(), options.argv.begin(), options.argv.end());
   options.argv = std::move(argv);
   int ends[2] = {};
-  if (pipe2(ends, O_CLOEXEC) != 0) return Errno("spawn: pipe");
+  if (pipe2(ends, O_CLOEXEC) != 0) return SystemError("spawn: pipe");
   const Fd reading(ends[0]);
   Fd writing(ends[1]);
   options.extra_fd = writing.get();

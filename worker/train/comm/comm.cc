@@ -98,7 +98,7 @@ absl::Status Comm::ExchangeInGroups(std::string_view name, int group_size,
     return absl::InvalidArgumentError(absl::StrCat(
         absl::string_view(name.data(), name.size()), ": groups of ", group_size, " of ",
         world_size(), " ranks, ", send.size(), " bytes to send and ", receive.size(),
-        " to receive (whole groups, a block for each rank of one); correct the caller"));
+        " to receive (must be whole groups, a block for each of their ranks); correct the caller"));
   }
   const OnPage on_page(page_, name);
   return Annotate(DoExchangeInGroups(group_size, send, receive), name);

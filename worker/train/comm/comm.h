@@ -39,7 +39,7 @@ class Comm {
   // The status page on which collectives show their name; may be null.
   void set_status_page(StatusPage* page) { page_ = page; }
 
-  // values ← Σ over ranks, on every rank, in pieces, of which `cuts` has the borders: piece r is
+  // values ← Σ over ranks, on every rank, in pieces with the borders `cuts`: piece r is
   // values[cuts[r]] to values[cuts[r + 1]], from 0 to the size of `values`; one piece for each
   // rank, which may be empty. The sum of a piece begins at the rank behind r and ends at rank r. It
   // has the bits of ReduceScatterSum(), which AllGather() then brings to all.
@@ -90,7 +90,7 @@ class Comm {
   StatusPage* page_ = nullptr;
 };
 
-// A gang of one: every collective is the identity.
+// A gang with one rank: every collective is the identity.
 std::unique_ptr<Comm> SingleRank();
 
 // Where a rank waits for the rank before it.

@@ -103,8 +103,8 @@ class GradientReducer {
   // where the other elements were 0.
   absl::Status ShareSquareSums(void* stream, double* sums);
 
-  // After the update, on `stream`: every rank gets the share of each rank of `weights`, bf16 values
-  // of which there are as many as gradients; in device memory.
+  // After the update, on `stream`: every rank gets the share of each rank of `weights`, as many
+  // bf16 values as there are gradients; in device memory.
   absl::Status GatherWeights(void* stream, std::byte* weights);
 
   // Between two steps, on `stream`: NcclComm::Broadcast() of a piece of a checkpoint.

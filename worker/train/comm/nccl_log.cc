@@ -140,7 +140,7 @@ Transport ReadLog() {
   MutexLock lock(&log.mutex);
   if (!log.read_end.valid()) return {};
   char piece[4096];
-  // A pipe's content at most, whoever else writes meanwhile.
+  // A pipe's content at most, even if others write meanwhile.
   for (int read_bytes = 0; read_bytes < kPipeBytes;) {
     const ssize_t count = read(log.read_end.get(), piece, sizeof(piece));
     if (count <= 0) break;

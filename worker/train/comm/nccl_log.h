@@ -1,7 +1,7 @@
-// How NCCL reaches the other ranks. NCCL chooses the network itself and has no function that tells
-// which; it only writes it into its log. This process therefore lets NCCL log into a pipe and reads
-// there what the log says about networks and connections. Warnings of NCCL go on to this program's
-// log.
+// How NCCL reaches the other ranks. NCCL chooses the network itself and has no function that
+// returns it; it only writes it into its log. This process therefore lets NCCL log into a pipe and
+// reads there what the log says about networks and connections. Warnings of NCCL go on to this
+// program's log.
 //
 // The lines are those of NCCL 2.17 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport/*.cc):
 // "Using network IB", "Assigned NET plugin IB to comm", "Channel 00/0 : 0[0] -> 1[1] via
@@ -20,7 +20,7 @@ namespace nsa::train::nccl {
 // What the log has said so far.
 struct Transport {
   // The network between machines, also if there is only one machine: "IB" (RDMA), "Socket", or the
-  // name of a plugin. Empty: not said.
+  // name of a plugin. Empty: not logged.
   std::string network;
   // What the channels to other ranks go through: "P2P/CUMEM", "SHM/direct", "NET/IB/GDRDMA",
   // "NET/Socket". NCCL makes a connection with the first operation that needs it.

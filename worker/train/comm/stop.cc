@@ -11,15 +11,15 @@ namespace nsa::train {
 absl::Status StopState::Request(const v1::StopRequest& request) {
   if (request.mode() == v1::STOP_MODE_NOW) {
     return absl::UnimplementedError(
-        "stop: NOW (a worker stops after a step at the earliest); kill it");
+        "stop: NOW is not supported: a worker stops between steps; kill it");
   }
   if (request.mode() != v1::STOP_MODE_GRACEFUL && request.mode() != v1::STOP_MODE_AT_STEP) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("stop: mode ", request.mode(), " (AT_STEP or GRACEFUL); say how to stop"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stop: mode ", request.mode(), " (must be AT_STEP or GRACEFUL); say how to stop"));
   }
   if (request.mode() == v1::STOP_MODE_AT_STEP && request.at_step() < 1) {
     return absl::InvalidArgumentError(absl::StrCat("stop: at_step: ", request.at_step(),
-                                                   " (1 or more); name the last step to do"));
+                                                   " (at least 1); name the last step to do"));
   }
   MutexLock lock(&mutex_);
   if (request.mode() < mode_) return absl::OkStatus();

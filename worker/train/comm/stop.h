@@ -22,8 +22,8 @@ class StopState {
   static constexpr int64_t kNever = int64_t{1} << 52;  // a step that no run reaches; exact in fp64
 
   // Accepts a request, which replaces an earlier one unless that is stronger: GRACEFUL is stronger
-  // than AT_STEP. InvalidArgument when mode or step is invalid; Unimplemented for STOP_MODE_NOW,
-  // for which the agent kills the worker.
+  // than AT_STEP. InvalidArgument when mode or step is invalid; Unimplemented for STOP_MODE_NOW:
+  // the agent then kills the worker.
   absl::Status Request(const v1::StopRequest& request);
 
   // The step after which to stop: 0 for as soon as possible, kNever without a request.
@@ -35,7 +35,7 @@ class StopState {
   int64_t at_step_ ABSL_GUARDED_BY(mutex_) = kNever;
 };
 
-// What one rank tells the others after a step.
+// What one rank sends the others after a step.
 struct RankReport {
   double loss = 0;  // mean over this rank's tokens
   bool finite = true;

@@ -178,8 +178,8 @@ absl::StatusOr<Fd> Connect(const RingOptions& options, int next, const RankAddre
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-// Lets in the one connection that sends the token. Whoever can reach the port can open others, so
-// those that have not sent a whole token are few, none stays long, and none delays another.
+// Lets in the one connection that sends the token. Anyone who can reach the port can open others,
+// so those that have not sent a whole token are few, none stays long, and none delays another.
 class Door {
  public:
   Door(Fd listener, const RankToken& token) : listener_(std::move(listener)), token_(token) {}

@@ -27,7 +27,7 @@
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/data/cache/cache_options.h"
 #include "worker/train/data/fingerprint.h"
-#include "worker/train/data/read/progress.h"
+#include "worker/train/data/remote/progress.h"
 #include "worker/train/data/rows.h"
 #include "worker/train/data/tokens/token_store.h"
 

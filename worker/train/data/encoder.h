@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/read/documents.h"
-#include "worker/train/data/read/progress.h"
+#include "worker/train/data/remote/progress.h"
 #include "worker/train/data/tokenize/tokenizer.h"
 
 namespace nsa::train {

@@ -27,7 +27,7 @@ class Fingerprint {
   Fingerprint& operator=(const Fingerprint&) = delete;
 
   // Adds a file's name and size: not its folder or host, so that a copy is the same data. `shown`:
-  // what people know it as. `version`: what else tells its content, if that is not read.
+  // what people know it as. `version`: what else identifies its content, if that is not read.
   void AddFile(const std::string& path, int64_t size, const std::string& shown,
                const std::string& version = "");
 

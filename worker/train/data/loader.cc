@@ -68,15 +68,15 @@ absl::Status CheckOptions(const LoaderOptions& options) {
   const int32_t context = options.context;
   if (context < 1 || options.world_size % context != 0 || train.seq_len() % context != 0) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "resources.context_parallel: %d (a divisor of the %d ranks and of train.seq_len, %d); "
+        "resources.context_parallel: %d (must divide the %d ranks and train.seq_len = %d); "
         "choose another",
         context, options.world_size, train.seq_len()));
   }
   if (const int32_t groups = options.world_size / context;
       train.batch_size() < 1 || train.batch_size() % groups != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("train.batch_size: %d (a multiple of the %d %s); change one of them",
-                        train.batch_size(), groups, context == 1 ? "ranks" : "groups of ranks"));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "train.batch_size: %d (must be a multiple of the %d %s); change one of them",
+        train.batch_size(), groups, context == 1 ? "ranks" : "groups of ranks"));
   }
   return absl::OkStatus();
 }
@@ -237,7 +237,7 @@ class DataLoader::Impl {
     absl::Status status;
     if (cursor.stream_size() != static_cast<int>(streams_.size())) {
       status = absl::FailedPreconditionError(
-          absl::StrFormat("data cursor: windows of %d streams (%d); start again in another "
+          absl::StrFormat("data cursor: windows of %d streams (must be %d); start again in another "
                           "train.out_dir",
                           cursor.stream_size(), streams_.size()));
     }

@@ -37,7 +37,7 @@ class RowSource {
 
   virtual v1::DataSource source() const = 0;
 
-  // Of which of several sources a row is, see mix.h; 0 if there is only one.
+  // The source of a row if there are several, see mix.h; otherwise 0.
   virtual int32_t PartOf(int64_t /*row*/) const { return 0; }
 
   // Fills `tokens` with row `row`, in [0, rows()). Its size is S + 1 for the row length S that the

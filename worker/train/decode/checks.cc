@@ -18,7 +18,7 @@ absl::StatusOr<ModelConfig> ConfigOf(const v1::JobSpec& spec, int32_t context, B
 absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t position, int32_t context,
                          int32_t vocab) {
   if (tokens.empty()) {
-    return absl::InvalidArgumentError("decode: 0 tokens (1 or more); begin with a separator");
+    return absl::InvalidArgumentError("decode: 0 tokens (at least 1); begin with a separator");
   }
   if (static_cast<int64_t>(tokens.size()) > context - position) {
     return absl::OutOfRangeError(absl::StrFormat(
@@ -28,8 +28,8 @@ absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t position, int3
   }
   for (const int32_t token : tokens) {
     if (token >= 0 && token < vocab) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("decode: token: %d (0 to %d); use the job's tokenizer", token, vocab - 1));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "decode: token: %d (from 0 to %d); use the job's tokenizer", token, vocab - 1));
   }
   return absl::OkStatus();
 }
@@ -39,7 +39,7 @@ absl::Status CheckEach(std::span<const int32_t> tokens, int64_t position, int32_
   NSA_RETURN_IF_ERROR(CheckTokens(tokens, position, context, vocab));
   if (static_cast<int64_t>(tokens.size()) <= Decoder::kMostRows) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "decode: %d tokens at once (1 to %d); divide them", tokens.size(), Decoder::kMostRows));
+      "decode: %d tokens at once (from 1 to %d); divide them", tokens.size(), Decoder::kMostRows));
 }
 
 }  // namespace nsa::train

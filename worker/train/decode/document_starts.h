@@ -14,7 +14,7 @@ class DocumentStarts {
   // `separator`: the token that begins a document; none: all of a sequence is one.
   explicit DocumentStarts(std::optional<int32_t> separator) : separator_(separator) {}
 
-  // For each of the tokens, the first of which is at `position`: where its document begins. Stays
+  // For each of the tokens (the first is at `position`): where its document begins. Stays
   // until the next call.
   std::span<const int32_t> Of(std::span<const int32_t> tokens, int64_t position) {
     starts_.clear();

@@ -15,10 +15,10 @@ absl::StatusOr<std::unique_ptr<Gpu>> Gpu::Open() {
   auto gpu = std::unique_ptr<Gpu>(new Gpu());
   NSA_ASSIGN_OR_RETURN(gpu->info_, cuda::ReadDevice());
   if (gpu->info_.compute_capability < kOldestCapability) {
-    return absl::FailedPreconditionError(
-        absl::StrFormat("CUDA: %s has compute capability %.1f (8.0 or more); take an Ampere GPU or "
-                        "a newer one, or device: cpu",
-                        gpu->info_.name, gpu->info_.compute_capability / 10.0));
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "CUDA: %s has compute capability %.1f (at least 8.0); take an Ampere GPU or "
+        "a newer one, or device: cpu",
+        gpu->info_.name, gpu->info_.compute_capability / 10.0));
   }
   NSA_ASSIGN_OR_RETURN(gpu->kernels_, cuda::KernelArchitecture());
   NSA_ASSIGN_OR_RETURN(gpu->stream_, cuda::Stream::Create(cuda::Side::kMainPriority));

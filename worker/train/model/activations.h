@@ -28,7 +28,7 @@ class ActivationArena {
     return {plan_.Take(size * SizeOf(dtype)), size, dtype};
   }
 
-  // Plans `count` alternatives in the same memory, of which one is used at a time: `plan(i)` plans
+  // Plans `count` alternatives in the same memory, used one at a time: `plan(i)` plans
   // the tensors of the i-th. The memory has the size of the largest. To be called before
   // Allocate().
   template <class PlanOne>

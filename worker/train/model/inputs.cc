@@ -28,14 +28,14 @@ absl::Status Inputs::Allocate() {
 
 absl::Status Inputs::Check(int32_t micro_batch, const TokenBatch& batch) const {
   if (micro_batch < 0 || micro_batch >= shape_.micro_batches) {
-    return absl::InvalidArgumentError(absl::StrCat("model: micro-batch ", micro_batch, " (0 to ",
-                                                   shape_.micro_batches - 1,
+    return absl::InvalidArgumentError(absl::StrCat("model: micro-batch ", micro_batch,
+                                                   " (from 0 to ", shape_.micro_batches - 1,
                                                    "); make a model for more"));
   }
   const auto check = [&](const char* name, size_t size, int64_t rows) {
     if (static_cast<int64_t>(size) == rows) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("model: ", name, ": ", size, " tokens (", rows,
-                                                   " = B·S); make a model of that shape"));
+    return absl::InvalidArgumentError(absl::StrCat("model: ", name, ": ", size, " tokens (must be ",
+                                                   rows, " = B·S); make a model of that shape"));
   };
   NSA_RETURN_IF_ERROR(check("tokens", batch.tokens.size(), shape_.rows));
   NSA_RETURN_IF_ERROR(check("targets", batch.targets.size(), shape_.rows));

@@ -302,8 +302,8 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
   if (config_.context > 1 || position < 0 || position >= options_.seq_len ||
       static_cast<int64_t>(tokens.size()) != rows_) {
     return absl::InvalidArgumentError(
-        absl::StrCat("model: position ", position, " of ", tokens.size(), " tokens (", rows_,
-                     " = B·S); fill the row up to the model's shape"));
+        absl::StrCat("model: position ", position, " of ", tokens.size(), " tokens (must be ",
+                     rows_, " = B·S); fill the row up to the model's shape"));
   }
   forward_done_ = false;
   NSA_RETURN_IF_ERROR(inputs_.LoadTokens(exec, arena_, 0, tokens));

@@ -40,8 +40,8 @@ struct ModelOptions {
   bool statistics = false;  // gather LayerStats in Forward
   Backend backend = Backend::kCpu;
   int32_t micro_batches = 1;  // how many can be loaded at a time
-  // The ranks that share sequences with this one; null, or a group of one: none. Outlives the
-  // model, whose Forward(), EnqueueForward(), Backward() and AuditAttention() exchange heads within
+  // The ranks that share sequences with this one; null, or a group of one rank: none. It outlives
+  // the model, whose Forward(), EnqueueForward(), Backward() and AuditAttention() exchange heads in
   // it: all ranks call them in the same order. Each has seq_len / N tokens of every sequence, and
   // so token losses and losses; its statistics are those of its heads over all tokens.
   ContextGroup* group = nullptr;

@@ -32,9 +32,9 @@ int64_t ModelConfig::ProjectionWidthOf(const NsaLayerConfig& layer) const {
 absl::Status ModelConfig::DivideContext(int32_t ranks) {
   NsaShape& shape = attention.shape;
   if (ranks < 1 || shape.n_kv_groups % ranks != 0 || shape.seq_len % ranks != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("resources.context_parallel: ", ranks, " (a divisor of n_kv_groups, ",
-                     shape.n_kv_groups, ", and of seq_len, ", shape.seq_len, "); choose another"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "resources.context_parallel: ", ranks, " (must divide n_kv_groups = ", shape.n_kv_groups,
+        " and seq_len = ", shape.seq_len, "); choose another"));
   }
   context = ranks;
   shape.n_heads /= ranks;
@@ -44,7 +44,8 @@ absl::Status ModelConfig::DivideContext(int32_t ranks) {
 
 absl::Status ModelConfig::Validate(Backend backend) const {
   if (n_layers < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("n_layers: ", n_layers, " (1 or more); take 1"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("n_layers: ", n_layers, " (at least 1); take 1"));
   }
   NSA_RETURN_IF_ERROR(attention.Validate());
   for (int32_t layer = 0; layer < n_layers; ++layer) {
@@ -54,7 +55,7 @@ absl::Status ModelConfig::Validate(Backend backend) const {
   NSA_RETURN_IF_ERROR(attention.shape.ValidateOnCuda());
   if (dim % 8 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("dim: ", dim, " (a multiple of 8 on a GPU); take ", (dim / 8 + 1) * 8));
+      absl::StrCat("dim: ", dim, " (must be a multiple of 8 on a GPU); take ", (dim / 8 + 1) * 8));
 }
 
 ModelConfig ModelConfigOf(const v1::JobSpec& spec) {

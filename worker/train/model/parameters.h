@@ -2,7 +2,7 @@
 // offset. Everything else with one number per parameter (gradients, moments) has the same
 // layout. Tensors begin at multiples of 16 elements, as matrix libraries on GPUs require; the gaps
 // are always 0. Names and order are those of the Python system, so that its tools can read these
-// checkpoints:
+// checkpoints; docs/formats.md has the shapes:
 //
 //   embed.weight
 //   blocks.<i>.norm1.weight
@@ -43,7 +43,7 @@ struct ParameterInfo {
   std::vector<int64_t> shape;  // [out, in] for matrices
   int64_t offset = 0;          // of its first element in the arena
   int64_t size = 0;            // elements
-  bool decay = false;          // weight decay applies; only for matrices, including the embedding
+  bool decay = false;          // weight decay applies: to every tensor with two dimensions
   bool hidden = false;         // weights of a projection or an MLP in a block: what Muon updates
   Init init = Init::kZeros;
   float scale = 0;

@@ -39,15 +39,15 @@ absl::StatusOr<Filler> LoadFiller(const std::string& path) {
 
 absl::Status CheckDocuments(const NeedleDocuments& options) {
   if (options.documents < 1 || options.documents > kMostNeedleDocuments) {
-    return absl::InvalidArgumentError(absl::StrFormat("documents: %d (1 to %d); choose a number",
-                                                      options.documents, kMostNeedleDocuments));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "documents: %d (from 1 to %d); choose a number", options.documents, kMostNeedleDocuments));
   }
   if (options.bytes >= static_cast<int64_t>(kLeastPassKeyBytes) &&
       options.bytes <= kMostNeedleBytes) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrFormat("bytes of a document: %d (%d to %d); choose a "
+      absl::StrFormat("bytes of a document: %d (from %d to %d); choose a "
                       "number",
                       options.bytes, kLeastPassKeyBytes, kMostNeedleBytes));
 }

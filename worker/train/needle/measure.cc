@@ -21,7 +21,7 @@ constexpr int64_t kMostBytesPerToken = 32;
 absl::Status CheckRange(const char* what, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "needle: %s %d (%d to %d); choose one in this range", what, value, least, most));
+      "needle: %s %d (from %d to %d); choose one in this range", what, value, least, most));
 }
 
 absl::Status Check(const NeedleOptions& options) {

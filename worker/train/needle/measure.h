@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<NeedleCell>> MeasureNeedles(
     const TrainedModel& trained, const Filler& filler, const NeedleOptions& options,
     const std::function<void(const NeedleCell&)>& on_cell = {});
 
-// The cells for people: a row for each depth, a column for each length, shares in percent.
+// The cells as a table: a row for each depth, a column for each length, shares in percent.
 std::string NeedleTable(const std::vector<NeedleCell>& cells);
 
 // The cells as CSV: length,depth,found,trials.

@@ -120,8 +120,8 @@ absl::StatusOr<std::unique_ptr<Cupti>> Cupti::Load(const std::string& file) {
   uint32_t version = 0;
   if (call.get_version(&version) != CUPTI_SUCCESS || version < kOldest || version > kNewest) {
     return absl::FailedPreconditionError(absl::StrCat("CUPTI: version ", version, " of ",
-                                                      shared.path, " (", kOldest, " to ", kNewest,
-                                                      "); install that of CUDA 12 or 13"));
+                                                      shared.path, " (from ", kOldest, " to ",
+                                                      kNewest, "); install that of CUDA 12 or 13"));
   }
   NSA_RETURN_IF_ERROR(shared.Resolve("cuptiGetResultString", &call.result_string));
   NSA_RETURN_IF_ERROR(

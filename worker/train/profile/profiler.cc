@@ -32,8 +32,8 @@ absl::Status Check(const v1::ProfileRequest& request) {
                         id.size(), kLongestId));
   }
   if (request.steps() < 1 || request.steps() > kMostTraceSteps) {
-    return absl::InvalidArgumentError(absl::StrFormat("profile: steps: %d (1 to %d); choose fewer",
-                                                      request.steps(), kMostTraceSteps));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "profile: steps: %d (from 1 to %d); choose fewer", request.steps(), kMostTraceSteps));
   }
   return absl::OkStatus();
 }

@@ -61,7 +61,7 @@ class Profiler {
   // Asks for a trace. OK also when it is the trace in progress or the last one. InvalidArgument for
   // a wrong id or number of steps; FailedPrecondition when it could not be written. It takes the
   // place of a request that the ranks have not agreed on yet, and of a trace in progress, which
-  // ends with the step and is not written: who asked for it no longer waits. To refuse would let
+  // ends with the step and is not written: its requester no longer waits. To refuse would let
   // those ranks wait for ever whose trace in progress has ended already.
   absl::Status Request(const v1::ProfileRequest& request);
 

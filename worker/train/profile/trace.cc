@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -76,8 +77,7 @@ std::string Readable(const std::string& name) {
                           : nullptr;
   std::string text = status == 0 && plain != nullptr ? WithoutParameters(plain) : name;
   std::free(plain);
-  if (text.size() > kLongestName) text = text.substr(0, kLongestName) + "...";
-  return text;
+  return CutText(text, kLongestName);
 }
 
 std::string ArgsOf(const Trace& trace, const TraceEvent& event) {

@@ -103,7 +103,7 @@ struct TraceHeader {
   int32_t asked_steps = 0;         // more than were recorded if the run ended before
   int64_t base_monotonic = 0;      // CLOCK_MONOTONIC at ts 0, nanoseconds
   int64_t base_unix_nanos = 0;     // the wall clock at that moment
-  std::vector<std::string> notes;  // what the trace lacks and why, for people
+  std::vector<std::string> notes;  // what the trace lacks and why, human-readable
 };
 
 // Writes the file under a temporary name and renames it, so that a reader sees a whole file or

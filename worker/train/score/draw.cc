@@ -55,11 +55,11 @@ void Truncate(const DrawOptions& options, double sum, std::vector<double>* weigh
 absl::Status CheckDraw(const DrawOptions& options) {
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("temperature: %g (0 or more); take 0.8", options.temperature));
+        absl::StrFormat("temperature: %g (at least 0); take 0.8", options.temperature));
   }
   if (options.top_k < 0) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("top-k: %d (0 or more); take 0 for all tokens", options.top_k));
+        absl::StrFormat("top-k: %d (at least 0); take 0 for all tokens", options.top_k));
   }
   if (!(options.top_p > 0) || options.top_p > 1) {
     return absl::InvalidArgumentError(absl::StrFormat(

@@ -14,7 +14,7 @@ struct DrawOptions {
   double top_p = 1;          // only the most probable tokens that together have this probability
 };
 
-// InvalidArgument "temperature: -1 (0 or more); …" when a number is outside its range.
+// InvalidArgument "temperature: -1 (at least 0); …" when a number is outside its range.
 absl::Status CheckDraw(const DrawOptions& options);
 
 // Draws a token; `uniform` is a random number in [0, 1). Never returns `excluded`, a token or −1.

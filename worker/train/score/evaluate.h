@@ -31,7 +31,7 @@ absl::Status AddDocument(std::string_view text, Scorer* scorer, Evaluation* eval
 absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained,
                                         const std::filesystem::path& text);
 
-// The evaluation for people:
+// The evaluation as text:
 //   12345 bytes, 12345 tokens
 //   loss 2.1234 nats a token, perplexity 8.36, 3.0634 bits a byte
 //   tokens seen       tokens  loss

@@ -47,7 +47,7 @@ int32_t ContextFor(const TextModel& model, const SampleOptions& options, const L
   return static_cast<int32_t>(std::min(wanted, static_cast<int64_t>(prompt) + to_come));
 }
 
-// The logits after `text`, of which the decoder has the tokens before `read`.
+// The logits after `text`; the decoder has its tokens before `read` already.
 absl::StatusOr<std::span<const float>> LogitsAfter(std::span<const int32_t> text, Decoder* decoder,
                                                    size_t* read) {
   const auto context = static_cast<size_t>(decoder->context());

@@ -2,7 +2,7 @@
 // nsa-worker --score CHECKPOINT TEXT -o scores.jsonl.
 //
 // The text is tokenised, the document separator is put in front, and the sequence is covered by
-// windows of S tokens (S = train.seq_len), each of which begins S/2 tokens after the one before. A
+// windows of S tokens (S = train.seq_len), each beginning S/2 tokens after the one before. A
 // token is scored in the first window that predicts it, so windows after the first score their
 // second half only. Every token is therefore predicted from all tokens before it, or from at least
 // S/2 of them. The first token is predicted from the separator alone.

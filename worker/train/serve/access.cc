@@ -39,7 +39,7 @@ bool IsLocal(std::string_view host) {
 absl::StatusOr<Listen> ReadListen(std::string_view address) {
   std::string_view host;
   int port = 0;
-  const std::string shown = CleanLine(address.substr(0, kShownBytes));
+  const std::string shown = CleanLine(CutText(address, kShownBytes));
   if (!Split(address, &host, &port)) {
     return absl::InvalidArgumentError(
         absl::StrCat("listen: '", shown, "' (HOST:PORT, with a port from 0 to ", kMostPort,
@@ -59,7 +59,7 @@ absl::Status CheckOrigins(const Origins& origins, int port) {
   int said = 0;
   const std::string_view given = origins.host == nullptr ? "" : origins.host;
   if (!Split(given, &host, &said) || !(IsLocal(host) || host == "[::1]") || said != port) {
-    return HttpError(421, absl::StrCat("Host: '", CleanLine(given.substr(0, kShownBytes)),
+    return HttpError(421, absl::StrCat("Host: '", CleanLine(CutText(given, kShownBytes)),
                                        "' (127.0.0.1, localhost or [::1], each with :", port,
                                        "); use one of these"));
   }

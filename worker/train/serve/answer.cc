@@ -34,7 +34,7 @@ Json CodeOf(const absl::Status& error) {
   return nullptr;
 }
 
-// "n" of "n: 0 (1 to 256); …".
+// "n" of "n: 0 (from 1 to 256); …".
 Json ParamOf(const absl::Status& error) {
   if (!absl::IsInvalidArgument(error) && !absl::IsOutOfRange(error)) return nullptr;
   const std::string_view message(error.message().data(), error.message().size());

@@ -49,8 +49,8 @@ std::vector<int32_t> Largest(std::span<const float> logits, int32_t count) {
 absl::Status CheckTokens(const std::vector<int32_t>& prompt, int32_t vocab) {
   for (const int32_t token : prompt) {
     if (token < vocab) continue;
-    return absl::InvalidArgumentError(
-        absl::StrFormat("prompt: token %d (0 to %d); use the model's tokenizer", token, vocab - 1));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "prompt: token %d (from 0 to %d); use the model's tokenizer", token, vocab - 1));
   }
   return absl::OkStatus();
 }
@@ -64,10 +64,10 @@ absl::Status CheckCost(const Task& task) {
   }
   const int64_t entries = tokens * (1 + request.logprobs.value_or(0));
   if (entries <= kTokens) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "max_tokens: %d tokens in all prompts and choices, %d with their logprobs (%d); send fewer "
-      "prompts at a time or ask for less",
-      tokens, entries, kTokens));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("max_tokens: %d tokens in all prompts and choices, %d with their logprobs "
+                      "(at most %d); send fewer prompts at a time or ask for less",
+                      tokens, entries, kTokens));
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     return absl::UnavailableError(
         absl::StrCat("listen: ", address,
                      " cannot be listened on (port in use?); `ss -ltnp` shows "
-                     "who has it, --listen chooses another"));
+                     "which process has it, --listen chooses another"));
   }
   server->port_ = port.port;
   return server;

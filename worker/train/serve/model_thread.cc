@@ -31,7 +31,7 @@ absl::Status ModelThread::Add(std::shared_ptr<Call> call) {
   if (ending_) return Ending();
   if (waiting_.size() >= kWaitingRequests) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("requests: %d wait for the model (%d); send this one again later",
+        absl::StrFormat("requests: %d wait for the model (at most %d); send this one again later",
                         waiting_.size(), kWaitingRequests));
   }
   waiting_.push_back(std::move(call));

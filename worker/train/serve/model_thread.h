@@ -27,10 +27,10 @@ class ModelThread {
   // Unavailable after End().
   absl::Status Add(std::shared_ptr<Call> call);
 
-  // Nobody waits for this call any more: it gives its place up, or its computing ends.
+  // The caller no longer waits: removes the call from the queue, or ends its computation.
   void Leave(const std::shared_ptr<Call>& call);
 
-  // Ends all calls, the one that is computed too, with Unavailable, and takes no more.
+  // Ends all calls with Unavailable, the running one too, and accepts no more.
   void End();
 
  private:

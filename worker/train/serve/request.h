@@ -31,7 +31,7 @@ struct CompletionRequest {
 };
 
 // Reads and checks a body. A value null is as if the parameter were not there. InvalidArgument with
-// a message that begins with the name of the parameter, e.g. "n: 0 (1 to 256); leave it out for 1",
+// a message that begins with the name of the parameter, e.g. "n: 0 (must be …); leave it out",
 // also for a parameter that is unknown or that has no effect here; "body: …" when it is not JSON.
 // Not checked is what depends on the model: the ids of tokens, and the lengths of prompts.
 absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body);

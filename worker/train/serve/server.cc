@@ -153,10 +153,10 @@ absl::StatusOr<Task> CompletionServer::ReadTask(HttpExchange& http) {
   NSA_ASSIGN_OR_RETURN(const size_t bytes, http.BodyBytes(kBodyBytes));
   const BodyShare share(&bodies_, bytes);
   if (!share.fits()) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("bodies: more than %d bytes of all requests are being read (%d); send this "
-                        "one again later",
-                        kBodiesBytes, kBodiesBytes));
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "bodies: more than %d bytes of all requests are being read (at most %d); send this "
+        "one again later",
+        kBodiesBytes, kBodiesBytes));
   }
   NSA_ASSIGN_OR_RETURN(const std::string body, http.ReadBody(kBodyBytes));
   NSA_ASSIGN_OR_RETURN(CompletionRequest request, Parse(body));

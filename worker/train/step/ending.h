@@ -11,7 +11,7 @@ namespace nsa::train {
 struct Ending {
   v1::Outcome outcome = v1::OUTCOME_UNSPECIFIED;
   std::string reason;  // a word of common/base/reason.h, or the name of a status code
-  std::string text;    // for people
+  std::string text;    // human-readable
 };
 
 // The ending of a run that failed with `status`. A run that was stopped before its first step has

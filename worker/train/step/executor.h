@@ -85,9 +85,9 @@ class StepExecutor {
   virtual absl::Status Audit(int64_t step) = 0;
 
   // The hash of all parameters (kernels/optimizer/parameters_hash.h), after Update(). On a GPU it
-  // waits for the device; not part of a captured step. Where the ranks have fp32 weights of their
-  // shares only, it is a collective, and every rank gets the hash of all of these, provided that
-  // its own bf16 weights are those of the ranks that made them; otherwise another number.
+  // waits for the device; not part of a captured step. Where each rank has fp32 weights of its
+  // share only, it is a collective: every rank gets the hash of all shares if its bf16 copy matches
+  // the owners' fp32 weights; if not, its hash differs.
   virtual absl::StatusOr<uint64_t> ParametersHash() = 0;
 
   // Adds statistics of the layers, memory and fallbacks to the record of a finished step.
@@ -108,14 +108,14 @@ class StepExecutor {
   // Writes the choices of the matrix library into a checkpoint's state; there are none on the CPU.
   virtual void RecordAlgorithms(v1::CheckpointState* /*state*/) const {}
   // Uses the choices of a checkpoint instead, before the first step. Returns what could not be
-  // taken over, for people; empty if nothing.
+  // taken over, human-readable; empty if nothing.
   virtual std::string AdoptAlgorithms(const v1::CheckpointState& /*state*/) { return ""; }
 
-  // A fast path between the ranks that the device's libraries did not take when they connected, for
-  // people; empty if there is none.
+  // A fast path between the ranks that the device's libraries did not take when they connected, as
+  // text; empty if there is none.
   virtual std::string SlowPath() const { return ""; }
 
-  // The device and its libraries, for people.
+  // The device and its libraries, human-readable.
   virtual std::string Description() const = 0;
 
   // On a GPU: lets the next step be captured again (GpuStep::CaptureAgain()). Between two steps.

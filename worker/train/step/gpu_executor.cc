@@ -47,7 +47,7 @@ int64_t SpinAtStep(int64_t generation) {
 // Micro-batches of the same shape one below the other: what the model computes in one pass.
 class Stack {
  public:
-  // Sequences of whose tokens this rank has 1/context; documents are those of the whole sequences.
+  // Each rank holds 1/context of a sequence's tokens; documents are those of the whole sequence.
   explicit Stack(int32_t context) : context_(context) {}
 
   void Clear() { tokens_.clear(), targets_.clear(), doc_start_.clear(); }
@@ -366,8 +366,8 @@ std::string GpuExecutor::AdoptAlgorithms(const v1::CheckpointState& state) {
                       "), so it was chosen again: they may differ in their last bits");
 }
 
-// The ranks' GPUs meet, and sum one number: NCCL connects them with the first sum, and what it
-// connects them through is told before the first step.
+// The ranks' GPUs meet, and sum one number: NCCL connects them with the first sum, and the
+// transport that it picked is logged before the first step.
 absl::Status GpuExecutor::Connect() {
   options_.page->SetPhase(Phase::kWaitingForPeers);
   const char* const library = std::getenv("NSA_NCCL_LIBRARY");

@@ -156,7 +156,7 @@ absl::StatusOr<ResumePoint> ChooseAmongMachines(const v1::WorkerLaunch& launch,
   absl::StatusOr<ResumePoint> point = Announce(speaker, chosen, comm);
   if (!point.ok()) return point;
   if (!point->checkpoint.empty()) point->from_rank = speaker;
-  // What is damaged on this machine is reported by it, whoever speaks.
+  // Each machine reports its own damage, no matter which rank speaks.
   if (comm->rank() != speaker) point->rejected = DamagedOf(chosen);
   return point;
 }

@@ -144,9 +144,9 @@ bool Trainer::EndsAfter(int64_t step, const Agreement& agreement) const {
 
 // Writes the hash of the parameters into the record, and compares those of all ranks. Where they
 // differ, training goes on: the hashes do not say which rank is wrong, nor since when, so a restart
-// could begin with wrong parameters or on the same faulty GPU, and an end would take from the
-// people what they need to find it, a machine in the state in which it is wrong. An event of
-// severity error is sent to them instead, once: ranks that differ do so in all later steps.
+// could begin with wrong parameters or on the same faulty GPU, and stopping would destroy the
+// evidence: a machine still in the faulty state. Instead an event of severity error is sent, once,
+// because ranks that differ do so in all later steps.
 absl::Status Trainer::HashParameters(v1::StepRecord* record) {
   page_.SetPhase(Phase::kTelemetry);
   NSA_ASSIGN_OR_RETURN(const uint64_t mine, executor_->ParametersHash());
@@ -270,7 +270,7 @@ int64_t Trainer::EvalTokens(int32_t batches) const {
   return int64_t{batches} * train_.batch_size() * train_.seq_len();
 }
 
-// Of the validation set, then of the sets of data.val: the means over all ranks.
+// The losses, averaged over all ranks: of the validation set, then of each set of data.val.
 absl::StatusOr<std::vector<double>> Trainer::EvalLosses() {
   std::vector<double> mine;
   NSA_ASSIGN_OR_RETURN(mine.emplace_back(),

@@ -182,7 +182,7 @@ absl::Status Trainer::OpenData() {
        .on_fallback = on_fallback,
        .on_progress = [this] { page_.Touch(); },
        .cancelled = [this, known] { return !known && stop_.stop_after() == 0; }});
-  // The other ranks are told before the run ends (CheckLoaded).
+  // The other ranks learn it before the run ends (CheckLoaded).
   if (ReasonOf(data.status()) == Reason::kStopped) return absl::OkStatus();
   NSA_ASSIGN_OR_RETURN(data_, std::move(data));
   return absl::OkStatus();

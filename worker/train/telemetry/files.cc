@@ -23,7 +23,7 @@ constexpr int64_t kBeatNanos = 5'000'000'000;
 
 using Json = nlohmann::ordered_json;
 
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+Json FiniteOrNull(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json CorpusJson(const v1::WorkerStarted& started) {
   if (!started.has_corpus()) return nullptr;
@@ -202,13 +202,13 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
       {"steps", options_.spec.train().steps()},
       {"resumed_step", summary_.started.resumed_step()},
       {"total_tokens", summary_.last.total_tokens()},
-      {"loss_first", Number(summary_.first.loss())},
-      {"loss_last", Number(summary_.last.loss())},
-      {"val_loss_last", evaluated ? Number(summary_.eval.loss()) : Json(nullptr)},
-      {"val_loss_best", has_best ? Number(summary_.best.loss()) : Json(nullptr)},
+      {"loss_first", FiniteOrNull(summary_.first.loss())},
+      {"loss_last", FiniteOrNull(summary_.last.loss())},
+      {"val_loss_last", evaluated ? FiniteOrNull(summary_.eval.loss()) : Json(nullptr)},
+      {"val_loss_best", has_best ? FiniteOrNull(summary_.best.loss()) : Json(nullptr)},
       {"val_best_step", has_best ? Json(summary_.best.step()) : Json(nullptr)},
       {"toks_per_s_mean", summary_.seconds_here > 0
-                              ? Number(double(summary_.tokens_here) / summary_.seconds_here)
+                              ? FiniteOrNull(double(summary_.tokens_here) / summary_.seconds_here)
                               : Json(nullptr)},
       {"train_seconds", summary_.seconds_here},
       {"parameters", summary_.started.parameters()},

@@ -42,7 +42,7 @@ struct ReporterOptions {
   int64_t generation = 0;
   int32_t rank = 0;
   int32_t world_size = 1;
-  std::string device;  // description of the device and its libraries, for people
+  std::string device;  // description of the device and its libraries, human-readable
   // Rows of later steps are first removed from the files, because a run that resumes from step N
   // writes N+1 … again. The largest int64_t removes nothing; it is for a start that failed before
   // its first step.

@@ -1,4 +1,4 @@
-// Keeps track of which telemetry files of a rank cannot be written, why, and when they can again.
+// Tracks the telemetry files of a rank that cannot be written: why, and when they can again.
 #pragma once
 
 #include <set>

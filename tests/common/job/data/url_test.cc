@@ -57,7 +57,7 @@ TEST(Url, WhatCannotBeReadIsRefusedWithTheReason) {
         << url;
   }
   EXPECT_THAT(CheckDataUrl("https://h/" + std::string(4000, 'x')),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4010 bytes (4000)")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4010 bytes (at most 4000)")));
   EXPECT_OK(CheckDataUrl("https://h/a.parquet?download=true&x=*"));
   EXPECT_OK(CheckDataUrl("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT/*.parquet"));
 }

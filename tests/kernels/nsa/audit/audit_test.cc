@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/layer.h"
@@ -91,28 +92,28 @@ double Mean(const std::vector<float>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-class EveryShape : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Audit, EveryShape, ::testing::ValuesIn(SmallCases()), CaseName());
+class EveryAuditShape : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Audit, EveryAuditShape, ::testing::ValuesIn(SmallCases()), CaseName());
 
-TEST_P(EveryShape, KeptMassEqualsTheFormula) { ExpectTheFormula(Inputs(GetParam().shape)); }
+TEST_P(EveryAuditShape, KeptMassEqualsTheFormula) { ExpectTheFormula(Inputs(GetParam().shape)); }
 
-TEST_P(EveryShape, ASelectionOfEveryBlockKeepsEverything) {
+TEST_P(EveryAuditShape, ASelectionOfEveryBlockKeepsEverything) {
   NsaShape s = GetParam().shape;
   s.n_sel = std::max(3, s.sel_blocks());
   for (const float kept : Audit(Inputs(s), kSel)) EXPECT_FLOAT_EQ(kept, 1);
 }
 
-TEST_P(EveryShape, AWindowOfTheWholeSequenceKeepsEverything) {
+TEST_P(EveryAuditShape, AWindowOfTheWholeSequenceKeepsEverything) {
   NsaShape s = GetParam().shape;
   s.window = s.seq_len;
   for (const float kept : Audit(Inputs(s), kWin)) EXPECT_FLOAT_EQ(kept, 1);
 }
 
 // {B, S, H, G, dk, dv, l, d, l', n, w}
-NsaShape Long() { return {1, 256, 4, 2, 16, 16, 8, 4, 8, 5, 8}; }
+NsaShape LongAudit() { return {1, 256, 4, 2, 16, 16, 8, 4, 8, 5, 8}; }
 
 TEST(Audit, FewerBlocksAndAShorterWindowKeepLess) {
-  NsaShape more = Long(), fewer = more;
+  NsaShape more = LongAudit(), fewer = more;
   more.n_sel = 16;
   more.window = 64;
   const Inputs many(more), few(fewer);
@@ -121,10 +122,10 @@ TEST(Audit, FewerBlocksAndAShorterWindowKeepLess) {
 }
 
 TEST(Audit, OnlyKeysOfTheQuerysDocumentCount) {
-  const std::vector<int32_t> documents = Documents(Long(), {5, 6, 32, 199});
-  ExpectTheFormula(Inputs(Long(), documents));
+  const std::vector<int32_t> documents = Documents(LongAudit(), {5, 6, 32, 199});
+  ExpectTheFormula(Inputs(LongAudit(), documents));
   // The keys and queries of the other documents may be anything.
-  Inputs in(Long(), documents);
+  Inputs in(LongAudit(), documents);
   const std::vector<float> before = Audit(in, kSel);
   for (int64_t i = 32 * 2 * 16; i < 199 * 2 * 16; ++i) in.k[i] = kPoison;
   const std::vector<float> after = Audit(in, kSel);
@@ -179,7 +180,7 @@ void Choose(Inputs* in, const std::function<int32_t(int32_t t, int32_t i)>& free
   }
 }
 
-TEST_P(EveryShape, CopiesTheListsOfTheQueriesAndOfTheTokensBeforeThem) {
+TEST_P(EveryAuditShape, CopiesTheListsOfTheQueriesAndOfTheTokensBeforeThem) {
   const Inputs in(GetParam().shape);
   const NsaShape& s = in.s;
   const int32_t lists = s.n_kv_groups * s.n_sel;
@@ -202,7 +203,7 @@ TEST_P(EveryShape, CopiesTheListsOfTheQueriesAndOfTheTokensBeforeThem) {
 }
 
 TEST(Choices, OneBlockForAllHasNoEntropyAndFullAgreement) {
-  Inputs in(Long());  // 32 blocks of 8, n = 5: two free choices
+  Inputs in(LongAudit());  // 32 blocks of 8, n = 5: two free choices
   Choose(&in, [](int32_t, int32_t i) { return 1 + i; });
   const ChoiceStats stats = Choices(in);
   EXPECT_EQ(stats.rows, kAuditedQueries * in.s.n_kv_groups);
@@ -214,7 +215,7 @@ TEST(Choices, OneBlockForAllHasNoEntropyAndFullAgreement) {
 }
 
 TEST(Choices, SpreadChoicesHaveAHighEntropyAndNoAgreement) {
-  Inputs in(Long());
+  Inputs in(LongAudit());
   Choose(&in, [](int32_t t, int32_t i) {
     const int32_t candidates = t / 8 - 2;  // blocks 1 … candidates
     return 1 + (2 * t + i) % candidates;
@@ -226,7 +227,7 @@ TEST(Choices, SpreadChoicesHaveAHighEntropyAndNoAgreement) {
 }
 
 TEST(Choices, TheOverlapIsTheShareOfSelectedTokensInTheWindow) {
-  Inputs in(Long());
+  Inputs in(LongAudit());
   in.s.window = 256;
   EXPECT_DOUBLE_EQ(Choices(in).window_overlap, 1) << "the window is all of the past";
   EXPECT_EQ(Choices(in, /*has_window=*/false).window_overlap, 0);
@@ -240,7 +241,7 @@ TEST(Choices, TheOverlapIsTheShareOfSelectedTokensInTheWindow) {
 }
 
 TEST(Choices, AreNotFreeWhereEveryBlockIsChosen) {
-  NsaShape s = Long();
+  NsaShape s = LongAudit();
   s.n_sel = s.sel_blocks();
   const ChoiceStats stats = Choices(Inputs(s));
   EXPECT_EQ(stats.free_choices, 0);
@@ -249,8 +250,8 @@ TEST(Choices, AreNotFreeWhereEveryBlockIsChosen) {
 }
 
 TEST(Choices, TheTokenBeforeADocumentIsNoNeighbour) {
-  const std::vector<int32_t> documents = Documents(Long(), {128});
-  Inputs in(Long(), documents);
+  const std::vector<int32_t> documents = Documents(LongAudit(), {128});
+  Inputs in(LongAudit(), documents);
   std::vector<int32_t> chosen(int64_t{1} * kAuditedQueries * ChoiceWidth(in.s));
   ASSERT_OK(AuditChoices({}, {.shape = in.s,
                               .blocks = Span(in.blocks),
@@ -268,7 +269,7 @@ TEST(Choices, TheTokenBeforeADocumentIsNoNeighbour) {
 }
 
 TEST(Audit, AWrongBranchSizeOrCountIsRefused) {
-  const Inputs in(Long());
+  const Inputs in(LongAudit());
   std::vector<float> kept(4 * 8);
   const AuditArgs good = {.shape = in.s,
                           .branch = kWin,
@@ -279,10 +280,11 @@ TEST(Audit, AWrongBranchSizeOrCountIsRefused) {
   EXPECT_OK(AuditAttention({}, good));
   AuditArgs bad = good;
   bad.branch = kCmp;
-  EXPECT_EQ(AuditAttention({}, bad).message(), "branch: 0 (sel or win); only these read tokens");
+  EXPECT_THAT(std::string(AuditAttention({}, bad).message()), ::testing::StartsWith("branch: 0"));
   bad = good;
   bad.queries = 257;
-  EXPECT_EQ(AuditAttention({}, bad).message(), "queries: 257 (at most 256); sample fewer");
+  EXPECT_THAT(std::string(AuditAttention({}, bad).message()),
+              ::testing::StartsWith("queries: 257"));
   bad = good;
   bad.queries = 9;
   EXPECT_EQ(AuditAttention({}, bad).code(), absl::StatusCode::kInvalidArgument);

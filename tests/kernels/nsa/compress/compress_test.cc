@@ -36,10 +36,10 @@ double Bound(const NsaShape& s, int64_t width) {
   return kLambda * kUnit * (8 + std::sqrt(static_cast<double>(s.l * width)) / 2);
 }
 
-class EveryShape : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Compress, EveryShape, ::testing::ValuesIn(SmallCases()));
+class EveryCompressShape : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Compress, EveryCompressShape, ::testing::ValuesIn(SmallCases()));
 
-TEST_P(EveryShape, ForwardEqualsTheFormula) {
+TEST_P(EveryCompressShape, ForwardEqualsTheFormula) {
   const NsaShape& s = GetParam().shape;
   for (const int32_t width : {s.d_k, s.d_v}) {
     const std::vector<float> x =
@@ -55,7 +55,7 @@ TEST_P(EveryShape, ForwardEqualsTheFormula) {
 
 // Gradients of the input and the parameters along random directions, after two backward calls:
 // gradients of parameters accumulate, the gradient of x does not.
-TEST_P(EveryShape, GradientsEqualDirectionalDifferencesAndParametersAccumulate) {
+TEST_P(EveryCompressShape, GradientsEqualDirectionalDifferencesAndParametersAccumulate) {
   const NsaShape& s = GetParam().shape;
   const int32_t width = s.d_k;
   for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {

@@ -244,7 +244,7 @@ TEST(Gate, HugeLogitsStayFinite) {
 TEST(Gate, OneBranchIsRefused) {
   GateCase c(SmallCases()[0].shape, GateKind::kSoftmax, {true, false, false}, 6);
   EXPECT_THAT(c.Run(), StatusIs(absl::StatusCode::kInvalidArgument,
-                                ::testing::HasSubstr("o_branch: 1 branches (2 to 3)")));
+                                ::testing::HasSubstr("o_branch: 1 branches (from 2 to 3)")));
 }
 
 }  // namespace

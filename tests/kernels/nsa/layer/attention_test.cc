@@ -15,10 +15,10 @@ NsaLayerConfig ConfigOf(const NsaShape& shape) { return {.shape = shape}; }
 // The gate adds its own rounding: an MLP of width dk, then a sum of three branches.
 double LayerBound(const NsaShape& s) { return 3 * OutputBound(s); }
 
-class EveryShape : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(Attention, EveryShape, ::testing::ValuesIn(SmallCases()));
+class EveryLayerShape : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(Attention, EveryLayerShape, ::testing::ValuesIn(SmallCases()));
 
-TEST_P(EveryShape, LayerEqualsBruteForce) {
+TEST_P(EveryLayerShape, LayerEqualsBruteForce) {
   for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {
     for (const GateKind gate : {GateKind::kSoftmax, GateKind::kSigmoid}) {
       NsaLayerConfig config = ConfigOf(GetParam().shape);
@@ -36,7 +36,7 @@ TEST_P(EveryShape, LayerEqualsBruteForce) {
   }
 }
 
-TEST_P(EveryShape, NormalizedLayerEqualsBruteForce) {
+TEST_P(EveryLayerShape, NormalizedLayerEqualsBruteForce) {
   for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {
     NsaLayerConfig config = ConfigOf(GetParam().shape);
     config.phi = phi, config.qk_norm = true;
@@ -49,7 +49,7 @@ TEST_P(EveryShape, NormalizedLayerEqualsBruteForce) {
   }
 }
 
-TEST_P(EveryShape, LayerChoosesTheOraclesBlocks) {
+TEST_P(EveryLayerShape, LayerChoosesTheOraclesBlocks) {
   const Layer layer = RandomLayer(ConfigOf(GetParam().shape), 2);
   const ForwardOut got = Forward(layer);
   const oracle::LayerResult want = oracle::Forward(ToOracle(layer));
@@ -57,7 +57,7 @@ TEST_P(EveryShape, LayerChoosesTheOraclesBlocks) {
   EXPECT_EQ(Ints(got.blocks()), want.blocks);
 }
 
-TEST_P(EveryShape, NoRowIsEmptyOrNaN) {
+TEST_P(EveryLayerShape, NoRowIsEmptyOrNaN) {
   const Layer layer = RandomLayer(ConfigOf(GetParam().shape), 3);
   const ForwardOut got = Forward(layer);
   const NsaShape& s = layer.config.shape;
@@ -69,7 +69,7 @@ TEST_P(EveryShape, NoRowIsEmptyOrNaN) {
   }
 }
 
-TEST_P(EveryShape, ReadsWhatTheFormulaSays) {
+TEST_P(EveryLayerShape, ReadsWhatTheFormulaSays) {
   const Layer layer = RandomLayer(ConfigOf(GetParam().shape), 4);
   const ForwardOut got = Forward(layer);
   EXPECT_EQ(got.keys_read, KeysExpected(layer.config));
@@ -78,7 +78,7 @@ TEST_P(EveryShape, ReadsWhatTheFormulaSays) {
   EXPECT_EQ(got.selection[2], int64_t{s.batch} * s.seq_len * s.n_kv_groups);
 }
 
-TEST_P(EveryShape, BackwardLeavesNoPoisonAndNoNaN) {
+TEST_P(EveryLayerShape, BackwardLeavesNoPoisonAndNoNaN) {
   for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {
     NsaLayerConfig config = ConfigOf(GetParam().shape);
     config.phi = phi;

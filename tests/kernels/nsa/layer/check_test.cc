@@ -204,7 +204,7 @@ TEST(Check, CompressKeysAndValuesRefusesTensorsOfDifferentLayers) {
   CompressArgs other = keys;
   other.shape.window = 1;
   EXPECT_THAT(CompressKeysAndValues({}, keys, other),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("values: another shape")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("values: shape")));
   other = keys;
   other.y.size = 1;
   EXPECT_THAT(CompressKeysAndValues({}, keys, other),

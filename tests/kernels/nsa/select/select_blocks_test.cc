@@ -24,11 +24,11 @@ std::vector<int32_t> Chosen(const NsaShape& s, const std::vector<float>& scores,
   return blocks;
 }
 
-class EveryShape : public ::testing::TestWithParam<Case> {};
-INSTANTIATE_TEST_SUITE_P(SelectBlocks, EveryShape, ::testing::ValuesIn(SmallCases()));
+class EverySelectShape : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(SelectBlocks, EverySelectShape, ::testing::ValuesIn(SmallCases()));
 
 // Scores sum probabilities ≤ 1 over h heads; the relative error is as in OutputBound.
-TEST_P(EveryShape, ScoresEqualTheFormulaWithAndWithoutLse) {
+TEST_P(EverySelectShape, ScoresEqualTheFormulaWithAndWithoutLse) {
   const NsaShape& s = GetParam().shape;
   const std::vector<float> q = Random(s.q_size(), 1, 3), k = Random(s.cmp_k_size(), 2);
   const oracle::Array want = oracle::Scores(s, Double(q), Double(k), oracle::DocOf(s, {}));
@@ -53,7 +53,7 @@ TEST_P(EveryShape, ScoresEqualTheFormulaWithAndWithoutLse) {
 
 // p sums to 1 per head and the mapping to blocks preserves the sum, so the scores of every row with
 // a visible block sum to h.
-TEST_P(EveryShape, ScoresOfARowSumToTheHeads) {
+TEST_P(EverySelectShape, ScoresOfARowSumToTheHeads) {
   const NsaShape& s = GetParam().shape;
   const std::vector<float> q = Random(s.q_size(), 4), k = Random(s.cmp_k_size(), 5);
   std::vector<float> scores = Poisoned(ScoresSize(s));
@@ -70,14 +70,14 @@ TEST_P(EveryShape, ScoresOfARowSumToTheHeads) {
 }
 
 // Scores have few distinct values, so that there are many ties.
-TEST_P(EveryShape, ChoiceFromGivenScoresEqualsTheRule) {
+TEST_P(EverySelectShape, ChoiceFromGivenScoresEqualsTheRule) {
   const NsaShape& s = GetParam().shape;
   std::vector<float> scores = Random(ScoresSize(s), 6);
   for (float& x : scores) x = std::round(x * 2);
   EXPECT_EQ(Chosen(s, scores), oracle::Choose(s, scores, oracle::DocOf(s, {})));
 }
 
-TEST_P(EveryShape, RowsAreAscendingDistinctAndHoldTheForcedBlocks) {
+TEST_P(EverySelectShape, RowsAreAscendingDistinctAndHoldTheForcedBlocks) {
   const NsaShape& s = GetParam().shape;
   const std::vector<int32_t> blocks = Chosen(s, Random(ScoresSize(s), 7));
   for (int64_t row = 0; row < s.blocks_size() / s.n_sel; ++row) {

@@ -128,7 +128,7 @@ TEST_F(ProfileBrokerTest, ProfilesAJobForOneCallerAtATimeAndAFewJobsTogether) {
 TEST_F(ProfileBrokerTest, RefusesANumberOfStepsOutOfRange) {
   for (const int32_t steps : {-1, 0, 101}) {
     EXPECT_THAT(broker_.Begin(job_, ranks_, steps),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(1 to 100)")));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(from 1 to 100)")));
   }
 }
 
@@ -183,8 +183,7 @@ TEST_F(ProfileBrokerTest, ARankThatMayNeverBeginIsNotAwaitedForEver) {
     if (sends) {
       EXPECT_FALSE((*broker_.Next(id)).has_value()) << "its trace is under way";
     } else {
-      EXPECT_THAT(Take(id).error(),
-                  HasSubstr("rank 0: no trace 30 s after another rank gave none"));
+      EXPECT_THAT(Take(id).error(), HasSubstr("rank 0: no trace 30 s after"));
     }
     broker_.End(id);
   }

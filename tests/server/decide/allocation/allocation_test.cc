@@ -10,11 +10,11 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using v1::Allocation;
 using v1::Job;
-using Kind = AllocationStep::Kind;
+using AllocationKind = AllocationStep::Kind;
 using Phase = ClusterJob::Phase;
 using End = ClusterJob::End;
 
-const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+const absl::Time kAllocationNow = absl::FromUnixSeconds(1'800'000'000);
 
 v1::StoredJob JobIn(Job::State state, Allocation::State allocation,
                     const std::string& number = "") {
@@ -36,26 +36,28 @@ ClusterJob Seen(const std::string& number, Phase phase, End end = End::kNone) {
 }
 
 TEST(WantsAllocation, WhileTheJobIsQueuedAndHasNone) {
-  EXPECT_TRUE(WantsAllocation(JobIn(Job::STATE_QUEUED, Allocation::STATE_UNSPECIFIED), kNow));
-  EXPECT_TRUE(WantsAllocation(JobIn(Job::STATE_QUEUED, Allocation::STATE_ENDED), kNow));
+  EXPECT_TRUE(
+      WantsAllocation(JobIn(Job::STATE_QUEUED, Allocation::STATE_UNSPECIFIED), kAllocationNow));
+  EXPECT_TRUE(WantsAllocation(JobIn(Job::STATE_QUEUED, Allocation::STATE_ENDED), kAllocationNow));
   for (const auto state : {Allocation::STATE_REQUESTED, Allocation::STATE_PENDING,
                            Allocation::STATE_RUNNING, Allocation::STATE_ENDING}) {
-    EXPECT_FALSE(WantsAllocation(JobIn(Job::STATE_QUEUED, state), kNow)) << state;
+    EXPECT_FALSE(WantsAllocation(JobIn(Job::STATE_QUEUED, state), kAllocationNow)) << state;
   }
-  EXPECT_FALSE(WantsAllocation(JobIn(Job::STATE_STOPPED, Allocation::STATE_ENDED), kNow));
+  EXPECT_FALSE(WantsAllocation(JobIn(Job::STATE_STOPPED, Allocation::STATE_ENDED), kAllocationNow));
   v1::StoredJob job = JobIn(Job::STATE_QUEUED, Allocation::STATE_UNSPECIFIED);
-  job.mutable_job()->set_next_start_unix_nanos(absl::ToUnixNanos(kNow + absl::Seconds(1)));
-  EXPECT_FALSE(WantsAllocation(job, kNow)) << "a refused start waits for its next try";
+  job.mutable_job()->set_next_start_unix_nanos(
+      absl::ToUnixNanos(kAllocationNow + absl::Seconds(1)));
+  EXPECT_FALSE(WantsAllocation(job, kAllocationNow)) << "a refused start waits for its next try";
   job = JobIn(Job::STATE_QUEUED, Allocation::STATE_UNSPECIFIED);
   job.mutable_job()->mutable_spec()->mutable_resources()->clear_provisioner();
-  EXPECT_FALSE(WantsAllocation(job, kNow));
+  EXPECT_FALSE(WantsAllocation(job, kAllocationNow));
 }
 
 TEST(NextStep, AsksOnlyWhenNoJobHasTheName) {
   const v1::StoredJob job = JobIn(Job::STATE_QUEUED, Allocation::STATE_REQUESTED);
-  EXPECT_EQ(NextStep(job, {}).kind, Kind::kSubmit);
+  EXPECT_EQ(NextStep(job, {}).kind, AllocationKind::kSubmit);
   const AllocationStep found = NextStep(job, {Seen("9", Phase::kPending)});
-  EXPECT_EQ(found.kind, Kind::kNote);
+  EXPECT_EQ(found.kind, AllocationKind::kNote);
   EXPECT_EQ(found.job.number, "9");
 }
 
@@ -75,10 +77,10 @@ TEST(NextStep, NotesWhatHasChanged) {
   ClusterJob seen = Seen("9", Phase::kPending);
   seen.word = "PENDING";
   seen.reason = "Priority";
-  ASSERT_EQ(NextStep(job, {seen}).kind, Kind::kNote);
+  ASSERT_EQ(NextStep(job, {seen}).kind, AllocationKind::kNote);
   NoteClusterJob(seen, job.mutable_job()->mutable_allocation());
   EXPECT_EQ(job.job().allocation().text(), "PENDING (Priority)");
-  EXPECT_EQ(NextStep(job, {seen}).kind, Kind::kWait);
+  EXPECT_EQ(NextStep(job, {seen}).kind, AllocationKind::kWait);
   seen.phase = Phase::kRunning;
   seen.end_unix_nanos = 5;
   NoteClusterJob(seen, job.mutable_job()->mutable_allocation());
@@ -96,33 +98,35 @@ TEST(NextStep, AnEndHasItsConsequence) {
     return NextStep(JobIn(state, Allocation::STATE_RUNNING, "9"), {Seen("9", Phase::kEnded, end)})
         .kind;
   };
-  EXPECT_EQ(next(Job::STATE_RUNNING, End::kCancelled), Kind::kCancelled);
-  EXPECT_EQ(next(Job::STATE_QUEUED, End::kCancelled), Kind::kCancelled);
-  EXPECT_EQ(next(Job::STATE_RUNNING, End::kTaken), Kind::kLost);
-  EXPECT_EQ(next(Job::STATE_QUEUED, End::kTaken), Kind::kLost);
-  EXPECT_EQ(next(Job::STATE_RUNNING, End::kFinished), Kind::kLost);
-  EXPECT_EQ(next(Job::STATE_QUEUED, End::kFinished), Kind::kRefused) << "no agent came up";
+  EXPECT_EQ(next(Job::STATE_RUNNING, End::kCancelled), AllocationKind::kCancelled);
+  EXPECT_EQ(next(Job::STATE_QUEUED, End::kCancelled), AllocationKind::kCancelled);
+  EXPECT_EQ(next(Job::STATE_RUNNING, End::kTaken), AllocationKind::kLost);
+  EXPECT_EQ(next(Job::STATE_QUEUED, End::kTaken), AllocationKind::kLost);
+  EXPECT_EQ(next(Job::STATE_RUNNING, End::kFinished), AllocationKind::kLost);
+  EXPECT_EQ(next(Job::STATE_QUEUED, End::kFinished), AllocationKind::kRefused)
+      << "no agent came up";
 }
 
 TEST(NextStep, AJobThatTheListingHasLostIsAskedFor) {
   const v1::StoredJob job = JobIn(Job::STATE_RUNNING, Allocation::STATE_RUNNING, "9");
-  EXPECT_EQ(NextStep(job, {}).kind, Kind::kFind);
-  EXPECT_EQ(NextStep(job, {Seen("8", Phase::kRunning)}).kind, Kind::kFind);
-  EXPECT_EQ(AfterFind(job, std::nullopt).kind, Kind::kLost);
-  EXPECT_EQ(AfterFind(job, Seen("9", Phase::kEnded, End::kCancelled)).kind, Kind::kCancelled);
-  EXPECT_EQ(AfterFind(job, Seen("9", Phase::kRunning)).kind, Kind::kWait);
+  EXPECT_EQ(NextStep(job, {}).kind, AllocationKind::kFind);
+  EXPECT_EQ(NextStep(job, {Seen("8", Phase::kRunning)}).kind, AllocationKind::kFind);
+  EXPECT_EQ(AfterFind(job, std::nullopt).kind, AllocationKind::kLost);
+  EXPECT_EQ(AfterFind(job, Seen("9", Phase::kEnded, End::kCancelled)).kind,
+            AllocationKind::kCancelled);
+  EXPECT_EQ(AfterFind(job, Seen("9", Phase::kRunning)).kind, AllocationKind::kWait);
 }
 
 TEST(Allocation, EndsInTheSameChangeInWhichItsJobStopsUsingIt) {
   for (const Trigger trigger : {Trigger::kNodeGone, Trigger::kGaveUp}) {
     v1::StoredJob job = JobIn(Job::STATE_RESTARTING, Allocation::STATE_RUNNING, "9");
     std::vector<v1::JobEvent> events;
-    ASSERT_TRUE(Apply(trigger, {}, kNow, &job, &events).ok());
+    ASSERT_TRUE(Apply(trigger, {}, kAllocationNow, &job, &events).ok());
     EXPECT_EQ(job.job().allocation().state(), Allocation::STATE_ENDING) << TriggerName(trigger);
   }
   v1::StoredJob job = JobIn(Job::STATE_RUNNING, Allocation::STATE_RUNNING, "9");
   std::vector<v1::JobEvent> events;
-  ASSERT_TRUE(Apply(Trigger::kRankLost, {}, kNow, &job, &events).ok());
+  ASSERT_TRUE(Apply(Trigger::kRankLost, {}, kAllocationNow, &job, &events).ok());
   EXPECT_EQ(job.job().allocation().state(), Allocation::STATE_RUNNING) << "it restarts there";
 }
 
@@ -143,11 +147,11 @@ TEST(LoseMachines, OnceTheAllocationIsOverAndNotForRanksThatEnded) {
 
 TEST(EndsSoon, WithinTheStopGrace) {
   v1::StoredJob job = JobIn(Job::STATE_RUNNING, Allocation::STATE_RUNNING, "9");
-  EXPECT_FALSE(EndsSoon(job.job(), kNow)) << "without a limit";
-  job.mutable_job()->mutable_allocation()->set_end_unix_nanos(absl::ToUnixNanos(kNow));
-  EXPECT_FALSE(EndsSoon(job.job(), kNow - absl::Seconds(31)));
-  EXPECT_TRUE(EndsSoon(job.job(), kNow - absl::Seconds(30)));
-  EXPECT_TRUE(EndsSoon(job.job(), kNow + absl::Hours(1)));
+  EXPECT_FALSE(EndsSoon(job.job(), kAllocationNow)) << "without a limit";
+  job.mutable_job()->mutable_allocation()->set_end_unix_nanos(absl::ToUnixNanos(kAllocationNow));
+  EXPECT_FALSE(EndsSoon(job.job(), kAllocationNow - absl::Seconds(31)));
+  EXPECT_TRUE(EndsSoon(job.job(), kAllocationNow - absl::Seconds(30)));
+  EXPECT_TRUE(EndsSoon(job.job(), kAllocationNow + absl::Hours(1)));
 }
 
 }  // namespace

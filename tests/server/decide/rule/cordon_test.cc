@@ -15,7 +15,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using enum Trigger;
 
-const absl::Time kNow = absl::FromUnixSeconds(1'000);
+const absl::Time kCordonNow = absl::FromUnixSeconds(1'000);
 
 v1::NodeCordon Cordon(bool drain, int64_t deadline_seconds = 0) {
   v1::NodeCordon cordon;
@@ -38,7 +38,7 @@ TEST(Leave, FollowsTheStrongestDemandOfItsMachines) {
                            {"d", Cordon(true, 1'000)},
                            {"e", Cordon(true, 1'001)}};
   const auto kind = [&](std::initializer_list<const char*> nodes) {
-    return LeaveOf(OnMachines(nodes), cordons, kNow).kind;
+    return LeaveOf(OnMachines(nodes), cordons, kCordonNow).kind;
   };
   EXPECT_EQ(kind({}), Leave::Kind::kStay);
   EXPECT_EQ(kind({"a"}), Leave::Kind::kStay);
@@ -46,7 +46,7 @@ TEST(Leave, FollowsTheStrongestDemandOfItsMachines) {
   EXPECT_EQ(kind({"c", "b"}), Leave::Kind::kMove);
   EXPECT_EQ(kind({"e"}), Leave::Kind::kMove) << "its deadline is a second away";
   EXPECT_EQ(kind({"c", "d", "b"}), Leave::Kind::kMoveNow);
-  EXPECT_EQ(LeaveOf(OnMachines({"b", "c"}), cordons, kNow).why,
+  EXPECT_EQ(LeaveOf(OnMachines({"b", "c"}), cordons, kCordonNow).why,
             "c is drained by alice (new kernel)");
 }
 
@@ -176,7 +176,7 @@ TEST(Drain, AStopByAUserWins) {
   });
 }
 
-v1::StoredJob Running() {
+v1::StoredJob RunningOnNode() {
   v1::StoredJob job;
   job.mutable_job()->set_state(Job::STATE_RUNNING);
   job.set_queued_unix_nanos(5);
@@ -185,17 +185,17 @@ v1::StoredJob Running() {
 }
 
 TEST(Move, KeepsItsPlaceInTheQueueAndCountsNoRestart) {
-  v1::StoredJob job = Running();
+  v1::StoredJob job = RunningOnNode();
   std::vector<v1::JobEvent> events;
   EXPECT_FALSE(IsMoving(job));
-  ASSERT_OK(Apply(kMoveAsked, {.text = "why"}, kNow, &job, &events));
+  ASSERT_OK(Apply(kMoveAsked, {.text = "why"}, kCordonNow, &job, &events));
   EXPECT_TRUE(IsMoving(job));
   EXPECT_FALSE(job.gang_ending());
   EXPECT_EQ(job.job().reason(), "MOVING");
-  ASSERT_OK(Apply(kStopAtStepAsked, {}, kNow, &job, &events));
+  ASSERT_OK(Apply(kStopAtStepAsked, {}, kCordonNow, &job, &events));
   EXPECT_EQ(job.job().reason(), "MOVING") << "a stop at a later step does not say why it moves";
   EXPECT_EQ(events.back().reason(), "STOP_AT_STEP");
-  ASSERT_OK(Apply(kMoved, {}, kNow, &job, &events));
+  ASSERT_OK(Apply(kMoved, {}, kCordonNow, &job, &events));
   EXPECT_EQ(job.job().state(), Job::STATE_QUEUED);
   EXPECT_EQ(job.job().reason(), "MOVED");
   EXPECT_EQ(job.queued_unix_nanos(), 5);
@@ -206,15 +206,15 @@ TEST(Move, KeepsItsPlaceInTheQueueAndCountsNoRestart) {
 
 TEST(Move, IsOverOnceARankWasLostOrTheRanksAreKilled) {
   std::vector<v1::JobEvent> events;
-  v1::StoredJob lost = Running();
-  ASSERT_OK(Apply(kMoveAsked, {}, kNow, &lost, &events));
-  ASSERT_OK(Apply(kRankLost, {.reason = "RANK_CRASHED"}, kNow, &lost, &events));
+  v1::StoredJob lost = RunningOnNode();
+  ASSERT_OK(Apply(kMoveAsked, {}, kCordonNow, &lost, &events));
+  ASSERT_OK(Apply(kRankLost, {.reason = "RANK_CRASHED"}, kCordonNow, &lost, &events));
   EXPECT_FALSE(IsMoving(lost));
   EXPECT_TRUE(lost.gang_ending());
   EXPECT_EQ(lost.job().reason(), "RANK_CRASHED");
-  v1::StoredJob late = Running();
-  ASSERT_OK(Apply(kMoveAsked, {}, kNow, &late, &events));
-  ASSERT_OK(Apply(kMoveNowAsked, {}, kNow, &late, &events));
+  v1::StoredJob late = RunningOnNode();
+  ASSERT_OK(Apply(kMoveAsked, {}, kCordonNow, &late, &events));
+  ASSERT_OK(Apply(kMoveNowAsked, {}, kCordonNow, &late, &events));
   EXPECT_TRUE(late.gang_ending());
   EXPECT_EQ(late.job().reason(), "MOVING");
 }

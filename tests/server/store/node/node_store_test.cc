@@ -1,5 +1,7 @@
 #include "server/store/node/node_store.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -52,6 +54,36 @@ TEST(NodeStore, KeepsCordonsOverARestart) {
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
 }
 
+TEST(NodeStore, KeepsKnownMachinesBesideCordons) {
+  TempDir folder;
+  KnownNodes known;
+  known["a"].set_boot_id("boot-1");
+  known["b"];
+  {
+    const auto store = Open(folder);
+    EXPECT_THAT(store->Known(), IsEmpty());
+    ASSERT_OK(store->SetKnown(known));
+    ASSERT_OK(store->Put("a", Cordon("kernel")));
+  }
+  const auto store = Open(folder);
+  EXPECT_EQ(store->Known().size(), 2u);
+  EXPECT_EQ(store->Known().at("a").boot_id(), "boot-1");
+  EXPECT_TRUE(store->All().contains("a"));
+  const auto written = std::filesystem::last_write_time(folder / "cordons.pb");
+  const auto inode = [&] {
+    struct stat info {};
+    EXPECT_EQ(stat((folder / "cordons.pb").c_str(), &info), 0);
+    return info.st_ino;
+  };
+  const auto before = inode();
+  ASSERT_OK(store->SetKnown(known));
+  EXPECT_EQ(inode(), before) << "nothing differs, so nothing is written";
+  EXPECT_EQ(std::filesystem::last_write_time(folder / "cordons.pb"), written);
+  known.erase("b");
+  ASSERT_OK(store->SetKnown(known));
+  EXPECT_EQ(Open(folder)->Known().size(), 1u);
+}
+
 TEST(NodeStore, ACordonThatCannotBeWrittenIsNotInForce) {
   TempDir folder;
   const auto store = Open(folder);
@@ -82,7 +114,7 @@ TEST(NodeStore, DoesNotReadAHugeFile) {
   { const std::ofstream file(folder / "cordons.pb"); }
   std::filesystem::resize_file(folder / "cordons.pb", int64_t{1} << 40);
   EXPECT_THAT(NodeStore::Open(folder.path()).status(),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("at most 4194304")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("at most 8388608")));
 }
 
 TEST(NodeStore, HoldsAsManyAsThereMayBeMachines) {

@@ -72,7 +72,7 @@ TEST(CheckpointExchange, ATemporaryFolderExchangedForALinkFailsThatCheckpointAtO
   }
   precious.TakeThePlaceOf(folder);
   EXPECT_THAT((*writer)->Drain(), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                           HasSubstr("step-00000004.tmp-3: no longer the folder")));
+                                           HasSubstr("step-00000004.tmp-3: no longer")));
   precious.ExpectUntouched();
   EXPECT_EQ(FindNewestGood(dir.path())->found, false);
   const MutexLock lock(&said.mutex);

@@ -92,7 +92,7 @@ TEST(Checkpoint, AnyWorldSizeLoadsWhatAnyOtherWrote) {
   }
 }
 
-// Ranks that have the moments of their share only, one of which is empty, and weights that come
+// Ranks that have the moments of their share only, one share being empty, and weights that come
 // from elsewhere.
 TEST(Checkpoint, IsTheSameWhereEachRankHasAndLoadsAShareOnly) {
   const TempDir dir;

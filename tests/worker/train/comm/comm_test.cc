@@ -144,7 +144,7 @@ TEST(Comm, RefusesCutsThatAreNotOnePieceForEachRank) {
              {}, {0, 10}, {0, 5, 9}, {1, 5, 10}, {0, 11, 10}, {0, 3, 5, 10}}) {
       const absl::Status refused = comm->ReduceScatterSum("sum", values, cuts);
       EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-      EXPECT_THAT(refused.message(), HasSubstr("one piece for each of 2 ranks, from 0 to 10"));
+      EXPECT_THAT(refused.message(), HasSubstr("2 ranks, from 0 to 10"));
       EXPECT_EQ(comm->AllGather("weights", values, cuts).code(),
                 absl::StatusCode::kInvalidArgument);
     }

@@ -51,7 +51,7 @@ class NcclCommTest : public ::testing::Test {
     return counts;
   }
 
-  // Returns a function that tells whether everything enqueued on `stream` is done.
+  // Returns a function that returns whether everything enqueued on `stream` is done.
   std::function<absl::StatusOr<bool>()> Done(void* stream) const {
     return [this, stream]() -> absl::StatusOr<bool> { return done_(stream); };
   }

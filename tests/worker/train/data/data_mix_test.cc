@@ -179,7 +179,7 @@ LoaderOptions Options(const TempDir& dir, int32_t batch_size = 4) {
   return options;
 }
 
-std::unique_ptr<DataLoader> Open(const LoaderOptions& options) {
+std::unique_ptr<DataLoader> OpenMix(const LoaderOptions& options) {
   auto loader = DataLoader::Open(options);
   EXPECT_OK(loader);
   return *std::move(loader);
@@ -187,7 +187,7 @@ std::unique_ptr<DataLoader> Open(const LoaderOptions& options) {
 
 TEST(MixedLoader, BatchesSayWhichSourceEachRowIsOf) {
   const TempDir dir;
-  const auto loader = Open(Options(dir));
+  const auto loader = OpenMix(Options(dir));
   std::vector<int> rows(3, 0);
   for (int i = 0; i < 250; ++i) {
     const auto batch = loader->Next();
@@ -210,11 +210,11 @@ TEST(MixedLoader, BatchesSayWhichSourceEachRowIsOf) {
 
 TEST(MixedLoader, GoesOnFromASavedCursorWithTheSameRows) {
   const TempDir dir;
-  const auto whole = Open(Options(dir));
+  const auto whole = OpenMix(Options(dir));
   std::vector<std::vector<int32_t>> expected;
   for (int i = 0; i < 80; ++i) expected.push_back(whole->Next()->tokens);
   for (const int64_t from : {1, 17, 79}) {
-    const auto resumed = Open(Options(dir));
+    const auto resumed = OpenMix(Options(dir));
     v1::DataCursor cursor = resumed->cursor();
     cursor.set_sequence(4 * from);
     ASSERT_OK(resumed->Seek(cursor));
@@ -226,13 +226,13 @@ TEST(MixedLoader, GoesOnFromASavedCursorWithTheSameRows) {
 
 TEST(MixedLoader, TheOrderDoesNotDependOnTheNumberOfRanks) {
   const TempDir dir;
-  const auto one = Open(Options(dir));
+  const auto one = OpenMix(Options(dir));
   std::vector<std::unique_ptr<DataLoader>> ranks;
   for (int rank = 0; rank < 4; ++rank) {
     LoaderOptions options = Options(dir);
     options.rank = rank;
     options.world_size = 4;
-    ranks.push_back(Open(options));
+    ranks.push_back(OpenMix(options));
   }
   for (int i = 0; i < 60; ++i) {
     std::vector<int32_t> tokens, parts;
@@ -250,7 +250,7 @@ TEST(MixedLoader, TheOrderDoesNotDependOnTheNumberOfRanks) {
 
 TEST(MixedLoader, ValidatesInTheProportionsOfTheMixture) {
   const TempDir dir;
-  const auto loader = Open(Options(dir, /*batch_size=*/10));
+  const auto loader = OpenMix(Options(dir, /*batch_size=*/10));
   ASSERT_EQ(loader->eval_batches(), 3);
   std::map<char, int> rows;
   for (int i = 0; i < 3; ++i) {
@@ -287,7 +287,7 @@ TEST(MixedLoader, ASetOfValidationIsReadByItsEndingAndNeverTrainedOn) {
   auto& sets = *options.spec.mutable_data()->mutable_val();
   sets["set"] = dir / "set.jsonl";
   sets["plain"] = dir / "pl*.txt";
-  const auto loader = Open(options);
+  const auto loader = OpenMix(options);
   ASSERT_EQ(loader->eval_sets(), 2);
   EXPECT_EQ(loader->eval_set_name(0), "plain");
   EXPECT_EQ(loader->eval_set_name(1), "set");

@@ -193,14 +193,13 @@ TEST(Decoder, RefusesWhatDoesNotFitAndKeepsItsSequence) {
   ASSERT_OK(decoder->Prefill(example.text().first(20)));
   ASSERT_OK(same->Prefill(example.text().first(20)));
   EXPECT_THAT(decoder->Prefill(example.text().first(5)),
-              StatusIs(absl::StatusCode::kOutOfRange,
-                       HasSubstr("decode: 5 tokens after 20 (context: 24); reset")));
+              StatusIs(absl::StatusCode::kOutOfRange, HasSubstr("decode: 5 tokens after 20")));
   EXPECT_THAT(decoder->Prefill({}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 tokens (1 or more)")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 tokens (at least 1)")));
   for (const int32_t token : {-1, 11}) {
     const std::vector<int32_t> bad = {1, token};
     EXPECT_THAT(decoder->Prefill(bad),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(0 to 10)")));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(from 0 to 10)")));
   }
   EXPECT_EQ(decoder->tokens(), 20);
   const auto logits = decoder->Prefill(example.text().last(4));

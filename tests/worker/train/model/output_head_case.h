@@ -14,7 +14,7 @@
 
 namespace nsa::train {
 
-// 48 rows, of which two predict nothing; a vocabulary that no power of two divides, a softcap and a
+// 48 rows, two of which predict nothing; a vocabulary that no power of two divides, a softcap and a
 // z-loss.
 class HeadCase {
  public:

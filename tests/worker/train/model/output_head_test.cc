@@ -62,7 +62,7 @@ TEST(LogitRows, AreEqualPiecesOfAtMostAGibibyte) {
   EXPECT_EQ(LogitRows(65536, 256), 65536) << "bytes: all rows of a large batch";
   EXPECT_EQ(LogitRows(8192, 50304), 8192);
   EXPECT_EQ(LogitRows(32768, 50304), 8192) << "four pieces";
-  EXPECT_EQ(LogitRows(32769, 50304), 8320) << "four, of which the last is shorter";
+  EXPECT_EQ(LogitRows(32769, 50304), 8320) << "four; the last is shorter";
   EXPECT_EQ(LogitRows(1000, int64_t{1} << 25), 128) << "never fewer than a tile";
   for (const int64_t rows : {20000, 65536, 1048576}) {
     EXPECT_LE(LogitRows(rows, 50304) * 50304, int64_t{1} << 29) << rows;

@@ -74,7 +74,7 @@ TEST(PassKey, RefusesAFillerThatIsNoText) {
   const auto why = [](const std::string& text) {
     return std::string(Filler::FromText(text).status().message());
   };
-  EXPECT_EQ(why(words), "filler: 99 words (at least 100); give a longer text");
+  EXPECT_THAT(why(words), StartsWith("filler: 99 words"));
   EXPECT_OK(Filler::FromText(words + "word"));
   EXPECT_THAT(why(words + "\xff"), StartsWith("filler: not UTF-8"));
   EXPECT_THAT(why(words + std::string("a\x1b[2J b")), StartsWith("filler: has control characters"));

@@ -128,7 +128,7 @@ TEST_F(ProfilerTest, ARequestThatTheRanksHaveNotAgreedOnIsReplaced) {
 TEST_F(ProfilerTest, RefusesWhatIsNoRequest) {
   for (const int32_t steps : {-1, 0, 101}) {
     EXPECT_THAT(profiler_.Request(Request("a", steps)),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(1 to 100)")));
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(from 1 to 100)")));
   }
   for (const char* id : {"", "../escape", "a/b", "a b"}) {
     EXPECT_THAT(profiler_.Request(Request(id, 1)),

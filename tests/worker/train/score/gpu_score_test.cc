@@ -13,7 +13,7 @@
 namespace nsa::train {
 namespace {
 
-// Logits of magnitude below 8, of which bf16 keeps 8 bits.
+// Logits of magnitude below 8; bf16 keeps 8 bits of them.
 constexpr double kMostOfOne = 0.1, kMostOnAverage = 0.015;
 
 void CompareScores(const TempDir& dir) {

@@ -149,9 +149,9 @@ TEST(Sample, RefusesNumbersOutOfRange) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
     return std::string(status.message());
   };
-  EXPECT_THAT(message({.draw = {.temperature = -1}}), HasSubstr("temperature: -1 (0 or more)"));
+  EXPECT_THAT(message({.draw = {.temperature = -1}}), HasSubstr("temperature: -1 (at least 0)"));
   EXPECT_THAT(message({.draw = {.temperature = NAN}}), HasSubstr("temperature: nan"));
-  EXPECT_THAT(message({.draw = {.top_k = -1}}), HasSubstr("top-k: -1 (0 or more)"));
+  EXPECT_THAT(message({.draw = {.top_k = -1}}), HasSubstr("top-k: -1 (at least 0)"));
   EXPECT_THAT(message({.draw = {.top_p = 0}}), HasSubstr("top-p: 0 (more than 0, at most 1)"));
   EXPECT_THAT(message({.draw = {.top_p = 1.5}}), HasSubstr("top-p: 1.5"));
   EXPECT_THAT(message({.bytes = -1}), HasSubstr("bytes -1"));

@@ -76,8 +76,9 @@ TEST(Events, HaveTheUsageLastWhereItIsWanted) {
 }
 
 TEST(ErrorJson, NamesTheParameterThatTheMessageBeginsWith) {
-  EXPECT_EQ(json::parse(ErrorJson(absl::InvalidArgumentError("n: 0 (1 to 256); leave it out"))),
-            json::parse(R"({"error": {"message": "n: 0 (1 to 256); leave it out",
+  EXPECT_EQ(
+      json::parse(ErrorJson(absl::InvalidArgumentError("n: 0 (from 1 to 256); leave it out"))),
+      json::parse(R"({"error": {"message": "n: 0 (from 1 to 256); leave it out",
                 "type": "invalid_request_error", "param": "n", "code": null}})"));
   EXPECT_EQ(json::parse(ErrorJson(absl::InvalidArgumentError("body: no JSON")))["error"]["param"],
             nullptr);

@@ -236,13 +236,13 @@ TEST_F(EngineTest, RefusesWhatDoesNotFitTheModel) {
   begun[0] = 0;
   EXPECT_OK(engine_->Prepare({.prompts = {begun}}));
   EXPECT_THAT(message({.prompts = {std::vector<int32_t>{256}}}, absl::StatusCode::kInvalidArgument),
-              StartsWith("prompt: token 256 (0 to 255)"));
+              StartsWith("prompt: token 256 (from 0 to 255)"));
   EXPECT_THAT(message({.prompts = {"a"}, .max_tokens = 100'000, .n = 3},
                       absl::StatusCode::kInvalidArgument),
               StartsWith("max_tokens: 300003 tokens in all prompts and choices"));
   EXPECT_THAT(message({.prompts = {"a"}, .max_tokens = 100'000, .logprobs = 5},
                       absl::StatusCode::kInvalidArgument),
-              HasSubstr("600006 with their logprobs (262144)"));
+              HasSubstr("600006 with their logprobs"));
 }
 
 TEST_F(EngineTest, SeesAsMuchAsTheContextSays) {

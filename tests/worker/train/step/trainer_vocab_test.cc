@@ -19,7 +19,7 @@ constexpr int32_t kVocab = 66000;         // small, for the sake of ThreadSaniti
 constexpr int32_t kFirst = 65990;         // the tokens are kFirst … kVocab − 1
 constexpr int32_t kCut = kFirst - 65536;  // what would be left of them in 16 bits
 
-// A file of llm.c with tokens of four bytes, of which the last one separates documents.
+// A file of llm.c with tokens of four bytes; the last one separates documents.
 void WriteTokens(const std::filesystem::path& path, int32_t stride) {
   constexpr int32_t kTokens = 4000;
   std::vector<int32_t> all(256);

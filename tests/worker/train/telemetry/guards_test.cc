@@ -38,7 +38,7 @@ TEST(DivergenceGuard, SaysThatALossAboveAUniformGuessHasDiverged) {
       guard.Observe(4, 9.25),
       Optional(AllOf(HasSubstr("step 4"), HasSubstr("loss 9.25 (a uniform guess has 5.545)"),
                      HasSubstr("lower train.lr"))));
-  EXPECT_EQ(guard.Observe(5, 7.11), std::nullopt) << "said once";
+  EXPECT_EQ(guard.Observe(5, 7.11), std::nullopt) << "reported once";
   EXPECT_THAT(guard.verdict(), Optional(HasSubstr("loss 7.11")));
   EXPECT_EQ(guard.Observe(6, 5.5), std::nullopt);
   EXPECT_EQ(guard.verdict(), std::nullopt) << "it has recovered";
@@ -112,8 +112,7 @@ TEST(ThroughputGuard, WithoutAFloorTakesAThirdOfTheFirstMinutesSpeed) {
   EXPECT_EQ(run.Steps(1000, 1000, 1), std::nullopt) << "at the floor";
   EXPECT_EQ(run.Steps(59, 999, 1), std::nullopt);
   EXPECT_THAT(run.Steps(1, 999, 1),
-              Optional(AllOf(HasSubstr("999 tokens a second"),
-                             HasSubstr("1000, a third of the speed in the first minute"))));
+              Optional(AllOf(HasSubstr("999 tokens a second"), HasSubstr("1000, a third"))));
 }
 
 TEST(ThroughputGuard, MeasuresAtLeastThreeSteps) {

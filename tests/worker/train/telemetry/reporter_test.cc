@@ -324,7 +324,7 @@ TEST(Reporter, FilesExchangedForLinksAreNotWrittenThrough) {
   EXPECT_EQ(*ReadWholeFile(dir / "precious"), "mine");
   EXPECT_THAT(Events(dir / "journal"),
               ElementsAre(AllOf(HasSubstr("TELEMETRY_FAILED"),
-                                HasSubstr("heartbeat_rank0.jsonl: no longer the file"),
+                                HasSubstr("heartbeat_rank0.jsonl: no longer"),
                                 HasSubstr("put it back; training continues"))));
   EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["step"], 30);
 
@@ -393,7 +393,7 @@ TEST(Reporter, WhatAFileRefusesIsToldOnceAndCounted) {
   EXPECT_EQ((*reporter)->dropped(), 2);
   EXPECT_THAT(Events(dir / "journal"),
               ElementsAre(AllOf(HasSubstr("TELEMETRY_FAILED"), HasSubstr("metrics.json"),
-                                HasSubstr("free space or fix the folder; training continues"))));
+                                HasSubstr("training continues"))));
 }
 
 TEST(Reporter, EveryStepIsInTheJournalInOrder) {

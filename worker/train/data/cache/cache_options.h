@@ -15,7 +15,7 @@ struct CacheOptions {
 };
 
 // From NSA_DATA_CACHE_DIR (default: nsa/data in $XDG_CACHE_HOME, else in ~/.cache) and
-// NSA_DATA_CACHE_BYTES, 0 of which means that nothing is kept. InvalidArgument, naming the
+// NSA_DATA_CACHE_BYTES (0: nothing is kept). InvalidArgument, naming the
 // variable.
 absl::StatusOr<CacheOptions> CacheFromEnvironment();
 

@@ -11,7 +11,7 @@
 namespace nsa::train {
 namespace {
 
-// Whether the name still leads to the open file: who held the lock may have deleted the file.
+// Whether the name still leads to the open file: the lock's holder may have deleted the file.
 bool IsAt(int fd, const std::filesystem::path& path) {
   struct stat open_file {
   }, named{};

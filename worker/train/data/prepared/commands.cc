@@ -34,7 +34,7 @@ absl::StatusOr<v1::JobSpec> FullSpecOf(const std::filesystem::path& job) {
   return spec;
 }
 
-// Who runs a worker by hand may read what the user may read.
+// Started by hand: only the user's own permissions count.
 absl::Status AddRemote(const v1::DataSpec& data, ReadProgress* progress) {
   const double seconds = data.has_loader_timeout_seconds() ? data.loader_timeout_seconds() : 60;
   NSA_ASSIGN_OR_RETURN(progress->remote, RemoteFor(data, {"*"}, absl::Seconds(seconds)));

@@ -1,4 +1,4 @@
-// What nsa-worker does for people with the data of a job: count, prepare, inspect. The answers are
+// What nsa-worker does on request with the data of a job: count, prepare, inspect. The answers are
 // JSON.
 #pragma once
 

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "common/job/data/prepared.h"
 #include "worker/train/data/read/document_hash.h"
-#include "worker/train/data/read/progress.h"
+#include "worker/train/data/remote/progress.h"
 #include "worker/train/data/tokens/token_map.h"
 
 namespace nsa::train {

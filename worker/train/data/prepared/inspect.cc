@@ -55,7 +55,7 @@ v1::LengthSummary SummaryOf(std::vector<int64_t> lengths) {
   return summary;
 }
 
-// Collects what is said about one set.
+// Collects the report about one set.
 class Inspector {
  public:
   void AddText(std::string_view text) {
@@ -218,7 +218,7 @@ absl::StatusOr<v1::DataInspection> InspectJob(const v1::JobSpec& spec, ReadProgr
   }
   if (inspection.sets().empty()) {
     return absl::InvalidArgumentError(
-        "data.source: generates tokens (a source with files); there is nothing to inspect");
+        "data.source: generates tokens (must be a source with files); there is nothing to inspect");
   }
   return inspection;
 }

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/data.pb.h"
 #include "nsa/v1/job.pb.h"
-#include "worker/train/data/read/progress.h"
+#include "worker/train/data/remote/progress.h"
 
 namespace nsa::train {
 

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int32_t kFormatVersion = 1;
-constexpr absl::Duration kTold = absl::Seconds(10);  // between two sentences about the progress
+constexpr absl::Duration kLogEvery = absl::Seconds(10);  // between two sentences about the progress
 
 // A set of a job's files, and the folder that it becomes.
 struct NamedSet {
@@ -60,7 +60,7 @@ std::vector<NamedSet> SetsOf(const v1::DataSpec& data) {
 }
 
 // The text of a message in a file of the folder.
-absl::StatusOr<std::string> JsonOf(const v1::PreparedData& data) {
+absl::StatusOr<std::string> PreparedJson(const v1::PreparedData& data) {
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
   options.always_print_primitive_fields = true;
@@ -118,7 +118,7 @@ class Preparer {
  private:
   void Tell(const DataFiles& set, const v1::PreparedManifest& manifest) {
     const absl::Duration now = clock_.Monotonic();
-    if (now - told_ < kTold) return;
+    if (now - told_ < kLogEvery) return;
     told_ = now;
     if (!options_.on_progress) return;
     options_.on_progress(absl::StrFormat("%s: %d documents, %d tokens", set.field,
@@ -180,7 +180,7 @@ absl::StatusOr<v1::PreparedData> PrepareData(const PrepareOptions& options,
                                       ToYaml(JobOnPrepared(options.spec, staging.target())))
                           .status());
   prepared.set_seconds(absl::ToDoubleSeconds(clock.Monotonic() - started));
-  NSA_ASSIGN_OR_RETURN(const std::string text, JsonOf(prepared));
+  NSA_ASSIGN_OR_RETURN(const std::string text, PreparedJson(prepared));
   NSA_RETURN_IF_ERROR(WriteHashedFile(staging.path() / kPreparedJob, text).status());
   NSA_RETURN_IF_ERROR(staging.Publish());
   return prepared;

@@ -58,7 +58,7 @@ absl::Status SetWriter::DescribeFiles() {
   for (const std::string& path : options_.paths) {
     if (IsPreparedFolder(path)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          path, ": is a folder (files); data that is prepared already needs nothing more"));
+          path, ": is a folder (must be files); data that is prepared already needs nothing more"));
     }
     NSA_ASSIGN_OR_RETURN(*manifest_.add_sources(), sources_.Describe(path));
   }

@@ -15,8 +15,8 @@
 #include "worker/train/data/encoder.h"
 #include "worker/train/data/prepared/shard_writer.h"
 #include "worker/train/data/read/documents.h"
-#include "worker/train/data/read/progress.h"
 #include "worker/train/data/read/source_files.h"
+#include "worker/train/data/remote/progress.h"
 
 namespace nsa::train {
 

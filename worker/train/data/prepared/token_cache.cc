@@ -26,9 +26,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr absl::Duration kLook = absl::Milliseconds(100);  // between looks at another process
-constexpr absl::Duration kTold = absl::Seconds(10);        // between two lines about the progress
-constexpr int64_t kIndexBytes = 20;                        // of a document in an index
+constexpr absl::Duration kLockLook = absl::Milliseconds(100);  // between looks at another process
+constexpr absl::Duration kProgressEvery =
+    absl::Seconds(10);               // between two lines about the progress
+constexpr int64_t kIndexBytes = 20;  // of a document in an index
 
 std::string GiB(int64_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (int64_t{1} << 30));
@@ -115,7 +116,7 @@ absl::StatusOr<std::optional<TokenEntry>> TokenCache::EntryOf(
 absl::Status TokenCache::Wait(BeatWatch* beat) const {
   if (progress_->cancelled) return absl::CancelledError("waiting for tokens: cancelled");
   if (beat->WentOn()) progress_->bytes += 1;
-  absl::SleepFor(kLook);
+  absl::SleepFor(kLockLook);
   return absl::OkStatus();
 }
 
@@ -216,7 +217,7 @@ absl::Status TokenCache::Write(SetOptions set, const DocumentEncoder& encoder,
 void TokenCache::Tell(const DataFiles& files, const v1::PreparedManifest& manifest,
                       Making* making) const {
   const absl::Duration now = RealClock().Monotonic();
-  if (now - making->told < kTold) return;
+  if (now - making->told < kProgressEvery) return;
   making->told = now;
   spdlog::info("data: {}: {} documents, {} tokens so far", files.field, manifest.documents(),
                manifest.tokens());

@@ -14,8 +14,8 @@ namespace nsa::train {
 // nanoseconds), of each URL size, ETag and date; what the files hold, and text_field; the tokenizer
 // and the hash of its files, the separator, passages, and the width of a token.
 //
-// Nothing if a URL has neither ETag nor date, because its versions cannot be told apart. Two keys
-// of which one was taken before reading and one after it are equal only if no file changed in
+// Nothing if a URL has neither ETag nor date, because its versions cannot be told apart. Two keys,
+// one taken before reading and one after it, are equal only if no file changed in
 // between. For this a call waits up to 50 ms when a file was changed just now: file systems have
 // clocks that tick 100 to 1,000 times a second.
 //

@@ -15,9 +15,9 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/job/data/file_kind.h"
 #include "common/job/data/url.h"
 #include "worker/train/data/read/data_file.h"
-#include "worker/train/data/read/file_kind.h"
 
 namespace nsa::train {
 namespace {
@@ -234,9 +234,12 @@ class TextStream final : public ByteStream {
       checked_ = true;
       constexpr int64_t kAnySize = int64_t{1} << 40;
       const std::string_view head(to.data(), std::min<size_t>(count, kFileHeadBytes));
+      NSA_RETURN_IF_ERROR(CheckIsNoStranger(name_, head));
       const FileKindInfo info = RecogniseFile(head, kAnySize);
-      if (info.kind != FileKind::kUnknown && info.kind != FileKind::kText) {
-        return NotText(name_, info);
+      if (!IsReadAsText(info.kind)) return NotText(name_, info);
+      if (const auto fault = FaultOfText(std::string_view(to.data(), count))) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(name_, ": is ", fault->what, "; ", fault->remedy));
       }
     }
     return count;

@@ -29,8 +29,8 @@ DataFile::~DataFile() = default;
 absl::StatusOr<DataFile> DataFile::Open(const std::filesystem::path& path, ReadProgress* progress) {
   if (IsUrl(path.native())) {
     if (progress->remote == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path.string(), ": is a URL (a file of this machine); copy the file"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path.string(), ": is a URL (must be a file of this machine); copy the file"));
     }
     NSA_ASSIGN_OR_RETURN(auto remote, progress->remote->Open(path.native(), progress));
     return DataFile(std::move(remote), path.string(), progress);

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
-#include "worker/train/data/read/progress.h"
+#include "worker/train/data/remote/progress.h"
 
 namespace nsa::train {
 

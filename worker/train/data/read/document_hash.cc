@@ -12,8 +12,8 @@
 namespace nsa::train {
 namespace {
 
-constexpr size_t kAtATime = 4096;   // tokens
-constexpr XXH64_hash_t kSeed4 = 4;  // no document of uint32 has the hash of one of uint16
+constexpr size_t kTokensAtATime = 4096;  // tokens
+constexpr XXH64_hash_t kSeed4 = 4;       // no document of uint32 has the hash of one of uint16
 
 struct FreeState {
   void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
@@ -24,9 +24,9 @@ XXH128_hash_t HashOfTokens(std::span<const Token> tokens) {
   const int width = wide ? 4 : 2;
   const std::unique_ptr<XXH3_state_t, FreeState> state(XXH3_createState());
   XXH3_128bits_reset_withSeed(state.get(), wide ? kSeed4 : 0);
-  std::vector<std::byte> bytes(kAtATime * static_cast<size_t>(width));
+  std::vector<std::byte> bytes(kTokensAtATime * static_cast<size_t>(width));
   while (!tokens.empty()) {
-    const auto some = tokens.first(std::min(tokens.size(), kAtATime));
+    const auto some = tokens.first(std::min(tokens.size(), kTokensAtATime));
     PackTokens(some, width, bytes.data());
     XXH3_128bits_update(state.get(), bytes.data(), some.size() * static_cast<size_t>(width));
     tokens = tokens.subspan(some.size());

@@ -10,8 +10,8 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/little_endian.h"
 #include "worker/train/data/read/token_layout.h"
 
 namespace nsa::train {
@@ -78,10 +78,10 @@ absl::StatusOr<IndexHeader> ReadHeader(const DataFile& index) {
   if (head.size() < kHeader) return Damaged(index, index.size(), "ends within the header");
   const auto version = LittleEndian<uint64_t>(head.substr(9));
   if (version != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: byte 9: Megatron index version %d (1); write the data set again with "
-                        "version 1",
-                        index.name(), version));
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: byte 9: Megatron index version %d (must be 1); write the data set again with "
+        "version 1",
+        index.name(), version));
   }
   IndexHeader header;
   NSA_RETURN_IF_ERROR(SetDtype(index, static_cast<unsigned char>(head[17]), &header));
@@ -163,9 +163,10 @@ absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile&
   layout.is_signed = header.is_signed;
   layout.count = file.size() / header.width;
   if (file.size() % header.width != 0) {
-    return absl::DataLossError(absl::StrFormat(
-        "%s: %d bytes (a multiple of %d, by its index); the file was cut off, copy it again",
-        file.name(), file.size(), header.width));
+    return absl::DataLossError(
+        absl::StrFormat("%s: %d bytes (must be a multiple of %d, by its index); the file was cut "
+                        "off, copy it again",
+                        file.name(), file.size(), header.width));
   }
   NSA_ASSIGN_OR_RETURN(const std::vector<int64_t> sequences,
                        SequenceEnds(index, header, layout.count));

@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/little_endian.h"
 #include "worker/train/data/read/token_layout.h"
 
 namespace nsa::train {

@@ -39,7 +39,10 @@ size_t PassageReader::EndOfPassage() const {
   const size_t latest = std::min(content_.size(), position_ + 4 * passage_bytes_);
   // The search for a blank line ends at `latest`. Without this limit, every passage of a text
   // without blank lines would search everything that was read ahead.
-  const size_t blank = std::string_view(content_).substr(0, latest).find("\n\n", earliest);
+  const std::string_view searched = std::string_view(content_).substr(0, latest);
+  const size_t blank = searched.find("\n\n", earliest);
+  const size_t blank_crlf = searched.substr(0, blank).find("\n\r\n", earliest);
+  if (blank_crlf != std::string_view::npos) return blank_crlf + 3;
   if (blank != std::string_view::npos) return blank + 2;
   // Nor does the search for a newline go back beyond `earliest`.
   const size_t newline =

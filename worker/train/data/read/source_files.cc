@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/job/data/file_kind.h"
 #include "common/job/data/url.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/remote/remote.h"
@@ -54,8 +55,11 @@ absl::Status SourceFiles::CheckUrl(const std::string& url, v1::DataSource source
 // Of a pattern, the first file stands for all: a request for each may take minutes.
 absl::Status SourceFiles::CheckParquet(const std::string& url) const {
   if (progress_->remote == nullptr) return absl::OkStatus();  // opening it is an error
-  NSA_ASSIGN_OR_RETURN(const std::string head, progress_->remote->Head(url, 4, progress_));
-  if (head == "PAR1") return absl::OkStatus();
+  const auto head = [&](int64_t bytes) { return progress_->remote->Head(url, bytes, progress_); };
+  NSA_ASSIGN_OR_RETURN(const std::string magic, head(4));
+  if (magic == "PAR1") return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const std::string more, head(kFileHeadBytes));
+  NSA_RETURN_IF_ERROR(CheckIsNoStranger(url, more));
   return absl::InvalidArgumentError(absl::StrCat(
       url,
       ": does not begin with PAR1, as a Parquet file does; set data.source to what the file "

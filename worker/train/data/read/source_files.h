@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "common/job/data/data_files.h"
 #include "nsa/v1/data.pb.h"
-#include "worker/train/data/read/progress.h"
+#include "worker/train/data/remote/progress.h"
 
 namespace nsa::train {
 

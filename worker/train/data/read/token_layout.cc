@@ -4,9 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/file_kind.h"
-#include "worker/train/data/read/little_endian.h"
+#include "common/job/data/file_kind.h"
 
 namespace nsa::train {
 namespace {
@@ -26,9 +26,10 @@ bool LooksLikeUint32(std::string_view head) {
 
 absl::StatusOr<TokenLayout> RawLayout(const DataFile& file, std::string_view head) {
   if (file.size() % 2 != 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %d bytes (a multiple of 2); a token file without a header holds little-endian uint16",
-        file.name(), file.size()));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: %d bytes (must be a multiple of 2); a token file without a header "
+                        "holds little-endian uint16",
+                        file.name(), file.size()));
   }
   if (LooksLikeUint32(head)) {
     return absl::InvalidArgumentError(absl::StrFormat(

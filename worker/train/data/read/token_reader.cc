@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/little_endian.h"
 
 namespace nsa::train {
 namespace {
@@ -60,7 +60,7 @@ absl::Status TokenReader::Refill() {
         TokenAt(std::string_view(bytes_).substr(static_cast<size_t>(byte)), layout_);
     if (token < 0 || token >= kMostTokens) {
       return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: token %d, at byte %d: %d (0 to %d); use the tokens of a tokenizer with at most "
+          "%s: token %d, at byte %d: %d (from 0 to %d); use the tokens of a tokenizer with at most "
           "1,048,576",
           file_.name(), position_ + i, offset + byte, token, kMostTokens - 1));
     }

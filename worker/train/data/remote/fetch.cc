@@ -60,11 +60,10 @@ bool IsEncoded(const HttpReply& reply) {
 }
 
 Outcome Encoded(const HttpReply& reply) {
-  return {
-      Outcome::kWrong,
-      absl::StrCat("answers with Content-Encoding ",
-                   CleanLine(reply.content_encoding.substr(0, 40)), ", which was not asked for"),
-      ""};
+  return {Outcome::kWrong,
+          absl::StrCat("answers with Content-Encoding ",
+                       CleanLine(CutText(reply.content_encoding, 40)), ", which was not asked for"),
+          ""};
 }
 
 // "bytes 0-1023/4096". Without a size, -1; "bytes */4096" has no range: begin and end are -1.
@@ -104,15 +103,15 @@ std::string Difference(const FileVersion& version, const HttpReply& reply, int64
   }
   if (!version.etag.empty() && !reply.etag.empty()) {
     if (Strong(version.etag) == Strong(reply.etag)) return "";
-    return absl::StrCat("ETag ", CleanLine(reply.etag.substr(0, 80)), " was ",
-                        CleanLine(version.etag.substr(0, 80)));
+    return absl::StrCat("ETag ", CleanLine(CutText(reply.etag, 80)), " was ",
+                        CleanLine(CutText(version.etag, 80)));
   }
   if (version.last_modified.empty() || reply.last_modified.empty() ||
       version.last_modified == reply.last_modified) {
     return "";
   }
-  return absl::StrCat("Last-Modified ", CleanLine(reply.last_modified.substr(0, 80)), " was ",
-                      CleanLine(version.last_modified.substr(0, 80)));
+  return absl::StrCat("Last-Modified ", CleanLine(CutText(reply.last_modified, 80)), " was ",
+                      CleanLine(CutText(version.last_modified, 80)));
 }
 
 absl::Status Changed(const std::string& name, const std::string& difference) {
@@ -261,7 +260,7 @@ absl::StatusOr<Outcome> Fetcher::TakeLook(const HttpReply& reply, FileVersion* v
     }
     return Outcome{Outcome::kWrong,
                    absl::StrFormat("Content-Range '%s' (bytes 0-0/SIZE was asked for)",
-                                   CleanLine(reply.content_range.substr(0, 80))),
+                                   CleanLine(CutText(reply.content_range, 80))),
                    ""};
   }
   if (reply.status == 200) {
@@ -313,7 +312,7 @@ absl::StatusOr<Outcome> Fetcher::TakeRange(const HttpReply& reply, const FileVer
   if (!range || range->begin != begin || range->end > end) {
     return Outcome{Outcome::kWrong,
                    absl::StrFormat("Content-Range '%s' (bytes %d-%d were asked for)",
-                                   CleanLine(reply.content_range.substr(0, 80)), begin, end - 1),
+                                   CleanLine(CutText(reply.content_range, 80)), begin, end - 1),
                    ""};
   }
   if (const std::string difference = Difference(version, reply, range->size); !difference.empty()) {

@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
-#include "worker/train/data/read/progress.h"
 #include "worker/train/data/remote/block_cache.h"
 #include "worker/train/data/remote/fetch.h"
 #include "worker/train/data/remote/hub.h"
 #include "worker/train/data/remote/options.h"
+#include "worker/train/data/remote/progress.h"
 #include "worker/train/data/remote/remote_file.h"
 
 namespace nsa::train {

@@ -16,7 +16,7 @@
 namespace nsa::train {
 namespace {
 
-constexpr absl::Duration kLook = absl::Milliseconds(100);  // between looks at the progress
+constexpr absl::Duration kReadLook = absl::Milliseconds(100);  // between looks at the progress
 
 }  // namespace
 
@@ -178,7 +178,7 @@ absl::StatusOr<std::shared_ptr<const std::string>> RemoteFile::Await(int64_t blo
     if (const auto found = shared_->failed.find(block); found != shared_->failed.end()) {
       return found->second;
     }
-    shared_->changed.WaitFor(&shared_->mutex, kLook);
+    shared_->changed.WaitFor(&shared_->mutex, kReadLook);
   }
 }
 

@@ -12,10 +12,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "worker/train/data/read/progress.h"
 #include "worker/train/data/remote/block_cache.h"
 #include "worker/train/data/remote/fetch.h"
 #include "worker/train/data/remote/options.h"
+#include "worker/train/data/remote/progress.h"
 
 namespace nsa::train {
 

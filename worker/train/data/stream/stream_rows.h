@@ -1,9 +1,9 @@
 // The rows of a source that is read in passing (data.stream).
 //
-// Each rank reads and tokenizes the whole source and keeps the rows of a window (windows.h), of
-// which it reads those of its share. The next window is filled as this one is used up, a row for a
-// row, so a rank never waits for a whole window but for the first, and holds no more rows than the
-// larger of two windows and a document have.
+// Each rank reads and tokenizes the whole source, keeps the rows of a window (windows.h), and reads
+// those of its share. Each row consumed from this window makes room for one row of the next, so a
+// rank waits for a whole window only at the start, and holds no more rows than the larger of two
+// windows plus one document.
 #pragma once
 
 #include <cstddef>

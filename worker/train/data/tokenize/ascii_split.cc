@@ -130,7 +130,7 @@ size_t Cl100k(std::string_view text, size_t begin) {
   return EndOfMarksOrSpace(text, begin, /*slashes=*/false);
 }
 
-// Capital letters and then small ones, of which one kind may be missing, and a contraction.
+// Capital letters and then small ones (one kind may be missing), and a contraction.
 size_t EndOfWord(std::string_view text, size_t letters) {
   const size_t end = EndOfRun(text, SkipRun(text, letters, kUpper), kLower);
   if (end == 0 || end == text.size() || text[end] != '\'') return end;

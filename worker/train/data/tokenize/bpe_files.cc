@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
 #include "worker/train/data/tokenize/split_pattern.h"
@@ -32,8 +33,9 @@ absl::StatusOr<BpeFiles> ReadGpt2Files(const std::filesystem::path& folder) {
   const std::filesystem::path merges = folder / "merges.txt";
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadTokenizerText(merges));
   int number = 0;
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
+    absl::ConsumeSuffix(&line, "\r");  // git's autocrlf
     if (line.empty() || absl::StartsWith(line, "#version")) continue;
     std::vector<std::string> parts = absl::StrSplit(line, ' ');
     parts.resize(2);

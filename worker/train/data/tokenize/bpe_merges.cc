@@ -12,8 +12,8 @@
 namespace nsa::train {
 namespace {
 
-constexpr size_t kSearched = 48;        // pieces of up to so many tokens are searched
-constexpr int64_t kReportEvery = 4096;  // tokens
+constexpr size_t kSearched = 48;         // pieces of up to so many tokens are searched
+constexpr int64_t kReportTokens = 4096;  // tokens
 
 }  // namespace
 
@@ -36,7 +36,7 @@ class BpeMerges::Heap {
       next_[at] = at + 1;
     }
     for (uint32_t at = 0; at < size_; ++at) {
-      if (at % kReportEvery == 0) NSA_RETURN_IF_ERROR(Report(0));
+      if (at % kReportTokens == 0) NSA_RETURN_IF_ERROR(Report(0));
       Rank(at);
     }
     for (int64_t popped = 1; !queue_.empty(); ++popped) {
@@ -44,7 +44,7 @@ class BpeMerges::Heap {
       queue_.pop();
       const auto at = static_cast<uint32_t>(best);
       if (rank_[at] == best >> 32) MergeAt(at);
-      if (popped % kReportEvery == 0) NSA_RETURN_IF_ERROR(Report(merged_ - reported_));
+      if (popped % kReportTokens == 0) NSA_RETURN_IF_ERROR(Report(merged_ - reported_));
     }
     Compact();
     return Report(size_ - reported_);

@@ -25,7 +25,7 @@ class BpeMerges {
   // False if the pair has a rank, which it keeps.
   bool Add(int32_t left, int32_t right, int32_t merged);
 
-  // Applies the merges to `tokens`, one per byte of a piece, of which there are at most
+  // Applies the merges to `tokens`, one per byte of a piece, at most
   // kLongestPiece. `progress` may be null; otherwise its bytes grow by one per token of the piece,
   // and Cancelled is returned soon after it is cancelled.
   absl::Status Apply(std::vector<int32_t>* tokens, ReadProgress* progress) const;

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int32_t kNoToken = -1;           // of a byte that no UTF-8 has
 constexpr size_t kLongestWord = 64;        // bytes of a piece that is looked up as a whole
-constexpr size_t kReportEvery = 64 << 10;  // bytes between two looks at whether to go on
+constexpr size_t kReportBytes = 64 << 10;  // bytes between two looks at whether to go on
 
 class ByteLevelBpe final : public TextTokenizer {
  public:
@@ -40,8 +40,7 @@ class ByteLevelBpe final : public TextTokenizer {
       if (merges_.Add(files.ids.at(left), files.ids.at(right), files.ids.at(left + right))) {
         continue;
       }
-      return absl::InvalidArgumentError(
-          absl::StrCat("the merge '", left, " ", right, "' stands twice (each once)"));
+      return absl::InvalidArgumentError(absl::StrCat("duplicate merge '", left, " ", right, "'"));
     }
     return FindWholeWords(files);
   }
@@ -200,7 +199,7 @@ class ByteLevelBpe::EncodingOfText final : public TextTokenizer::Encoding {
     while (taken < bytes && !done()) {
       NSA_ASSIGN_OR_RETURN(const size_t more, NextPiece(tokens, progress));
       taken += more;
-      if (progress == nullptr || taken - reported < kReportEvery) continue;
+      if (progress == nullptr || taken - reported < kReportBytes) continue;
       if (progress->cancelled) return EncodingCancelled();
       reported = taken;
     }

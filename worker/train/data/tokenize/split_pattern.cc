@@ -31,7 +31,7 @@ class Translator {
   absl::StatusOr<std::string> Translate() {
     if (pattern_.empty() || pattern_.size() > kLongestPattern) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("has %d bytes (1 to %d)", pattern_.size(), kLongestPattern));
+          absl::StrFormat("has %d bytes (from 1 to %d)", pattern_.size(), kLongestPattern));
     }
     while (at_ < pattern_.size()) NSA_RETURN_IF_ERROR(Next());
     return std::move(translated_);

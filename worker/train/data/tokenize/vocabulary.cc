@@ -12,6 +12,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/job/data/file_kind.h"
 
 namespace nsa::train {
 
@@ -19,8 +20,7 @@ namespace fs = std::filesystem;
 
 std::string ShownValue(const std::string& text) {
   constexpr size_t kLongest = 100;
-  return CleanLine(std::string_view(text).substr(0, kLongest)) +
-         (text.size() > kLongest ? "…" : "");
+  return CleanLine(CutText(text, kLongest));
 }
 
 std::string ShownValue(const nlohmann::json& json) {
@@ -55,7 +55,11 @@ absl::StatusOr<std::string> ReadTokenizerText(const fs::path& path) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d bytes (at most %d)", path.string(), error ? -1 : bytes, limits::kVocabularyBytes));
   }
-  return std::string(std::istreambuf_iterator<char>(file), {});
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  NSA_RETURN_IF_ERROR(CheckIsNoStranger(path.native(), text));
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
+  return text;
 }
 
 absl::StatusOr<nlohmann::json> ReadTokenizerObject(const fs::path& path) {
@@ -78,9 +82,9 @@ absl::Status Vocabulary::AddAll(const nlohmann::json& tokens) {
 
 absl::Status Vocabulary::Add(const std::string& text, const nlohmann::json& id) {
   if (!id.is_number_unsigned() || id.get<uint64_t>() >= uint64_t{kMostTokens}) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: token %s has id %s (0 … %d, each once)",
-                                                      path_.string(), ShownValue(text),
-                                                      ShownValue(id), kMostTokens - 1));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s: token %s has id %s (from 0 to %d, unique)", path_.string(),
+                        ShownValue(text), ShownValue(id), kMostTokens - 1));
   }
   const auto number = id.get<int32_t>();
   const auto [at, added] = files_.ids.emplace(text, number);
@@ -104,14 +108,13 @@ absl::Status Vocabulary::Finish(bool gaps) {
   files_.size = static_cast<int32_t>(used_.size());
   if (gaps || used_.size() == files_.ids.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: %d tokens with ids up to %d (each id from 0 on once)", path_.string(),
-                      files_.ids.size(), used_.size() - 1));
+      absl::StrFormat("%s: %d tokens with ids up to %d (ids must be 0, 1, 2, … without gaps)",
+                      path_.string(), files_.ids.size(), used_.size() - 1));
 }
 
 absl::Status Vocabulary::Twice(const std::string& text) const {
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s: token %s: its id or its text stands twice (each once)", path_.string(),
-                      ShownValue(text)));
+      absl::StrFormat("%s: token %s: duplicate id or text", path_.string(), ShownValue(text)));
 }
 
 absl::Status AddMerge(std::string left, std::string right, const std::string& place,

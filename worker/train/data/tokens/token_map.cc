@@ -17,10 +17,10 @@ absl::Status CheckLength(int fd, const std::string& name, int64_t wanted) {
   struct stat info {};
   if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, name);
   if (info.st_size == wanted) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrFormat("%s: %d bytes (%d); do not change prepared data during a run, and prepare it "
-                      "again",
-                      name, info.st_size, wanted));
+  return absl::DataLossError(absl::StrFormat(
+      "%s: %d bytes (must be %d); do not change prepared data during a run, and prepare it "
+      "again",
+      name, info.st_size, wanted));
 }
 
 }  // namespace

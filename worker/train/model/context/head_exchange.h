@@ -29,7 +29,7 @@ struct HeadExchange {
 
   // heads ← tokens. Both have rows·W elements and may be the same memory.
   absl::Status ToHeads(const Exec& exec, const ConstTensor& tokens, const Tensor& heads) const;
-  // tokens ← heads, likewise.
+  // The way back: tokens ← heads.
   absl::Status ToTokens(const Exec& exec, const ConstTensor& heads, const Tensor& tokens) const;
 
  private:

@@ -23,7 +23,7 @@ struct LayerAudit {
   // Measures the masses that the selected and the window branch keep, those that are present, and
   // what the selection chose, and waits for the device. `memory` is that of B·S·H·dk bf16 elements
   // on it. Where it is too small for the block lists of all queries (size() always fits), fewer
-  // queries tell what was chosen.
+  // queries show what was chosen.
   absl::StatusOr<v1::AttentionAudit> Run(const Exec& exec, void* memory) const;
 };
 

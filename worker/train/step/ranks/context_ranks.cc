@@ -12,7 +12,8 @@
 namespace nsa::train {
 namespace {
 
-constexpr char kName[] = "exchange_heads";  // on the status page, as a collective or a kernel
+constexpr char kExchangeHeads[] =
+    "exchange_heads";  // on the status page, as a collective or a kernel
 
 class TcpContext final : public ContextGroup {
  public:
@@ -28,7 +29,7 @@ class TcpContext final : public ContextGroup {
       send_.insert(send_.end(), from, from + piece.bytes);
     }
     receive_.resize(send_.size());
-    NSA_RETURN_IF_ERROR(comm_.ExchangeInGroups(kName, size_, send_, receive_));
+    NSA_RETURN_IF_ERROR(comm_.ExchangeInGroups(kExchangeHeads, size_, send_, receive_));
     auto from = receive_.cbegin();
     for (const Piece& piece : pieces) {
       std::copy_n(from, piece.bytes, static_cast<std::byte*>(piece.receive));
@@ -51,7 +52,7 @@ class NcclContext final : public ContextGroup {
   int32_t index() const override { return comm_.rank() % size_; }
 
   absl::Status Exchange(const Exec& exec, std::span<const Piece> pieces) override {
-    exec.Enter(kName);
+    exec.Enter(kExchangeHeads);
     transfers_.clear();
     for (const Piece& piece : pieces) {
       if (piece.rank == index()) {
@@ -63,7 +64,7 @@ class NcclContext final : public ContextGroup {
                             .receive = piece.receive,
                             .bytes = piece.bytes});
     }
-    return comm_.Exchange(kName, transfers_, exec.stream);
+    return comm_.Exchange(kExchangeHeads, transfers_, exec.stream);
   }
 
  private:
@@ -78,13 +79,14 @@ absl::Status CheckShare(const v1::JobSpec& spec, int32_t ranks) {
   const int32_t context = ContextOf(spec);
   if (ranks % context != 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("resources.context_parallel: ", context, " (a divisor of the ", ranks,
+        absl::StrCat("resources.context_parallel: ", context, " (must divide the ", ranks,
                      " ranks); start a multiple of it, or change it"));
   }
   if (spec.train().batch_size() % (ranks / context) == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "train.batch_size: ", spec.train().batch_size(), " (a multiple of the ", ranks / context,
-      context == 1 ? " ranks" : " groups of ranks", "); change batch_size or resources.gpus"));
+  return absl::InvalidArgumentError(absl::StrCat("train.batch_size: ", spec.train().batch_size(),
+                                                 " (must be a multiple of the ", ranks / context,
+                                                 context == 1 ? " ranks" : " groups of ranks",
+                                                 "); change batch_size or resources.gpus"));
 }
 
 std::unique_ptr<ContextGroup> ContextOverTcp(Comm* comm, int32_t size) {

@@ -16,7 +16,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-// What becomes of a number of several ranks.
+// How the values of several ranks become one number.
 enum class Rule { kSame, kSum, kMean, kMin, kMax };
 
 Rule RuleOf(const FieldDescriptor& field) {
@@ -114,7 +114,7 @@ std::vector<double> NumbersOf(const Message& message) {
   return numbers;
 }
 
-// Replaces the numbers of `message` by those of the ranks, whose values lie `stride` apart.
+// Replaces each number of `message` by the ranks' combined value; their values lie `stride` apart.
 void Replace(std::span<const double> numbers, size_t stride, Message* message) {
   size_t at = 0;
   ForEachNumber(message, [&](Message* part, const FieldDescriptor* field, int index) {

@@ -11,7 +11,7 @@
 
 namespace nsa::train {
 
-// Combines the same layers of several ranks, which have equal numbers of heads over the same
+// Combines the ranks' records of the same layers, which have equal numbers of heads over the same
 // tokens: counts are added up, means and shares are averaged, the smallest and the largest value
 // remain so. selected_mass_p10 and the choice's entropy_ratio, which no averages can give, are the
 // means of the ranks'. Pure.

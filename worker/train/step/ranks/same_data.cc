@@ -16,7 +16,7 @@
 namespace nsa::train {
 namespace {
 
-constexpr char kName[] = "same_data";
+constexpr char kSameData[] = "same_data";
 constexpr size_t kTextBytes = 1024;  // of what one rank says about its data
 
 template <typename T>
@@ -35,11 +35,11 @@ uint64_t HashOf(const DataPart& part) {
 // The hashes of the parts of rank 0, on every rank.
 absl::StatusOr<std::vector<uint64_t>> HashesOfRankZero(std::span<const DataPart> own, Comm* comm) {
   uint64_t count = own.size();
-  NSA_RETURN_IF_ERROR(comm->Broadcast(kName, 0, BytesOf(count)));
+  NSA_RETURN_IF_ERROR(comm->Broadcast(kSameData, 0, BytesOf(count)));
   std::vector<uint64_t> hashes(count);
   if (comm->rank() == 0) std::ranges::transform(own, hashes.begin(), HashOf);
   NSA_RETURN_IF_ERROR(
-      comm->Broadcast(kName, 0, std::as_writable_bytes(std::span<uint64_t>(hashes))));
+      comm->Broadcast(kSameData, 0, std::as_writable_bytes(std::span<uint64_t>(hashes))));
   return hashes;
 }
 
@@ -60,7 +60,8 @@ absl::StatusOr<std::string> Tell(int rank, std::span<const DataPart> own, uint64
             : absl::StrCat("rank ", rank, " has only ", own.size(), " parts of it");
     std::memcpy(text.data(), whole.data(), std::min(whole.size(), text.size() - 1));
   }
-  NSA_RETURN_IF_ERROR(comm->Broadcast(kName, rank, std::as_writable_bytes(std::span<char>(text))));
+  NSA_RETURN_IF_ERROR(
+      comm->Broadcast(kSameData, rank, std::as_writable_bytes(std::span<char>(text))));
   text.back() = '\0';
   return std::string(text.data());
 }
@@ -71,15 +72,15 @@ absl::Status CheckSameData(const std::string& fingerprint, std::span<const DataP
                            Comm* comm) {
   const XXH128_hash_t own = XXH3_128bits(fingerprint.data(), fingerprint.size());
   XXH128_hash_t first = own;
-  NSA_RETURN_IF_ERROR(comm->Broadcast(kName, 0, BytesOf(first)));
+  NSA_RETURN_IF_ERROR(comm->Broadcast(kSameData, 0, BytesOf(first)));
   const bool same = XXH128_isEqual(own, first) != 0;
   double lowest = same ? comm->world_size() : comm->rank();
-  NSA_RETURN_IF_ERROR(comm->AllReduce(kName, Reduce::kMin, std::span<double>(&lowest, 1)));
+  NSA_RETURN_IF_ERROR(comm->AllReduce(kSameData, Reduce::kMin, std::span<double>(&lowest, 1)));
   const int other = static_cast<int>(lowest);
   if (other == comm->world_size()) return absl::OkStatus();
   NSA_ASSIGN_OR_RETURN(const std::vector<uint64_t> hashes, HashesOfRankZero(parts, comm));
   uint64_t index = comm->rank() == other ? FirstDifference(parts, hashes) : 0;
-  NSA_RETURN_IF_ERROR(comm->Broadcast(kName, other, BytesOf(index)));
+  NSA_RETURN_IF_ERROR(comm->Broadcast(kSameData, other, BytesOf(index)));
   NSA_ASSIGN_OR_RETURN(const std::string there, Tell(other, parts, index, comm));
   NSA_ASSIGN_OR_RETURN(const std::string here, Tell(0, parts, index, comm));
   return absl::FailedPreconditionError(absl::StrCat("data differs between machines: ", there, ", ",
@@ -89,7 +90,7 @@ absl::Status CheckSameData(const std::string& fingerprint, std::span<const DataP
 absl::Status CompareData(const v1::WorkerLaunch& launch, const DataLoader& data, Comm* comm) {
   if (launch.rank_address().empty()) return absl::OkStatus();
   double replaced = data.fell_back() ? 1 : 0;
-  NSA_RETURN_IF_ERROR(comm->AllReduce(kName, Reduce::kMax, std::span<double>(&replaced, 1)));
+  NSA_RETURN_IF_ERROR(comm->AllReduce(kSameData, Reduce::kMax, std::span<double>(&replaced, 1)));
   if (replaced == 1) return absl::OkStatus();
   const v1::DataSpec& spec = launch.spec().data();
   // The loader has read its files, so they are there.

@@ -160,7 +160,7 @@ TEST(EntryLock, IsForOneOrForManyReaders) {
     ASSERT_OK(alone);
     EXPECT_THAT(EntryLock::Take(dir / "a"), StatusIs(absl::StatusCode::kAlreadyExists));
     EXPECT_THAT(EntryLock::Share(dir / "a"), StatusIs(absl::StatusCode::kAlreadyExists));
-    // Who finds another file under the name has a lock of that one.
+    // A process that finds another file under the name has a lock of that one.
     fs::remove(dir / "a");
     EXPECT_OK(EntryLock::Take(dir / "a"));
   }

@@ -15,7 +15,7 @@
 
 namespace nsa::train {
 
-// `count` JSON lines, of which every seventh is a copy of an earlier one.
+// `count` JSON lines; every seventh is a copy of an earlier one.
 inline std::string Lines(int count, const std::string& field = "text") {
   std::string lines;
   for (int i = 0; i < count; ++i) {

@@ -206,7 +206,7 @@ TEST(Parquet, ADamagedPageIsNamedByFileByteAndColumn) {
                              HasSubstr("a checksum of"), HasSubstr("copy it again"))));
 }
 
-// A page that claims a GiB, of which nothing is there.
+// A page that claims a GiB and has nothing.
 TEST(Parquet, APageThatClaimsToBeLargeTakesNoMemory) {
   const TempDir dir;
   for (const int codec : {0, 1, 2, 6}) {

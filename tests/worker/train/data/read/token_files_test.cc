@@ -206,7 +206,7 @@ TEST_F(TokenFiles, AMegatronIndexThatDoesNotFitIsRefused) {
   };
   for (size_t size = 0; size < good.size(); ++size) refused(good.substr(0, size), "set.idx");
   refused(MegatronIndex(7, 4, {2, 3}, {0, 1, 2}), "dtype code 7");
-  refused(MegatronIndex(4, 4, {2, 3}, {0, 1, 2}), "10 bytes (a multiple of 4");
+  refused(MegatronIndex(4, 4, {2, 3}, {0, 1, 2}), "10 bytes (must be a multiple of 4");
   refused(MegatronIndex(8, 2, {2, 4}, {0, 1, 2}), "would end at token 6 (the .bin file has 5)");
   refused(MegatronIndex(8, 2, {2, -3}, {0, 1, 2}), "-3 tokens");
   refused(MegatronIndex(8, 2, {2, 2}, {0, 1, 2}), "have 4 tokens (the .bin file has 5)");
@@ -226,7 +226,7 @@ TEST_F(TokenFiles, AMegatronIndexThatDoesNotFitIsRefused) {
 TEST_F(TokenFiles, ATokenThatDoesNotFitIsRefusedWithItsPlace) {
   Write("a.npy", Npy(1, "<u4", "(3,)", Raw<uint32_t>({1, 1048575, 1048576})));
   EXPECT_THAT(Load("a.npy"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                      HasSubstr("token 2, at byte 136: 1048576 (0 to 1048575)")));
+                                      HasSubstr("token 2, at byte 136: 1048576")));
   Write("b.npy", Npy(1, "<i4", "(2,)", Raw<int32_t>({1, -1})));
   EXPECT_THAT(Load("b.npy"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("token 1, at byte 132: -1")));

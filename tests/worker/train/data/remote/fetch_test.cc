@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using Request = DataServer::Request;
 using Reply = DataServer::Reply;
 
-const std::string kContent = Content(3500);
+const std::string kFetched = Content(3500);
 
 // Reads /a.txt of a server that answers so.
 absl::StatusOr<std::string> ReadFrom(DataServer& server, RemoteOptions options = QuickOptions()) {
@@ -32,8 +32,8 @@ void ExpectError(DataServer& server, absl::StatusCode code, const std::string& w
 }
 
 TEST(Fetch, AFileIsReadByRequestsOfOneBlock) {
-  DataServer server([](const Request& request) { return DataServer::Serve(request, kContent); });
-  EXPECT_EQ(*ReadFrom(server), kContent);
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kFetched); });
+  EXPECT_EQ(*ReadFrom(server), kFetched);
   const auto seen = server.seen();
   ASSERT_EQ(seen.size(), 5u);
   EXPECT_EQ(seen[0].header("range"), "bytes=0-0");
@@ -51,17 +51,17 @@ TEST(Fetch, AnEmptyFileHasNoBytes) {
 TEST(Fetch, A503IsTriedAgain) {
   DataServer server([](const Request& request) {
     if (request.number % 3 != 0) return Reply{.status = 503};
-    return DataServer::Serve(request, kContent);
+    return DataServer::Serve(request, kFetched);
   });
-  EXPECT_EQ(*ReadFrom(server), kContent);
+  EXPECT_EQ(*ReadFrom(server), kFetched);
 }
 
 TEST(Fetch, AConnectionThatClosesIsTriedAgain) {
   DataServer server([](const Request& request) {
     if (request.number % 2 != 0) return Reply{.hang_up = true};
-    return DataServer::Serve(request, kContent);
+    return DataServer::Serve(request, kFetched);
   });
-  EXPECT_EQ(*ReadFrom(server), kContent);
+  EXPECT_EQ(*ReadFrom(server), kFetched);
 }
 
 TEST(Fetch, AServerThatNeverWorksIsGivenUpOnWithItsLastWords) {
@@ -71,7 +71,7 @@ TEST(Fetch, AServerThatNeverWorksIsGivenUpOnWithItsLastWords) {
   const auto read = ReadFrom(server, options);
   EXPECT_THAT(read, StatusIs(absl::StatusCode::kDeadlineExceeded,
                              AllOf(HasSubstr("/a.txt: no byte for "),
-                                   HasSubstr("data.loader_timeout_seconds allows 3.0 s"),
+                                   HasSubstr("data.loader_timeout_seconds"),
                                    HasSubstr("the last one: HTTP 500"))));
   EXPECT_EQ(ReasonOf(read.status()), Reason::kDataStalled);
   EXPECT_GE(server.seen().size(), 2u);
@@ -87,13 +87,12 @@ TEST(Fetch, NobodyListensIsGivenUpOn) {
   const std::string url = absl::StrCat("http://127.0.0.1:", ntohs(address.sin_port), "/a.txt");
   RemoteOptions options = QuickOptions();
   options.patience = absl::Milliseconds(100);
-  EXPECT_THAT(
-      ReadAll(url, options),
-      StatusIs(absl::StatusCode::kDeadlineExceeded,
-               AllOf(HasSubstr(url), HasSubstr("is the server overloaded or unreachable?"))));
+  EXPECT_THAT(ReadAll(url, options),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr(url), HasSubstr("overloaded or unreachable"))));
 }
 
-// A mistyped name is told at once, and not after all the patience for a server that is there. A
+// A mistyped name is reported at once, and not after all the patience for a server that is there. A
 // part of a name that is longer than 63 characters has no address, and no name server is asked.
 TEST(Fetch, AHostThatNobodyKnowsIsGivenUpOnSoon) {
   RemoteOptions options = QuickOptions();
@@ -113,9 +112,9 @@ TEST(Fetch, RetryAfterIsObeyed) {
     const absl::Duration begin = RealClock().Monotonic();
     DataServer server([status](const Request& request) {
       if (request.number == 1) return Reply{.status = status, .headers = {{"Retry-After", "1"}}};
-      return DataServer::Serve(request, kContent);
+      return DataServer::Serve(request, kFetched);
     });
-    EXPECT_EQ(*ReadFrom(server), kContent);
+    EXPECT_EQ(*ReadFrom(server), kFetched);
     EXPECT_GE(RealClock().Monotonic() - begin, absl::Seconds(1));
   }
 }
@@ -124,9 +123,9 @@ TEST(Fetch, A429WithoutRetryAfterIsTriedSoon) {
   const absl::Duration begin = RealClock().Monotonic();
   DataServer server([](const Request& request) {
     if (request.number <= 2) return Reply{.status = 429};
-    return DataServer::Serve(request, kContent);
+    return DataServer::Serve(request, kFetched);
   });
-  EXPECT_EQ(*ReadFrom(server), kContent);
+  EXPECT_EQ(*ReadFrom(server), kFetched);
   EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(20));
 }
 
@@ -144,18 +143,18 @@ TEST(Fetch, ARetryAfterBeyondOurPatienceEndsAtOnce) {
 // Every answer has half of what it promises; each half is kept.
 TEST(Fetch, ATruncatedAnswerIsContinuedWhereItEnded) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent);
+    Reply reply = DataServer::Serve(request, kFetched);
     reply.promised = std::ssize(reply.body);
     if (reply.body.size() > 100) reply.body.resize(reply.body.size() / 2);
     return reply;
   });
-  EXPECT_EQ(*ReadFrom(server), kContent);
+  EXPECT_EQ(*ReadFrom(server), kFetched);
   EXPECT_EQ(server.seen()[2].header("range"), "bytes=500-999");
 }
 
 TEST(Fetch, AnAnswerThatIsAlwaysTruncatedToNothingIsAnError) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent);
+    Reply reply = DataServer::Serve(request, kFetched);
     reply.promised = std::ssize(reply.body);
     if (request.number > 1) reply.body.clear();
     return reply;
@@ -167,14 +166,14 @@ TEST(Fetch, AnAnswerThatIsAlwaysTruncatedToNothingIsAnError) {
 
 TEST(Fetch, AServerThatStallsIsAskedAgain) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent);
+    Reply reply = DataServer::Serve(request, kFetched);
     if (request.number == 2) reply.stall = absl::Minutes(10);
     return reply;
   });
   RemoteOptions options = QuickOptions();
   options.stall = absl::Milliseconds(500);
   const absl::Duration begin = RealClock().Monotonic();
-  EXPECT_EQ(*ReadFrom(server, options), kContent);
+  EXPECT_EQ(*ReadFrom(server, options), kFetched);
   EXPECT_LT(RealClock().Monotonic() - begin, absl::Minutes(1));
   const auto asks_for_the_rest = [](const Request& request) {
     return request.header("range") == "bytes=500-999";
@@ -184,7 +183,7 @@ TEST(Fetch, AServerThatStallsIsAskedAgain) {
 
 TEST(Fetch, AnAnswerLongerThanItsRangeIsRefused) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent);
+    Reply reply = DataServer::Serve(request, kFetched);
     if (request.number > 1) reply.body += "more";
     return reply;
   });
@@ -194,7 +193,7 @@ TEST(Fetch, AnAnswerLongerThanItsRangeIsRefused) {
 
 TEST(Fetch, AnAnswerWithAnotherRangeIsRefused) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent);
+    Reply reply = DataServer::Serve(request, kFetched);
     if (request.number > 1) reply.headers.back().second = "bytes 7-1006/3500";
     return reply;
   });
@@ -204,7 +203,7 @@ TEST(Fetch, AnAnswerWithAnotherRangeIsRefused) {
 
 TEST(Fetch, AnAnswerWithoutARangeIsRefused) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent);
+    Reply reply = DataServer::Serve(request, kFetched);
     if (request.number > 1) reply.headers.pop_back();
     return reply;
   });
@@ -213,7 +212,7 @@ TEST(Fetch, AnAnswerWithoutARangeIsRefused) {
 
 TEST(Fetch, AnEncodingThatNobodyAskedForIsRefused) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent);
+    Reply reply = DataServer::Serve(request, kFetched);
     reply.headers.emplace_back("Content-Encoding", "gzip");
     return reply;
   });
@@ -228,22 +227,22 @@ TEST(Fetch, AServerThatIgnoresRangesIsFineForASmallFile) {
 }
 
 TEST(Fetch, AServerThatIgnoresRangesIsRefusedForALargeFile) {
-  DataServer server([](const Request&) { return Reply{.body = kContent}; });
+  DataServer server([](const Request&) { return Reply{.body = kFetched}; });
   ExpectError(server, absl::StatusCode::kFailedPrecondition,
               "the server ignores requests for a range");
 }
 
 TEST(Fetch, AServerThatBeginsToIgnoreRangesIsRefused) {
   DataServer server([](const Request& request) {
-    if (request.number > 1) return Reply{.body = kContent};
-    return DataServer::Serve(request, kContent);
+    if (request.number > 1) return Reply{.body = kFetched};
+    return DataServer::Serve(request, kFetched);
   });
   ExpectError(server, absl::StatusCode::kDataLoss, "HTTP 200, the whole file");
 }
 
 TEST(Fetch, AFileThatChangesIsNoticedByItsETag) {
   DataServer server([](const Request& request) {
-    return DataServer::Serve(request, kContent, request.number < 4 ? "\"one\"" : "\"two\"");
+    return DataServer::Serve(request, kFetched, request.number < 4 ? "\"one\"" : "\"two\"");
   });
   ExpectError(server, absl::StatusCode::kFailedPrecondition,
               "changed while it was read (ETag \"two\" was \"one\")");
@@ -251,7 +250,7 @@ TEST(Fetch, AFileThatChangesIsNoticedByItsETag) {
 
 TEST(Fetch, AFileThatChangesIsNoticedByItsDate) {
   DataServer server([](const Request& request) {
-    Reply reply = DataServer::Serve(request, kContent, "");
+    Reply reply = DataServer::Serve(request, kFetched, "");
     reply.headers.emplace_back("Last-Modified", request.number < 4 ? "Monday" : "Tuesday");
     return reply;
   });
@@ -261,7 +260,7 @@ TEST(Fetch, AFileThatChangesIsNoticedByItsDate) {
 
 TEST(Fetch, AFileThatChangesIsNoticedByItsLength) {
   DataServer server([](const Request& request) {
-    return DataServer::Serve(request, request.number < 4 ? kContent : kContent + "x", "");
+    return DataServer::Serve(request, request.number < 4 ? kFetched : kFetched + "x", "");
   });
   ExpectError(server, absl::StatusCode::kFailedPrecondition,
               "changed while it was read (3501 bytes were 3500)");
@@ -269,16 +268,16 @@ TEST(Fetch, AFileThatChangesIsNoticedByItsLength) {
 
 TEST(Fetch, AFileThatBecomesShorterIsNoticed) {
   DataServer server([](const Request& request) {
-    return DataServer::Serve(request, request.number < 4 ? kContent : "short", "");
+    return DataServer::Serve(request, request.number < 4 ? kFetched : "short", "");
   });
   ExpectError(server, absl::StatusCode::kFailedPrecondition, "5 bytes were 3500");
 }
 
 TEST(Fetch, AWeakETagIsTheSameVersion) {
   DataServer server([](const Request& request) {
-    return DataServer::Serve(request, kContent, request.number % 2 != 0 ? "W/\"one\"" : "\"one\"");
+    return DataServer::Serve(request, kFetched, request.number % 2 != 0 ? "W/\"one\"" : "\"one\"");
   });
-  EXPECT_EQ(*ReadFrom(server), kContent);
+  EXPECT_EQ(*ReadFrom(server), kFetched);
 }
 
 TEST(Fetch, AMissingFileIsNotFoundAtOnce) {

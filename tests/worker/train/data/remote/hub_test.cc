@@ -17,7 +17,7 @@ using testing::Not;
 using Request = DataServer::Request;
 using Reply = DataServer::Reply;
 
-const std::string kContent = Content(3500);
+const std::string kHubContent = Content(3500);
 constexpr char kToken[] = "hf_secret";
 
 RemoteOptions HubOptions(const DataServer& server) {
@@ -46,32 +46,32 @@ TEST(Hub, AFileIsAtItsRevision) {
 TEST(Hub, AFileIsReadWithTheToken) {
   DataServer server([](const Request& request) {
     if (request.target != "/datasets/o/n/resolve/main/a.txt") return Reply{.status = 404};
-    return DataServer::Serve(request, kContent);
+    return DataServer::Serve(request, kHubContent);
   });
-  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", HubOptions(server)), kContent);
+  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", HubOptions(server)), kHubContent);
   for (const Request& request : server.seen()) {
     EXPECT_EQ(request.header("authorization"), "Bearer hf_secret");
   }
 }
 
 TEST(Hub, TheTokenDoesNotFollowARedirectToAnotherHost) {
-  DataServer store([](const Request& request) { return DataServer::Serve(request, kContent); });
+  DataServer store([](const Request& request) { return DataServer::Serve(request, kHubContent); });
   DataServer server([&](const Request&) {
     return Reply{.status = 302, .headers = {{"Location", store.url("/blob")}}};
   });
   RemoteOptions options = HubOptions(server);
   options.policy = UrlPolicy::Everything();
-  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kContent);
+  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kHubContent);
   EXPECT_EQ(server.seen().front().header("authorization"), "Bearer hf_secret");
   ASSERT_FALSE(store.seen().empty());
   for (const Request& request : store.seen()) EXPECT_EQ(request.header("authorization"), "");
 }
 
 TEST(Hub, TheTokenDoesNotGoToAPlainUrlOfTheSameHost) {
-  DataServer server([](const Request& request) { return DataServer::Serve(request, kContent); });
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kHubContent); });
   RemoteOptions options = HubOptions(server);
   options.policy = UrlPolicy::Everything();
-  EXPECT_EQ(*ReadAll(server.url("/a.txt"), options), kContent);
+  EXPECT_EQ(*ReadAll(server.url("/a.txt"), options), kHubContent);
   for (const Request& request : server.seen()) EXPECT_EQ(request.header("authorization"), "");
 }
 
@@ -132,8 +132,7 @@ TEST(Hub, APatternThatNothingMatchesIsAnError) {
   DataServer server([&](const Request& request) { return Listing(*self, request); });
   self = &server;
   EXPECT_THAT(Expand("hf://datasets/o/n/data/*.jsonl", HubOptions(server)),
-              StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("*.jsonl: no file matches this pattern (3 files in the folder)")));
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("*.jsonl: no file matches")));
 }
 
 TEST(Hub, AListThatContinuesElsewhereIsRefused) {

@@ -16,20 +16,20 @@ using testing::Not;
 using Request = DataServer::Request;
 using Reply = DataServer::Reply;
 
-const std::string kContent = Content(3500);
+const std::string kRedirected = Content(3500);
 
 Reply RedirectTo(const std::string& place) {
   return {.status = 302, .headers = {{"Location", place}}};
 }
 
 TEST(Redirect, IsFollowedOnTheSameHostAndToAnother) {
-  DataServer other([](const Request& request) { return DataServer::Serve(request, kContent); });
+  DataServer other([](const Request& request) { return DataServer::Serve(request, kRedirected); });
   DataServer server([&](const Request& request) {
     if (request.target == "/a.txt") return RedirectTo("/b.txt");
     if (request.target == "/b.txt") return RedirectTo(other.url("/c.txt"));
     return Reply{.status = 404};
   });
-  EXPECT_EQ(*ReadAll(server.url("/a.txt"), QuickOptions()), kContent);
+  EXPECT_EQ(*ReadAll(server.url("/a.txt"), QuickOptions()), kRedirected);
   EXPECT_EQ(other.seen().front().target, "/c.txt");
 }
 
@@ -41,12 +41,12 @@ TEST(Redirect, IsAskedForOnceAndAgainWhenItsPlaceIsGone) {
       return RedirectTo(self->url(absl::StrCat("/at/", request.number)));
     }
     if (request.number == 5) return Reply{.status = 403};  // the place is no longer valid
-    return DataServer::Serve(request, kContent);
+    return DataServer::Serve(request, kRedirected);
   });
   self = &server;
   RemoteOptions options = QuickOptions();
   options.blocks_ahead = 0;
-  EXPECT_EQ(*ReadAll(server.url("/a.txt"), options), kContent);
+  EXPECT_EQ(*ReadAll(server.url("/a.txt"), options), kRedirected);
   std::vector<std::string> targets;
   for (const Request& request : server.seen()) targets.push_back(request.target);
   // The look, then the first block; the second block goes on directly and finds its place gone.
@@ -67,14 +67,13 @@ TEST(Redirect, WithoutAPlaceIsAnError) {
     DataServer server([&](const Request&) { return RedirectTo(place); });
     EXPECT_THAT(ReadAll(server.url("/a.txt"), QuickOptions()),
                 StatusIs(absl::StatusCode::kFailedPrecondition,
-                         AllOf(HasSubstr("HTTP 302 without a Location that can be followed"),
-                               Not(HasSubstr("secret")))))
+                         AllOf(HasSubstr("HTTP 302 without a Location"), Not(HasSubstr("secret")))))
         << place;
   }
 }
 
-// Addresses that a redirect leads to have signatures in them, which open the file to whoever
-// reads the log.
+// Addresses that a redirect leads to have signatures in them, which open the file to
+// every reader of the log.
 TEST(Redirect, ThePlaceIsNotShown) {
   DataServer other([](const Request&) { return Reply{.status = 400}; });
   DataServer server([&](const Request&) { return RedirectTo(other.url("/x?sig=secret")); });
@@ -90,17 +89,17 @@ RemoteOptions Allowing(const std::vector<std::string>& allowed) {
 }
 
 TEST(Address, OfThisMachineIsRefusedUnlessItsHostIsAllowed) {
-  DataServer server([](const Request& request) { return DataServer::Serve(request, kContent); });
-  EXPECT_THAT(ReadAll(server.url("/a.txt"), Allowing({"http://"})),
-              StatusIs(absl::StatusCode::kPermissionDenied,
-                       AllOf(HasSubstr("127.0.0.1 is at an address that is not public"),
-                             HasSubstr("allowed_urls"))));
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kRedirected); });
+  EXPECT_THAT(
+      ReadAll(server.url("/a.txt"), Allowing({"http://"})),
+      StatusIs(absl::StatusCode::kPermissionDenied,
+               AllOf(HasSubstr("an address that is not public"), HasSubstr("allowed_urls"))));
   EXPECT_TRUE(server.seen().empty());
-  EXPECT_EQ(*ReadAll(server.url("/a.txt"), Allowing({server.url("/")})), kContent);
+  EXPECT_EQ(*ReadAll(server.url("/a.txt"), Allowing({server.url("/")})), kRedirected);
 }
 
 TEST(Address, IsLookedAtBehindItsName) {
-  DataServer server([](const Request& request) { return DataServer::Serve(request, kContent); });
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kRedirected); });
   const std::string url = absl::StrCat("http://localhost:", server.port(), "/a.txt");
   EXPECT_THAT(
       ReadAll(url, Allowing({"http://"})),
@@ -109,9 +108,9 @@ TEST(Address, IsLookedAtBehindItsName) {
 }
 
 TEST(Address, OfARedirectIsLookedAtToo) {
-  DataServer inner([](const Request& request) { return DataServer::Serve(request, kContent); });
+  DataServer inner([](const Request& request) { return DataServer::Serve(request, kRedirected); });
   DataServer server([&](const Request& request) {
-    if (request.target.starts_with("/other")) return DataServer::Serve(request, kContent);
+    if (request.target.starts_with("/other")) return DataServer::Serve(request, kRedirected);
     return RedirectTo(request.target == "/a.txt" ? inner.url("/") : "/other");
   });
   const RemoteOptions options = Allowing({server.url("/a"), server.url("/b")});
@@ -124,10 +123,9 @@ TEST(Address, OfARedirectIsLookedAtToo) {
 }
 
 TEST(Address, AUrlThatIsNotAllowedIsNotAskedFor) {
-  DataServer server([](const Request& request) { return DataServer::Serve(request, kContent); });
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kRedirected); });
   EXPECT_THAT(ReadAll(server.url("/a.txt"), Allowing({"https://"})),
-              StatusIs(absl::StatusCode::kPermissionDenied,
-                       HasSubstr("/a.txt: is not among the coordinator's allowed_urls")));
+              StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("/a.txt: is not among")));
   EXPECT_TRUE(server.seen().empty());
 }
 

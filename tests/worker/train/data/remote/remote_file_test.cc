@@ -92,9 +92,9 @@ TEST(RemoteFile, ReadingBeyondItsEndIsAnError) {
 
 TEST(RemoteFile, IsNotReadWhereOnlyLocalFilesAre) {
   ReadProgress progress;
-  EXPECT_THAT(DataFile::Open("https://example.com/a", &progress),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("https://example.com/a: is a URL (a file of this machine)")));
+  EXPECT_THAT(
+      DataFile::Open("https://example.com/a", &progress),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("https://example.com/a: is a URL")));
 }
 
 std::vector<fs::path> BlocksIn(const fs::path& folder) {
@@ -285,7 +285,7 @@ TEST(RemoteCorpus, AFileThatIsNoParquetIsRefusedBeforeAnotherIsRead) {
                                AllOf(HasSubstr("data.mix[1].path[0]: "),
                                      HasSubstr("/a.jsonl: does not begin with PAR1"))));
   for (const std::string& range : RangesOf(server)) {
-    EXPECT_THAT(range, testing::AnyOf("0-0", "0-3"));
+    EXPECT_THAT(range, testing::AnyOf("0-0", "0-3", "0-1023"));
   }
 }
 

@@ -155,10 +155,8 @@ TEST(StreamFaults, ACheckpointOfOtherDataOrAnotherWindowIsRefused) {
 TEST(StreamFaults, TooLittleDataIsRefused) {
   const TempDir dir;
   LoaderOptions options = StreamOn(dir, {{"short"}}, 5);
-  EXPECT_THAT(
-      Open(options)->Next(),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("data.path: 6 tokens for training (at least train.seq_len + 1 = 17)")));
+  EXPECT_THAT(Open(options)->Next(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                              HasSubstr("data.path: 6 tokens for training")));
   Write(options.spec.data().path(0), "\n");
   EXPECT_THAT(Open(options)->Next(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 tokens")));
@@ -166,8 +164,7 @@ TEST(StreamFaults, TooLittleDataIsRefused) {
   options = StreamOn(dir, SomeTexts(1, 6), 5);
   options.spec.mutable_data()->set_val_fraction(1e-9);
   EXPECT_THAT(DataLoader::Open(options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("holds out 0 tokens in the first 6 documents (a row takes 17)")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds out 0 tokens")));
 }
 
 TEST(StreamFaults, PreparedDataIsNotStreamed) {
@@ -180,12 +177,11 @@ TEST(StreamFaults, PreparedDataIsNotStreamed) {
   options.spec = prepared;
   EXPECT_OK(DataLoader::Open(options));
   options.spec.mutable_data()->set_stream(true);
-  EXPECT_THAT(DataLoader::Open(options),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("train.tokens: is prepared data (data.stream reads files)")));
+  EXPECT_THAT(DataLoader::Open(options), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                  HasSubstr("train.tokens: is prepared data")));
 }
 
-// A file of which nothing comes: the error of the loader, after data.loader_timeout_seconds. Bytes
+// A file that sends nothing: the error of the loader, after data.loader_timeout_seconds. Bytes
 // that come slowly are no stall.
 TEST(StreamFaults, AStallIsTold) {
   const TempDir dir;

@@ -46,7 +46,7 @@ inline std::string LinesOf(const std::vector<std::string>& texts) {
   return lines;
 }
 
-// A job on these texts as JSON lines, of which nothing is held out.
+// A job on these texts as JSON lines; nothing is held out.
 inline LoaderOptions StreamOn(const TempDir& dir, const Texts& texts, int32_t window,
                               int32_t batch_size = 4) {
   LoaderOptions options;

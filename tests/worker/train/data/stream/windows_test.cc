@@ -56,7 +56,7 @@ TEST(Windows, GivesEachRowOfAWindowOnceInAnotherOrder) {
 
 TEST(Windows, SaysWhereAWindowBegins) {
   Counting text(4, 10);
-  text.Append(17);  // four rows, of which the last token is the first of the next
+  text.Append(17);  // four rows; the last token is the first of the next
   EXPECT_EQ(text.windows().appended(), 4);
   EXPECT_EQ(text.windows().complete(), 0);
   text.windows().EndEpoch();

@@ -78,6 +78,24 @@ TEST(Gpt2Bpe, MergesTheMostWantedPairFirst) {
   EXPECT_THAT(Encode(*tokenizer, "cab"), ElementsAre('c', 257));
 }
 
+TEST(Gpt2Bpe, ReadsFilesWithCrlfAndAByteOrderMark) {
+  TempDir dir;
+  Tokenizer(dir, {{"b", "c"}, {"a", "b"}, {"a", "bc"}});
+  std::ofstream(dir / "merges.txt", std::ios::binary)
+      << "\xEF\xBB\xBF#version: 0.2\r\nb c\r\na b\r\na bc\r\n";
+  const auto tokenizer = LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path());
+  ASSERT_OK(tokenizer);
+  EXPECT_THAT(Encode(**tokenizer, "abc"), ElementsAre(258));
+}
+
+TEST(Gpt2Bpe, NamesWhatStandsInThePlaceOfAFile) {
+  TempDir dir;
+  Tokenizer(dir, {{"b", "c"}});
+  std::ofstream(dir / "vocab.json") << "version https://git-lfs.github.com/spec/v1\n";
+  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("git lfs pull")));
+}
+
 TEST(Gpt2Bpe, SplitsWordsWithTheirLeadingSpaceAsGpt2Does) {
   const TempDir dir;
   const auto tokenizer =
@@ -205,7 +223,7 @@ TEST(Gpt2Bpe, NamesWhatIsWrongWithItsFiles) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merges.txt:2")));
   std::ofstream(dir / "merges.txt") << "a b\na b\n";
   EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'a b' stands twice")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("duplicate merge 'a b'")));
   std::ofstream(dir / "vocab.json") << "{\"a\": 0}";
   EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no token for byte 0")));

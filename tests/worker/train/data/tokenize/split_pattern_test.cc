@@ -105,7 +105,7 @@ TEST(SplitPattern, NamesWhatMeansSomethingElseAndWhere) {
   EXPECT_OK(Pcre2Pattern(std::string(kLongestPattern, 'a')));
   EXPECT_THAT(
       Pcre2Pattern(std::string(kLongestPattern + 1, 'a')),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 4097 bytes (1 to 4096)")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 4097 bytes (from 1 to 4096)")));
 }
 
 TEST(Splitter, RefusesPatternsThatAreNoneOrMatchNothing) {

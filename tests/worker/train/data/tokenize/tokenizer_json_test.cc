@@ -54,7 +54,7 @@ class TokenizerJsonTest : public testing::Test {
   const TempDir dir_;
 };
 
-std::vector<Token> Encode(const TextTokenizer& tokenizer, const std::string& text) {
+std::vector<Token> EncodeText(const TextTokenizer& tokenizer, const std::string& text) {
   std::vector<Token> tokens;
   EXPECT_OK(tokenizer.Encode(text, &tokens));
   return tokens;
@@ -79,10 +79,10 @@ TEST_F(TokenizerJsonTest, GivesTheTokensOfTheSameTokenizerInGpt2sFiles) {
     EXPECT_EQ((*tokenizer)->separator(), (*wanted)->separator());
     for (const char* text :
          {"the the", " the\n abab ababab", "é Théâtre", "<|endoftext|>", "\xff"}) {
-      EXPECT_EQ(Encode(**tokenizer, text), Encode(**wanted, text)) << text;
+      EXPECT_EQ(EncodeText(**tokenizer, text), EncodeText(**wanted, text)) << text;
     }
   }
-  EXPECT_EQ(Encode(**wanted, " the").size(), 1u);
+  EXPECT_EQ(EncodeText(**wanted, " the").size(), 1u);
 }
 
 TEST_F(TokenizerJsonTest, IsFoundByItsOwnNameAndByItsFolder) {
@@ -121,7 +121,8 @@ TEST_F(TokenizerJsonTest, WhatItDoesNotSupportIsRefusedByItsName) {
        [](Json* json) { (*json)["pre_tokenizer"]["add_prefix_space"] = true; }},
       {"\"use_regex\":false", [](Json* json) { (*json)["pre_tokenizer"]["use_regex"] = false; }},
       {"added_tokens: {", [](Json* json) { (*json)["added_tokens"][0]["special"] = false; }},
-      {"token <|endoftext|>: its id", [](Json* json) { (*json)["added_tokens"][0]["id"] = 7; }},
+      {"token <|endoftext|>: duplicate id",
+       [](Json* json) { (*json)["added_tokens"][0]["id"] = 7; }},
       {"has id -1", [](Json* json) { (*json)["added_tokens"][0]["id"] = -1; }},
       {"has id 1048576", [](Json* json) { (*json)["added_tokens"][0]["id"] = 1 << 20; }},
       {"263 tokens with ids up to 300", [](Json* json) { (*json)["added_tokens"][0]["id"] = 300; }},

@@ -11,7 +11,7 @@
 namespace nsa::train {
 namespace {
 
-constexpr int64_t kSteps = 12;  // of Job()
+constexpr int64_t kBf16Steps = 12;  // of Job()
 
 v1::JobSpec JobFor(const TempDir& dir, const std::string& out, v1::Precision precision,
                    bool shard = false) {
@@ -30,7 +30,7 @@ TEST(Bf16Gradients, GiveTheSameBitsInEveryRunAndWithDividedStates) {
       const std::string name = absl::StrCat("again-", number, shard);
       const v1::JobSpec again = JobFor(dir, name, v1::PRECISION_BF16, shard);
       EXPECT_EQ(RunToTheEnd(again, world), bits) << name;
-      EXPECT_TRUE(Load(again, kSteps) == Load(first, kSteps)) << name;
+      EXPECT_TRUE(Load(again, kBf16Steps) == Load(first, kBf16Steps)) << name;
     }
   }
 }

@@ -17,7 +17,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using Parts = std::vector<DataPart>;
 
-// What each rank is told whose data is this.
+// What each rank with this data gets.
 std::vector<absl::Status> Compare(const std::vector<Parts>& data) {
   const TempDir dir;
   const int world = static_cast<int>(data.size());

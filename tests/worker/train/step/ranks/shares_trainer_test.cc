@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-constexpr int64_t kSteps = 12;  // of Job()
+constexpr int64_t kShareSteps = 12;  // of Job()
 
 class SharesTest : public ::testing::TestWithParam<v1::Optimizer> {
  protected:
@@ -37,8 +37,9 @@ TEST_P(SharesTest, GiveTheBitsOfWholeStates) {
     const v1::JobSpec whole = JobFor("whole-" + number, false);
     const v1::JobSpec divided = JobFor("divided-" + number, true);
     EXPECT_EQ(RunToTheEnd(divided, world), RunToTheEnd(whole, world)) << world;
-    EXPECT_TRUE(Load(divided, kSteps) == Load(whole, kSteps)) << world;
-    EXPECT_EQ(Weights(divided.train().out_dir(), kSteps), Weights(whole.train().out_dir(), kSteps));
+    EXPECT_TRUE(Load(divided, kShareSteps) == Load(whole, kShareSteps)) << world;
+    EXPECT_EQ(Weights(divided.train().out_dir(), kShareSteps),
+              Weights(whole.train().out_dir(), kShareSteps));
   }
 }
 
@@ -60,9 +61,11 @@ TEST_P(SharesTest, GoOnFromCheckpointsOfAnyRanksAndSetting) {
     RunUntil(5, JobFor(whole, false), first.world);
     RunUntil(5, JobFor(divided, first.shard), first.world);
     const auto want = RunToTheEnd(JobFor(whole, false), second.world, 2);
-    EXPECT_THAT(want, SizeIs(kSteps - 5));
+    EXPECT_THAT(want, SizeIs(kShareSteps - 5));
     EXPECT_EQ(RunToTheEnd(JobFor(divided, second.shard), second.world, 2), want) << name;
-    EXPECT_TRUE(Load(JobFor(divided, false), kSteps) == Load(JobFor(whole, false), kSteps)) << name;
+    EXPECT_TRUE(Load(JobFor(divided, false), kShareSteps) ==
+                Load(JobFor(whole, false), kShareSteps))
+        << name;
   }
 }
 
@@ -73,7 +76,7 @@ TEST_P(SharesTest, ARankWritesTheMomentsOfItsShareOnly) {
   const Shares shares(layout, spec.train(), 3);
   for (int rank = 0; rank < 3; ++rank) {
     const auto file =
-        SafetensorsFile::Open(CheckpointsDir(spec.train().out_dir()) / CheckpointName(kSteps) /
+        SafetensorsFile::Open(CheckpointsDir(spec.train().out_dir()) / CheckpointName(kShareSteps) /
                               absl::StrFormat("optimizer-%05d-of-00003.safetensors", rank));
     ASSERT_OK(file);
     EXPECT_EQ((*file)->metadata().at("begin"), absl::StrCat(shares.of(rank).begin));
@@ -106,7 +109,7 @@ TEST_P(SharesTest, EachMachineWritesWholeCheckpointsAndReceivesThem) {
     EXPECT_EQ(rank.started.resumed_step(), 5);
   }
   for (const char* const machine : {"machine-0", "machine-1"}) {
-    EXPECT_TRUE(Load(JobFor(machine, true), kSteps) == Load(whole, kSteps)) << machine;
+    EXPECT_TRUE(Load(JobFor(machine, true), kShareSteps) == Load(whole, kShareSteps)) << machine;
   }
 }
 

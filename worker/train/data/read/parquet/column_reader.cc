@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/little_endian.h"
 
 namespace nsa::train::parquet {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/little_endian.h"
 #include "worker/train/data/read/parquet/codec.h"
 #include "worker/train/data/read/parquet/compact.h"
 #include "worker/train/data/read/parquet/schema.h"

@@ -112,7 +112,7 @@ class Schema {
     }
     if (!fault_.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("column '%s' is %s (a column of texts is needed; there are: %s); set "
+          absl::StrFormat("column '%s' is %s (must be a column of texts; there are: %s); set "
                           "data.text_field to another one, or write the file again",
                           Clean(name_), fault_, Listed()));
     }

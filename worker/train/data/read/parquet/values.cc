@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/little_endian.h"
 #include "worker/train/data/read/parquet/delta.h"
 #include "worker/train/data/read/parquet/hybrid.h"
 

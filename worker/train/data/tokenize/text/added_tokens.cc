@@ -19,7 +19,7 @@ size_t FirstTwo(char first, char second) {
 absl::Status AddedTokens::Add(const std::string& text, int32_t id, bool special) {
   if (text.empty() || text.size() > kLongestAddedToken) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("has %d bytes (1 to %d)", text.size(), kLongestAddedToken));
+        absl::StrFormat("has %d bytes (from 1 to %d)", text.size(), kLongestAddedToken));
   }
   bytes_ += text.size();
   if (bytes_ > kMostAddedBytes) {

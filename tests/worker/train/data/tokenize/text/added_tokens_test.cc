@@ -114,10 +114,11 @@ TEST(AddedTokens, FindsWhatASearchAtEveryPlaceFinds) {
 TEST(AddedTokens, RefusesWhatIsAboveTheLimits) {
   AddedTokens added;
   EXPECT_OK(added.Add(std::string(kLongestAddedToken, 'a'), 1, false));
-  EXPECT_THAT(added.Add(std::string(kLongestAddedToken + 1, 'a'), 2, false),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 257 bytes (1 to 256)")));
-  EXPECT_THAT(added.Add("", 2, false),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 0 bytes (1 to 256)")));
+  EXPECT_THAT(
+      added.Add(std::string(kLongestAddedToken + 1, 'a'), 2, false),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 257 bytes (from 1 to 256)")));
+  EXPECT_THAT(added.Add("", 2, false), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                HasSubstr("has 0 bytes (from 1 to 256)")));
   absl::Status status;
   for (int i = 0; status.ok(); ++i) {
     ASSERT_LT(i, 1 << 20);

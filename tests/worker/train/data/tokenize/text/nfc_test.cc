@@ -100,9 +100,7 @@ TEST(Nfc, AMillionMarksAreOrderedAndTooManyAreRefused) {
   std::string storage, many = "abc e";
   while (many.size() < 5 + kLongestCombiningRun) many += "\u0301\u0323";
   EXPECT_THAT(ToNfc(many, &storage),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("16777217 bytes of combining characters from byte 4 on (at most "
-                                 "16777216)")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("16777217 bytes")));
   many.resize(many.size() - 2);
   EXPECT_OK(ToNfc(many, &storage));
 }

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-namespace nsa::train {
+namespace nsa {
 
 static_assert(std::endian::native == std::endian::little, "the formats are little-endian");
 
@@ -17,4 +17,4 @@ T LittleEndian(std::string_view bytes) {
   return value;
 }
 
-}  // namespace nsa::train
+}  // namespace nsa

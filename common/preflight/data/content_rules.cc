@@ -1,0 +1,136 @@
+// Rules about what the files of the data hold, by their first bytes and some in between: another
+// kind of file, or text of another encoding. The worker looks at compressed and remote files.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/job/data/file_kind.h"
+#include "common/job/data/tokenizer_files.h"
+#include "common/job/data/url.h"
+#include "common/preflight/data/data_facts.h"
+
+namespace nsa {
+namespace {
+
+constexpr int64_t kSampleBytes = 64 << 10;
+
+// Up to `most` bytes of a file from a place on; empty if it cannot be read, which DATA_UNREADABLE
+// reports.
+std::string Sample(const std::string& path, int64_t at, int64_t most = kSampleBytes) {
+  std::string bytes(static_cast<size_t>(most), '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.seekg(at);
+  in.read(bytes.data(), std::ssize(bytes));
+  bytes.resize(static_cast<size_t>(in.gcount()));
+  return bytes;
+}
+
+// The local files of the data.
+std::vector<NamedFile> LocalFiles(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return {};
+  std::vector<NamedFile> files = AllFiles(facts);
+  std::erase_if(files, [](const NamedFile& file) {
+    return IsUrl(file.path) || file.prepared() || ReadFault(file.path).has_value();
+  });
+  return files;
+}
+
+bool IsPlainText(const NamedFile& file) {
+  const DocumentFormat format = file.source->format;
+  return (format == DocumentFormat::kText || format == DocumentFormat::kLines) &&
+         !IsCompressed(file.path);
+}
+
+std::optional<ProblemAndFix> WrongContent(const NamedFile& file) {
+  const std::string head = Sample(file.path, 0, IsPlainText(file) ? kSampleBytes : kFileHeadBytes);
+  if (const auto stranger = FindStranger(file.path, head)) {
+    return ProblemAndFix{std::string(stranger->name), std::string(stranger->remedy)};
+  }
+  if (!IsPlainText(file)) return std::nullopt;
+  const FileKindInfo info = RecogniseFile(std::string_view(head).substr(0, kFileHeadBytes),
+                                          std::filesystem::file_size(file.path));
+  if (info.kind == FileKind::kText) return std::nullopt;
+  if (!IsReadAsText(info.kind)) {
+    return ProblemAndFix{absl::StrCat(std::string(info.name), ", not text"),
+                         "give a file of text or of JSON lines, or set data.source to what it is"};
+  }
+  const auto fault = info.kind == FileKind::kUnknown ? FaultOfText(head) : std::nullopt;
+  if (!fault.has_value()) return std::nullopt;
+  return ProblemAndFix{fault->what, fault->remedy};
+}
+
+// Files of a tokenizer are read whole, so that other mistakes in them are found there.
+void AddTokenizerFiles(const PreflightFacts& facts, Problems* problems) {
+  const auto& data = facts.spec.data();
+  if (!facts.context.check_files || !HasTokenizerFiles(data.tokenizer())) return;
+  for (const auto& path : TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())) {
+    if (ReadFault(path).has_value()) continue;
+    const auto stranger = FindStranger(path.native(), Sample(path, 0, kFileHeadBytes));
+    if (!stranger) continue;
+    problems->push_back({"data.tokenizer_path",
+                         absl::StrFormat("%s is %s", path.string(), std::string(stranger->name)),
+                         std::string(stranger->remedy)});
+  }
+}
+
+Problems WrongFile(const PreflightFacts& facts) {
+  Problems problems;
+  for (const NamedFile& file : LocalFiles(facts)) {
+    if (auto wrong = WrongContent(file)) {
+      problems.push_back(
+          {file.field, absl::StrFormat("%s is %s", file.path, wrong->problem), wrong->fix});
+    }
+  }
+  AddTokenizerFiles(facts, &problems);
+  return problems;
+}
+
+// The largest of the beginning, middle and end of a file.
+double ShareNotUtf8Of(const std::string& path) {
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
+  double share = 0;
+  for (const int64_t at : {int64_t{0}, size / 2, std::max<int64_t>(0, size - kSampleBytes)}) {
+    share = std::max(share, ShareNotUtf8(Sample(path, at)));
+  }
+  return share;
+}
+
+// A few damaged characters are in every large corpus.
+constexpr double kMostNotUtf8 = 0.1;
+
+Problems NotUtf8(const PreflightFacts& facts) {
+  constexpr int kMostFiles = 32;
+  Problems problems;
+  int looked_at = 0;
+  for (const NamedFile& file : LocalFiles(facts)) {
+    if (looked_at == kMostFiles) break;
+    if (!IsPlainText(file) || WrongContent(file).has_value()) continue;
+    ++looked_at;
+    const double share = ShareNotUtf8Of(file.path);
+    if (share <= kMostNotUtf8) continue;
+    problems.push_back(
+        {file.field,
+         absl::StrFormat("%.0f %% of the bytes of %s from 0x80 on are not UTF-8 (at most %.0f %%)",
+                         100 * share, file.path, 100 * kMostNotUtf8),
+         "convert it, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"});
+  }
+  return problems;
+}
+
+constexpr PreflightRule kContentRules[] = {
+    {"DATA_WRONG_FILE",
+     "a file is a Git LFS pointer, a web page, an image or an archive, or UTF-16 text", kError,
+     kError, false, kNothing, WrongFile, kMayPass},
+    {"DATA_NOT_UTF8", "a text is in another encoding than UTF-8", kError, kWarning, true, kNothing,
+     NotUtf8},
+};
+
+}  // namespace
+
+std::span<const PreflightRule> ContentRules() { return kContentRules; }
+
+}  // namespace nsa
