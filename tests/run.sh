@@ -48,14 +48,14 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 # The commits that CI has passed on this machine, newest last.
 readonly PASSED=${XDG_CACHE_HOME:-$HOME/.cache}/nsa-ci/passed
 
-# The commit since which a change is looked for: $NSA_BASE, where this branch began, the newest ancestor that CI has passed here, or the thirtieth before
-# this one. Empty if there is none: everything counts as changed.
+# The commit since which a change is looked for: $NSA_BASE, where this branch began, the newest ancestor that CI has passed here, or the newest one that is
+# four hours older than this commit. Empty if there is none: everything counts as changed.
 find_base() {
   local head found
   head=$(git rev-parse HEAD)
   found=$(git merge-base HEAD "${NSA_BASE:-origin/main}" 2>/dev/null || true)
   if [ -z "$found" ] || [ "$found" = "$head" ]; then found=$(git rev-list HEAD~1 2>/dev/null | grep -m1 -xFf "$PASSED" 2>/dev/null || true); fi
-  [ -n "$found" ] || found=$(git rev-parse --verify -q HEAD~30 || true)
+  [ -n "$found" ] || found=$(git rev-list -1 --before="$(($(git log -1 --format=%ct) - 4 * 3600))" HEAD)
   echo "$found"
 }
 base=$(find_base)
