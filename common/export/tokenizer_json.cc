@@ -90,6 +90,8 @@ absl::StatusOr<std::string> ReadWhole(const std::filesystem::path& path) {
   }
   std::ifstream file(path, std::ios::binary);
   std::string text(std::istreambuf_iterator<char>(file), {});
+  // Python's json and Hugging Face's tokenizers refuse a byte order mark.
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   if (!error && file && !file.bad()) return text;
   return absl::NotFoundError(absl::StrCat(
       path.string(),
@@ -142,7 +144,7 @@ absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
   return tokenizer;
 }
 
-// A tokenizer.json of the job's own, byte for byte.
+// A tokenizer.json of the job's own, byte for byte but for a byte order mark.
 absl::StatusOr<ExportedTokenizer> AsItIs(const v1::JobSpec& spec,
                                          const std::filesystem::path& file) {
   ExportedTokenizer tokenizer;

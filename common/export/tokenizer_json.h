@@ -20,9 +20,9 @@ struct ExportedTokenizer {
 // The tokenizer of a job. Bytes: 256 tokens; token 0, which begins a document, is spelt
 // <|separator|>, so the byte 0 in a text has no token. GPT-2: from the vocab.json and merges.txt of
 // `folder`, or of data.tokenizer_path when `folder` is empty; both are among the files. A
-// tokenizer.json in their place (TokenizerFilesOf()), and that of bpe, is taken as it is. A job on
-// token files that names no tokenizer has only the separator of data.separator. NotFound or
-// InvalidArgument, naming the file.
+// tokenizer.json in their place (TokenizerFilesOf()), and that of bpe, is taken as it is. A UTF-8
+// byte order mark is left out. A job on token files that names no tokenizer has only the separator
+// of data.separator. NotFound or InvalidArgument, naming the file.
 absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
                                                   const std::filesystem::path& folder);
 

@@ -53,6 +53,12 @@ TEST_F(TokenizerFiles, SayHowManyTokensThereAreAndWhichOneBeginsADocument) {
   EXPECT_EQ(facts->separator_id, 11);
 }
 
+TEST_F(TokenizerFiles, MayBeginWithAByteOrderMark) {
+  const auto facts = Read(std::string("\xEF\xBB\xBF") + kTokenizer);
+  ASSERT_OK(facts);
+  EXPECT_EQ(facts->tokens, 12);
+}
+
 TEST_F(TokenizerFiles, AreRefusedWithWhatIsWrong) {
   const std::pair<std::string, const char*> wrong[] = {
       {"", "is not JSON"},

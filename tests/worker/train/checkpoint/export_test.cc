@@ -297,6 +297,28 @@ TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'b': 7 (from 0 to 1")));
 }
 
+TEST_F(ExportTest, ATokenizerTravelsWithoutByteOrderMarksAndItsMergesWithoutCrlf) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
+  spec.mutable_data()->set_tokenizer_path(dir_.path().string());
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  const std::string mark = "\xEF\xBB\xBF";
+  std::ofstream(dir_ / "vocab.json", std::ios::binary)
+      << mark << R"({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3})";
+  std::ofstream(dir_ / "merges.txt", std::ios::binary) << mark << "#version: 0.2\r\na b\r\n";
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  const auto json = nlohmann::json::parse(Text(dir_ / "model" / "tokenizer.json"));
+  EXPECT_EQ(json["model"]["merges"], nlohmann::json::array({"a b"}));
+  EXPECT_EQ(Text(dir_ / "model" / "vocab.json").front(), '{');
+  EXPECT_EQ(Text(dir_ / "model" / "merges.txt").front(), '#');
+  fs::remove(dir_ / "vocab.json");
+  std::ofstream(dir_ / "tokenizer.json", std::ios::binary)
+      << mark << R"({"model": {"vocab": {"a": 0, "<|endoftext|>": 5}}})";
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model2"));
+  EXPECT_EQ(Text(dir_ / "model2" / "tokenizer.json").front(), '{');
+}
+
 TEST_F(ExportTest, AJobsOwnTokenizerJsonTravelsAsItIs) {
   v1::JobSpec spec = SmallJob();
   spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
