@@ -149,10 +149,14 @@ absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path) {
   if (!HasWildcard(path) || IsUrl(path) || Exists(path)) {
     return std::vector<std::string>{path};
   }
-  if (HasWildcard(fs::path(path).parent_path().string())) {
+  const fs::path folder = fs::path(path).parent_path();
+  std::error_code error;
+  if (HasWildcard(folder.string()) && !fs::exists(folder, error) && !error) {
     return absl::InvalidArgumentError(absl::StrCat(
-        path, ": a wildcard in a folder's name (only in the name of a file); list the folders"));
+        path, ": no such folder, and a wildcard in a folder's name (only in the name of a file); ",
+        "correct it, or list the folders"));
   }
+  if (!IsPattern(path)) return std::vector<std::string>{path};
   NSA_ASSIGN_OR_RETURN(std::vector<std::string> files, Matches(path));
   if (!files.empty()) return files;
   return absl::NotFoundError(

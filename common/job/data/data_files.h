@@ -4,7 +4,8 @@
 //
 // A path may be a pattern: `*`, `?` and `[…]` in its last part, the name of the file, stand for all
 // files of that folder that match, in the order of their names. A file whose name is the pattern
-// itself is meant literally. Names that begin with a dot match only a pattern that does so too.
+// itself is meant literally, and so are the names of folders: `data [v2]/*.jsonl` are the files of
+// `data [v2]`. Names that begin with a dot match only a pattern that does so too.
 //
 // A path may also be a URL (url.h). Nothing here opens a connection: of hf:// patterns only the
 // worker knows the files (worker/train/data/remote/).
@@ -63,8 +64,8 @@ bool IsPattern(std::string_view path);
 
 // The files that a path stands for: those that match a pattern, or the path itself, which may not
 // exist. A URL stands for itself. At most kMostMatches. InvalidArgument for a wildcard before the
-// last part of the path; NotFound if nothing matches, or if the folder cannot be read. The messages
-// begin with the path.
+// last part of the path, if there is no folder of that very name; NotFound if nothing matches, or
+// if the folder cannot be read. The messages begin with the path.
 inline constexpr size_t kMostMatches = 100'000;
 absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path);
 

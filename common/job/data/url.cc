@@ -11,7 +11,6 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
-#include "common/job/data/wildcard.h"
 
 namespace nsa {
 namespace {
@@ -128,9 +127,8 @@ absl::Status CheckDataUrl(std::string_view url) {
   if (IsHubUrl(url)) {
     NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubUrl(url));
     const size_t slash = hub.path.rfind('/');
-    if (slash == std::string::npos || !HasWildcard(hub.path.substr(0, slash))) {
-      return absl::OkStatus();
-    }
+    // Brackets are literal: a folder's name may have them.
+    if (slash == std::string::npos || hub.path.find_first_of("*?") > slash) return absl::OkStatus();
     return Refuse(url,
                   "a wildcard in a folder's name (only in the name of a file); list the folders");
   }

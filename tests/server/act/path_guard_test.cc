@@ -35,6 +35,11 @@ TEST(PathGuard, APatternMatchesNothingOutsideTheRoots) {
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("data.path")))
         << pattern;
   }
+  std::filesystem::create_directories(folder / "root/data [v2]");
+  EXPECT_OK(check("root/data [v2]/*.txt"));
+  std::filesystem::create_symlink(folder / "secret/s.txt", folder / "root/data [v2]/link.txt");
+  EXPECT_THAT(check("root/data [v2]/*.txt"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("symbolic link")));
   std::filesystem::create_symlink(folder / "secret/s.txt", folder / "root/data/link.txt");
   EXPECT_THAT(check("root/data/*.txt"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("symbolic link")));

@@ -49,6 +49,27 @@ TEST(DataFiles, APathWithoutWildcardsIsItselfWhetherItExistsOrNot) {
               ElementsAre(PathIn(dir, "odd [1].txt")));
 }
 
+TEST(DataFiles, AFolderIsMeantLiterallyAlsoWithBracketsInItsName) {
+  const TempDir dir;
+  for (const char* name : {"data [v2]/b.txt", "data [v2]/a.txt", "data v/c.txt", "out*/x[1].txt"}) {
+    Touch(dir / name);
+  }
+  EXPECT_THAT(ExpandPath(PathIn(dir, "data [v2]/*.txt")).value(),
+              ElementsAre(PathIn(dir, "data [v2]/a.txt"), PathIn(dir, "data [v2]/b.txt")));
+  EXPECT_THAT(ExpandPath(PathIn(dir, "data [v2]/a.txt")).value(),
+              ElementsAre(PathIn(dir, "data [v2]/a.txt")));
+  EXPECT_THAT(ExpandPath(PathIn(dir, "out*/x*.txt")).value(),
+              ElementsAre(PathIn(dir, "out*/x[1].txt")));
+  EXPECT_THAT(ExpandPath(PathIn(dir, "out*/x[1].txt")).value(),
+              ElementsAre(PathIn(dir, "out*/x[1].txt")));
+  EXPECT_THAT(ExpandPath(PathIn(dir, "data [v2]/none.txt")).value(),
+              ElementsAre(PathIn(dir, "data [v2]/none.txt")));
+  EXPECT_THAT(ExpandPath(PathIn(dir, "data [v2]/*.jsonl")),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no file matches")));
+  EXPECT_THAT(ExpandPath(PathIn(dir, "data [v3]/*.txt")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no such folder")));
+}
+
 TEST(DataFiles, APatternWithoutAMatchOrWithAWildcardInAFolderSaysSo) {
   const TempDir dir;
   Touch(dir / "a/b.txt");

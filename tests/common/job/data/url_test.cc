@@ -60,6 +60,7 @@ TEST(Url, WhatCannotBeReadIsRefusedWithTheReason) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("4010 bytes (at most 4000)")));
   EXPECT_OK(CheckDataUrl("https://h/a.parquet?download=true&x=*"));
   EXPECT_OK(CheckDataUrl("hf://datasets/HuggingFaceFW/fineweb-edu/sample/10BT/*.parquet"));
+  EXPECT_OK(CheckDataUrl("hf://datasets/a/b/data [v2]/*.parquet"));
 }
 
 // URLs are in logs and events.

@@ -123,9 +123,12 @@ absl::StatusOr<std::vector<std::string>> Remote::Expand(const std::string& url,
   NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubUrl(url));
   NSA_ASSIGN_OR_RETURN(const std::vector<HubFile> files, List(url, hub, progress));
   const std::string begin = url.substr(0, url.size() - hub.path.size());
+  const size_t name = hub.path.rfind('/') + 1;  // 0 without a folder
   std::vector<std::string> found;
   for (const HubFile& file : files) {
-    if (fnmatch(hub.path.c_str(), file.path.c_str(), FNM_PERIOD | FNM_PATHNAME) != 0) continue;
+    if (file.path == hub.path) return std::vector<std::string>{url};
+    if (file.path.compare(0, name, hub.path, 0, name) != 0) continue;
+    if (fnmatch(&hub.path[name], &file.path[name], FNM_PERIOD | FNM_PATHNAME) != 0) continue;
     found.push_back(begin + file.path);
     const MutexLock lock(&mutex_);
     listed_[found.back()] = file.size;

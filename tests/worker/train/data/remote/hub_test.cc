@@ -127,6 +127,21 @@ TEST(Hub, APatternIsTheFilesOfAllPagesInOrder) {
   EXPECT_EQ(server.seen()[1].header("authorization"), "Bearer hf_secret");
 }
 
+TEST(Hub, BracketsInAFoldersNameAndInTheNameOfAFileThatIsThereAreLiteral) {
+  DataServer server([](const Request& request) -> Reply {
+    if (request.target != "/api/datasets/o/n/tree/main/data%20%5Bv2%5D") return {.status = 404};
+    return {.body = absl::StrCat("[", Entry("file", "data [v2]/a1.txt", 5), ",",
+                                 Entry("file", "data [v2]/a[1].txt", 6), "]")};
+  });
+  const std::string folder = "hf://datasets/o/n/data [v2]/";
+  EXPECT_THAT(Expand(folder + "a*.txt", HubOptions(server)).value(),
+              ElementsAre(folder + "a1.txt", folder + "a[1].txt"));
+  EXPECT_THAT(Expand(folder + "a[1].txt", HubOptions(server)).value(),
+              ElementsAre(folder + "a[1].txt"));
+  EXPECT_THAT(Expand(folder + "a[12].txt", HubOptions(server)).value(),
+              ElementsAre(folder + "a1.txt"));
+}
+
 TEST(Hub, APatternThatNothingMatchesIsAnError) {
   const DataServer* self = nullptr;
   DataServer server([&](const Request& request) { return Listing(*self, request); });
