@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/base/why_unreadable.h"
+#include "common/job/data/prepared.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/job/legacy_keys.h"
@@ -111,17 +112,23 @@ void MakeAbsolute(const std::filesystem::path& base, std::string* path) {
   *path = absolute.string();
 }
 
-void MakePathsAbsolute(const std::filesystem::path& base_dir, v1::JobSpec* spec) {
-  const std::filesystem::path base = std::filesystem::absolute(base_dir);
-  for (std::string& path : *spec->mutable_data()->mutable_path()) MakeAbsolute(base, &path);
-  for (std::string& path : *spec->mutable_data()->mutable_val_path()) MakeAbsolute(base, &path);
-  for (v1::MixSource& mix : *spec->mutable_data()->mutable_mix()) {
+void MakeDataAbsolute(const std::filesystem::path& base, v1::DataSpec* data) {
+  for (std::string& path : *data->mutable_path()) MakeAbsolute(base, &path);
+  for (std::string& path : *data->mutable_val_path()) MakeAbsolute(base, &path);
+  for (v1::MixSource& mix : *data->mutable_mix()) {
     for (std::string& path : *mix.mutable_path()) MakeAbsolute(base, &path);
   }
-  for (auto& [name, path] : *spec->mutable_data()->mutable_val()) MakeAbsolute(base, &path);
-  if (spec->data().has_tokenizer_path()) {
-    MakeAbsolute(base, spec->mutable_data()->mutable_tokenizer_path());
-  }
+  for (auto& [name, path] : *data->mutable_val()) MakeAbsolute(base, &path);
+  if (data->has_tokenizer_path()) MakeAbsolute(base, data->mutable_tokenizer_path());
+}
+
+void MakePathsAbsolute(const std::filesystem::path& file, const std::filesystem::path& base_dir,
+                       v1::JobSpec* spec) {
+  const std::filesystem::path base = std::filesystem::absolute(base_dir);
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::absolute(file, error).parent_path();
+  const bool prepared = std::filesystem::exists(folder / kPreparedJob, error);
+  MakeDataAbsolute(prepared ? folder : base, spec->mutable_data());
   if (!spec->train().has_out_dir()) {
     spec->mutable_train()->set_out_dir(absl::StrCat("artifacts/", spec->name()));
   }
@@ -219,7 +226,7 @@ absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::Jo
 void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
               v1::JobSpec* spec) {
   if (spec->name().empty()) spec->set_name(NameFromFile(file));
-  MakePathsAbsolute(base_dir, spec);
+  MakePathsAbsolute(file, base_dir, spec);
   SetVocab(spec);
 }
 

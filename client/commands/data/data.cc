@@ -86,7 +86,8 @@ void AddPrepare(Cli* cli, const Options* group) {
            "Writes the tokens of every set of files as a folder of DIR, and DIR/job.yaml, which "
            "trains on them: the same\nrows and losses as on the files, but it starts at once, "
            "and ranks share the memory. DIR appears when all of it is\nthere; a DIR of an "
-           "earlier 'data prepare' is replaced.",
+           "earlier 'data prepare' is replaced. DIR can be moved. The out_dir of DIR/job.yaml is "
+           "that of\nthe job with -prepared at the end.",
        .examples = "nsactl data prepare job.yaml\n"
                    "nsactl data prepare job.yaml --out ./tokens\n"
                    "nsactl submit ./tokens/job.yaml",

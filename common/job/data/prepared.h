@@ -19,6 +19,10 @@
 namespace nsa {
 
 inline constexpr char kPreparedManifest[] = "manifest.json";
+// Of the folder that `nsactl data prepare` writes, with such folders and the job that trains on
+// them. Written last. Its presence says that the folder may be replaced, and that relative paths of
+// `data` in job files beside it start there (PlaceJob()).
+inline constexpr char kPreparedJob[] = "prepared.json";
 // The ending of the folders' names. Sets of data.val, and files of data.val_path beside data.mix,
 // are recognised by it.
 inline constexpr std::string_view kPreparedEnding = ".tokens";

@@ -114,6 +114,19 @@ restart: {resume: out/checkpoints/step-00000005}
   EXPECT_EQ(spec.restart().resume(), "/base/dir/out/checkpoints/step-00000005");
 }
 
+TEST(LoadJobFile, DataOfAPreparedFolderStartsThereAndTheRestDoesNot) {
+  TempDir folder;
+  const std::string text =
+      "data: {source: tokens, path: train.tokens, val: {a: val-a.tokens}}\n"
+      "train: {out_dir: out}\n";
+  EXPECT_EQ(MustLoad(folder / "job.yaml", text).spec.data().path(0), "/base/dir/train.tokens");
+  std::ofstream(folder / "prepared.json") << "{}";
+  const v1::JobSpec spec = MustLoad(folder / "job.yaml", text).spec;
+  EXPECT_EQ(spec.data().path(0), (folder / "train.tokens").string());
+  EXPECT_EQ(spec.data().val().at("a"), (folder / "val-a.tokens").string());
+  EXPECT_EQ(spec.train().out_dir(), "/base/dir/out");
+}
+
 TEST(LoadJobFile, GivesTheJobAnOutDirOfItsNameAndLeavesResumeWordsAlone) {
   TempDir folder;
   const v1::JobSpec spec = MustLoad(folder / "first.yaml", "restart: {resume: never}\n").spec;

@@ -59,6 +59,25 @@ std::vector<NamedSet> SetsOf(const v1::DataSpec& data) {
   return sets;
 }
 
+// A folder beside that of the job on the files, which may have its run there: OUT_DIR-prepared,
+// with a number if that exists.
+std::string OutDirBeside(const std::string& out_dir) {
+  const std::string beside = absl::StrCat(out_dir, "-prepared");
+  std::string place = beside;
+  std::error_code error;
+  for (int i = 2; fs::exists(place, error); ++i) place = absl::StrCat(beside, "-", i);
+  return place;
+}
+
+// What is written as job.yaml. The folder may be moved, so its own paths are relative.
+v1::JobSpec JobToWrite(const v1::JobSpec& spec) {
+  v1::JobSpec job = JobOnPrepared(spec, "");
+  if (spec.train().has_out_dir()) {
+    job.mutable_train()->set_out_dir(OutDirBeside(spec.train().out_dir()));
+  }
+  return job;
+}
+
 // The text of a message in a file of the folder.
 absl::StatusOr<std::string> PreparedJson(const v1::PreparedData& data) {
   google::protobuf::util::JsonPrintOptions options;
@@ -174,14 +193,15 @@ absl::StatusOr<v1::PreparedData> PrepareData(const PrepareOptions& options,
     NSA_ASSIGN_OR_RETURN(*prepared.add_sets(), preparer.Prepare(set, staging.path()));
   }
   prepared.set_format_version(kFormatVersion);
-  prepared.set_folder(staging.target().string());
-  prepared.set_job_file((staging.target() / "job.yaml").string());
-  NSA_RETURN_IF_ERROR(WriteHashedFile(staging.path() / "job.yaml",
-                                      ToYaml(JobOnPrepared(options.spec, staging.target())))
-                          .status());
+  prepared.set_folder(".");
+  prepared.set_job_file("job.yaml");
+  NSA_RETURN_IF_ERROR(
+      WriteHashedFile(staging.path() / "job.yaml", ToYaml(JobToWrite(options.spec))).status());
   prepared.set_seconds(absl::ToDoubleSeconds(clock.Monotonic() - started));
   NSA_ASSIGN_OR_RETURN(const std::string text, PreparedJson(prepared));
   NSA_RETURN_IF_ERROR(WriteHashedFile(staging.path() / kPreparedJob, text).status());
+  prepared.set_folder(staging.target().string());
+  prepared.set_job_file((staging.target() / "job.yaml").string());
   NSA_RETURN_IF_ERROR(staging.Publish());
   return prepared;
 }

@@ -4,7 +4,7 @@
 //   OUT/train.tokens/      the training files; with data.mix OUT/mix-NAME.tokens/ for each source
 //   OUT/val.tokens/        those of data.val_path; with data.mix OUT/val.0.tokens/ and so on
 //   OUT/val-NAME.tokens/   those of data.val
-//   OUT/job.yaml           the job, on this data
+//   OUT/job.yaml           the job, on this data by relative paths, with an out_dir of its own
 //   OUT/prepared.json      PreparedData; written last
 #pragma once
 

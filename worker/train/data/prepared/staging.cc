@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/durable_folder.h"
 #include "common/base/status.h"
+#include "common/job/data/prepared.h"
 
 namespace nsa::train {
 namespace {

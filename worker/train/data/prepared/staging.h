@@ -9,9 +9,6 @@
 
 namespace nsa::train {
 
-// Of a prepared job; its presence says that a folder may be replaced. Written last.
-inline constexpr char kPreparedJob[] = "prepared.json";
-
 // Write files into path(), then Publish(); without that everything is removed again. What a killed
 // process left is removed by the next one for the same place. Move-only.
 class Staging {

@@ -96,6 +96,31 @@ TEST_F(PreparedTest, PreparingAgainGivesTheSameBytes) {
   }
 }
 
+TEST_F(PreparedTest, AMovedFolderIsReadAtItsNewPlace) {
+  const fs::path moved = dir_ / "moved [2]";
+  fs::rename(out_, moved);
+  const auto job = LoadJobFile(moved / "job.yaml", "/elsewhere");
+  ASSERT_OK(job);
+  EXPECT_EQ(job->spec.data().path(0), (moved / "train.tokens").string());
+  EXPECT_OK(LoadStatus(job->spec));
+  const auto says = ReadWholeFile(moved / kPreparedJob);
+  ASSERT_OK(says);
+  EXPECT_THAT(*says, Not(HasSubstr(out_.string())));
+}
+
+TEST_F(PreparedTest, TheJobThatIsWrittenHasAnOutDirThatIsFree) {
+  spec_.mutable_train()->set_out_dir((dir_ / "run").string());
+  const auto out_dir = [&] {
+    EXPECT_OK(PrepareInto(out_, spec_));
+    const auto job = LoadJobFile(out_ / "job.yaml", dir_.path());
+    EXPECT_OK(job);
+    return job.ok() ? job->spec.train().out_dir() : std::string();
+  };
+  EXPECT_EQ(out_dir(), (dir_ / "run-prepared").string());
+  fs::create_directory(dir_ / "run-prepared");
+  EXPECT_EQ(out_dir(), (dir_ / "run-prepared-2").string());
+}
+
 TEST_F(PreparedTest, AFileOfAnotherLengthIsRefusedAtTheStart) {
   for (const char* name : {"tokens-00001.bin", "tokens-00002.idx", "tokens-00003.hash"}) {
     const auto whole = ReadWholeFile(File(name)).value();
