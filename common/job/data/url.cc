@@ -18,6 +18,8 @@ namespace {
 constexpr size_t kLongestShown = 200;
 constexpr size_t kLongestUrl = 4'000;
 constexpr std::string_view kHubForm = "hf://datasets/OWNER/NAME[@REVISION]/PATH";
+constexpr std::string_view kHubRefs[] = {"convert", "pr", "heads", "tags"};
+constexpr std::string_view kRevisionMarks = "-_.~%";  // and letters and digits
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -30,7 +32,8 @@ bool IsPlain(unsigned char c) { return c > 0x20 && c < 0x7f && c != '\\' && c !=
 
 // Whether a segment of the path is `.` or `..`, also percent-encoded.
 bool HasDots(std::string_view path) {
-  const std::string plain = absl::StrReplaceAll(absl::AsciiStrToLower(View(path)), {{"%2e", "."}});
+  const std::string plain =
+      absl::StrReplaceAll(absl::AsciiStrToLower(View(path)), {{"%2e", "."}, {"%2f", "/"}});
   const std::vector<absl::string_view> parts = absl::StrSplit(plain, '/');
   return std::ranges::any_of(parts,
                              [](absl::string_view part) { return part == "." || part == ".."; });
@@ -110,8 +113,22 @@ absl::StatusOr<HubPath> ParseHubUrl(std::string_view text) {
   HubPath hub = {.repository = absl::StrCat(parts[0], "/", name.first),
                  .revision = named ? name.second : "main",
                  .path = parts[2]};
-  if (!IsName(parts[0], "-_.") || !IsName(name.first, "-_.") || !IsName(hub.revision, "-_.~%")) {
+  if (!IsName(parts[0], "-_.") || !IsName(name.first, "-_.") ||
+      !IsName(hub.revision, kRevisionMarks)) {
     return wrong;
+  }
+  if (hub.revision == "refs") {
+    const std::vector<std::string> ref = absl::StrSplit(parts[2], absl::MaxSplits('/', 2));
+    const bool known = std::ranges::count(kHubRefs, ref[0]) > 0;
+    if (!known || ref.size() < 3 || !IsName(ref[1], kRevisionMarks) || ref[2].empty() ||
+        ref[2].front() == '/') {
+      return Refuse(text,
+                    "the revision begins with refs/ (refs/convert/NAME, refs/pr/NUMBER, "
+                    "refs/heads/NAME or refs/tags/NAME, and a path behind it); correct it, or "
+                    "write further slashes of the revision as %2F");
+    }
+    hub.revision = absl::StrCat("refs%2F", ref[0], "%2F", ref[1]);
+    hub.path = ref[2];
   }
   if (HasDots(hub.revision) || HasDots(hub.path)) {
     return Refuse(text, "has . or .. in its path (neither is allowed); write the path without it");

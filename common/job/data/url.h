@@ -2,7 +2,9 @@
 //   https://HOST[:PORT]/PATH[?QUERY]  and http://…
 //   hf://datasets/OWNER/NAME[@REVISION]/PATH    a file or pattern of a data set on the Hugging Face
 //                                               Hub; the revision is a branch, tag or commit, main
-//                                               without one
+//                                               without one. A slash in it is %2F, but in
+//                                               refs/convert/NAME, refs/pr/NUMBER, refs/heads/NAME
+//                                               and refs/tags/NAME
 // Pure: nothing here opens a connection.
 #pragma once
 
@@ -41,7 +43,7 @@ absl::StatusOr<Url> ParseUrl(std::string_view url);
 // A file or pattern on the Hub.
 struct HubPath {
   std::string repository;  // OWNER/NAME
-  std::string revision;    // percent-encoded as it was written
+  std::string revision;    // percent-encoded as it was written, slashes too: refs%2Fpr%2F7
   std::string path;        // as it was written, without a leading slash
 };
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/job/data/url_policy.h"
 #include "common/job/data_source.h"
 #include "gmock/gmock.h"
@@ -42,6 +43,7 @@ TEST(Url, WhatCannotBeReadIsRefusedWithTheReason) {
       {"https://h/a#b", "fragment"},
       {"https://h/a/../b", ". or .. in its path"},
       {"https://h/a/%2E%2e/b", ". or .. in its path"},
+      {"https://h/a%2F..%2fb", ". or .. in its path"},
       {"https://h/*.parquet", "only hf:// can list files"},
       {"hf://models/a/b/c", "is not of the form hf://datasets/OWNER/NAME[@REVISION]/PATH"},
       {"hf://datasets/a/b", "is not of the form"},
@@ -79,6 +81,28 @@ TEST(Url, AHubPathHasARevision) {
   EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@v1.2/b")->revision, "v1.2");
   EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@refs%2Fconvert%2Fparquet/b")->revision,
             "refs%2Fconvert%2Fparquet");
+}
+
+TEST(Url, AReferenceOfTheHubHasThreeParts) {
+  const auto parquet =
+      ParseHubUrl("hf://datasets/o/n@refs/convert/parquet/default/train/0.parquet");
+  ASSERT_OK(parquet);
+  EXPECT_EQ(parquet->repository, "o/n");
+  EXPECT_EQ(parquet->revision, "refs%2Fconvert%2Fparquet");
+  EXPECT_EQ(parquet->path, "default/train/0.parquet");
+  EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@refs/pr/7/a.txt")->revision, "refs%2Fpr%2F7");
+  EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@refs/heads/a%2Fb/c")->revision, "refs%2Fheads%2Fa%2Fb");
+  EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@refs/tags/v1/a.txt")->path, "a.txt");
+  EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@v1/refs/pr/7")->path, "refs/pr/7");
+  EXPECT_OK(CheckDataUrl("hf://datasets/o/n@refs/convert/parquet/default/train/*.parquet"));
+  for (const char* end : {"other/x/y", "convert/parquet", "convert/parquet/", "convert/parquet//a",
+                          "pr", "pr//a", "convert/../a"}) {
+    EXPECT_THAT(ParseHubUrl(absl::StrCat("hf://datasets/o/n@refs/", end)),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("begins with refs/")))
+        << end;
+  }
+  EXPECT_THAT(ParseHubUrl("hf://datasets/o/n@refs/heads/a%2F..%2Fb/c"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(". or ..")));
 }
 
 TEST(Url, TheEndingOfTheNameIsBeforeTheQuery) {

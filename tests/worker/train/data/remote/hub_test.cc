@@ -41,6 +41,12 @@ TEST(Hub, AFileIsAtItsRevision) {
   EXPECT_EQ(HubFolderUrl("https://hub", *hub), "https://hub/api/datasets/o/n/tree/v1/data");
   EXPECT_EQ(HubFolderUrl("https://hub", *ParseHubUrl("hf://datasets/o/n/a")),
             "https://hub/api/datasets/o/n/tree/main");
+  const auto parquet = ParseHubUrl("hf://datasets/o/n@refs/convert/parquet/default/a.parquet");
+  ASSERT_OK(parquet);
+  EXPECT_EQ(HubFileUrl("https://hub", *parquet),
+            "https://hub/datasets/o/n/resolve/refs%2Fconvert%2Fparquet/default/a.parquet");
+  EXPECT_EQ(HubFolderUrl("https://hub", *parquet),
+            "https://hub/api/datasets/o/n/tree/refs%2Fconvert%2Fparquet/default");
 }
 
 TEST(Hub, AFileIsReadWithTheToken) {
