@@ -153,7 +153,8 @@ def check_lm_eval_scores(server, bin_dir, folder):
 
 
 def check_lm_eval_generates(server, bin_dir, folder):
-    status, answer = server.ask({"prompt": ["To be"], "model": "tiny", "max_tokens": 200, "temperature": 0, "stop": ["\n\n", "Question:", "</s>"], "seed": 1234})
+    status, answer = server.ask({"prompt": ["To be"], "model": "tiny", "max_tokens": 200, "temperature": 0, "stop": ["\n\n", "Question:", "</s>", "\nclass", "\nprint"],
+                                 "seed": 1234})
     assert status == 200, answer
     generated = subprocess.run([bin_dir / "nsactl", "generate", "artifacts/tiny", "--prompt", "To be", "--max-tokens", "200", "--temperature", "0"],
                                cwd=folder, check=True, capture_output=True, text=True).stdout

@@ -24,7 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto prompts = static_cast<int64_t>(request->prompts.size());
   Require(prompts >= 1 && prompts * request->n <= serve::kChoices, "too many choices");
-  Require(request->max_tokens >= 0 && request->max_tokens <= serve::kTokens, "max_tokens");
+  const int64_t most = request->max_tokens.value_or(0);
+  Require(most >= 0 && most <= serve::kTokens, "max_tokens");
   Require(request->draw.temperature >= 0 && request->draw.top_p > 0 && request->draw.top_p <= 1 &&
               request->draw.top_k >= 0,
           "drawing");

@@ -59,8 +59,8 @@ absl::Status CheckTokens(const std::vector<int32_t>& prompt, int32_t vocab) {
 absl::Status CheckCost(const Task& task) {
   const CompletionRequest& request = task.request;
   int64_t tokens = 0;
-  for (const std::vector<int32_t>& prompt : task.prompts) {
-    tokens += request.n * (static_cast<int64_t>(prompt.size()) + request.max_tokens);
+  for (size_t i = 0; i < task.prompts.size(); ++i) {
+    tokens += request.n * (static_cast<int64_t>(task.prompts[i].size()) + task.most[i]);
   }
   const int64_t entries = tokens * (1 + request.logprobs.value_or(0));
   if (entries <= kTokens) return absl::OkStatus();
@@ -76,6 +76,7 @@ absl::Status CheckCost(const Task& task) {
 struct Engine::Choice {
   const CompletionRequest& request;
   const std::vector<int32_t>& prompt;
+  const int64_t most;         // tokens to generate
   size_t added = 0;           // 1: the separator was put in front of the prompt
   std::vector<int32_t> text;  // what the model reads
   CompletionText out;
@@ -92,7 +93,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const TrainedModel* train
 
 absl::StatusOr<Task> Engine::Prepare(CompletionRequest request) const {
   const TextTokenizer& tokenizer = trained_.tokenizer();
-  Task task{.request = std::move(request), .prompts = {}};
+  Task task{.request = std::move(request), .prompts = {}, .most = {}};
   for (Prompt& prompt : task.request.prompts) {
     std::vector<int32_t> tokens;
     if (const auto* text = std::get_if<std::string>(&prompt); text != nullptr) {
@@ -110,6 +111,7 @@ absl::StatusOr<Task> Engine::Prepare(CompletionRequest request) const {
           read, context()));
     }
     task.prompts.push_back(std::move(tokens));
+    task.most.push_back(task.request.max_tokens.value_or(context() - read));
   }
   task.request.prompts.clear();
   NSA_RETURN_IF_ERROR(CheckCost(task));
@@ -155,7 +157,8 @@ absl::StatusOr<Usage> Engine::Complete(const Task& task, const Client& client) {
   const int32_t separator = trained_.tokenizer().separator();
   Usage usage;
   int32_t index = 0;
-  for (const std::vector<int32_t>& prompt : task.prompts) {
+  for (size_t p = 0; p < task.prompts.size(); ++p) {
+    const std::vector<int32_t>& prompt = task.prompts[p];
     usage.prompt_tokens += static_cast<int64_t>(prompt.size());
     std::string before;  // the prompt, where it is not part of the text
     for (const int32_t token : prompt) before += trained_.tokenizer().Decode(token);
@@ -164,6 +167,7 @@ absl::StatusOr<Usage> Engine::Complete(const Task& task, const Client& client) {
       Choice choice{
           .request = request,
           .prompt = prompt,
+          .most = task.most[p],
           .added = prompt.empty() || prompt[0] != separator ? size_t{1} : size_t{0},
           .text = {},
           .out = CompletionText(index, request.stops, offset, request.logprobs.has_value()),
@@ -183,7 +187,7 @@ absl::Status Engine::Write(const Client& client, Choice* choice) {
   choice->text.assign(choice->added, tokenizer.separator());
   choice->text.insert(choice->text.end(), choice->prompt.begin(), choice->prompt.end());
   NSA_ASSIGN_OR_RETURN(std::span<const float> logits, ReadPrompt(client, choice));
-  while (choice->generated < request.max_tokens && !choice->out.stopped()) {
+  while (choice->generated < choice->most && !choice->out.stopped()) {
     if (choice->generated > 0) {
       NSA_ASSIGN_OR_RETURN(logits, ReadNext(client, *choice));
     }
@@ -207,7 +211,7 @@ absl::StatusOr<std::span<const float>> Engine::ReadPrompt(const Client& client, 
   }
   if (choice->request.echo) {
     for (const int32_t token : choice->prompt) choice->out.AddPrompt(Named(token));
-    if (choice->request.max_tokens == 0) return std::span<const float>();
+    if (choice->most == 0) return std::span<const float>();
   }
   return Read(client, choice->text);
 }

@@ -30,6 +30,7 @@ struct Task {
   CompletionRequest request;
   // As they were sent: with the separator only where the client wrote it.
   std::vector<std::vector<int32_t>> prompts;
+  std::vector<int64_t> most;  // tokens to generate after each prompt
 };
 
 class Engine {

@@ -11,9 +11,9 @@ inline constexpr size_t kBodyBytes = 4 << 20;
 inline constexpr int kJsonLevels = 8;
 inline constexpr int64_t kJsonValues = 300'000;
 inline constexpr int64_t kChoices = 256;  // prompts · n
-inline constexpr size_t kStops = 4;
+inline constexpr size_t kStops = 32;
 inline constexpr size_t kStopBytes = 1'024;
-inline constexpr int32_t kMostLogprobs = 5;
+inline constexpr int32_t kMostLogprobs = 20;
 // Tokens of all prompts and choices; with logprobs each counts 1 + logprobs times.
 inline constexpr int64_t kTokens = 262'144;
 

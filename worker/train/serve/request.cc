@@ -1,6 +1,7 @@
 #include "worker/train/serve/request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 
@@ -69,14 +70,25 @@ absl::Status CheckShape(std::string_view body) {
                                 values, kJsonValues));
 }
 
-absl::Status ReadInteger(const std::string& name, const RequestJson& value, int64_t least,
-                         int64_t most, int64_t* to) {
+// The value as a whole number, if it is one. Some languages write 4 as 4.0.
+std::optional<int64_t> Whole(const RequestJson& value) {
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (!(number >= -0x1p63 && number < 0x1p63) || std::trunc(number) != number) return {};
+    return static_cast<int64_t>(number);
+  }
   const bool fits =
       value.is_number_integer() &&
       (!value.is_number_unsigned() ||
        value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-  if (fits && value.get<int64_t>() >= least && value.get<int64_t>() <= most) {
-    *to = value.get<int64_t>();
+  return fits ? std::optional(value.get<int64_t>()) : std::nullopt;
+}
+
+absl::Status ReadInteger(const std::string& name, const RequestJson& value, int64_t least,
+                         int64_t most, int64_t* to) {
+  const std::optional<int64_t> whole = Whole(value);
+  if (whole.has_value() && *whole >= least && *whole <= most) {
+    *to = *whole;
     return absl::OkStatus();
   }
   return Wrong(name, value, absl::StrFormat("must be a whole number from %d to %d", least, most),
@@ -112,8 +124,8 @@ bool IsEmpty(const RequestJson& value) {
 
 bool AreTokens(const RequestJson& list) {
   return std::all_of(list.begin(), list.end(), [](const RequestJson& token) {
-    return token.is_number_unsigned() &&
-           token.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int32_t>::max());
+    const std::optional<int64_t> whole = Whole(token);
+    return whole.has_value() && *whole >= 0 && *whole <= std::numeric_limits<int32_t>::max();
   });
 }
 
@@ -195,6 +207,13 @@ absl::Status ReadBestOf(const RequestJson& value, Draft* draft) {
   return ReadInteger("best_of", value, 1, kChoices, &draft->best_of.emplace());
 }
 
+absl::Status ReadMaxTokens(const RequestJson& value, Draft* draft) {
+  int64_t most = -1;
+  if (!value.is_null()) NSA_RETURN_IF_ERROR(ReadInteger("max_tokens", value, -1, kTokens, &most));
+  draft->request.max_tokens = most < 0 ? std::nullopt : std::optional(most);
+  return absl::OkStatus();
+}
+
 absl::Status ReadLogprobs(const RequestJson& value, Draft* draft) {
   NSA_RETURN_IF_ERROR(ReadInteger("logprobs", value, 0, kMostLogprobs, &draft->logprobs));
   draft->request.logprobs = static_cast<int32_t>(draft->logprobs);
@@ -245,10 +264,7 @@ const std::map<std::string, Reader>& Readers() {
       {"logit_bias",
        [](const RequestJson& v, Draft*) { return ReadNeutral("logit_bias", v, IsEmpty(v)); }},
       {"logprobs", [](const RequestJson& v, Draft* d) { return ReadLogprobs(v, d); }},
-      {"max_tokens",
-       [](const RequestJson& v, Draft* d) {
-         return ReadInteger("max_tokens", v, 0, kTokens, &d->request.max_tokens);
-       }},
+      {"max_tokens", [](const RequestJson& v, Draft* d) { return ReadMaxTokens(v, d); }},
       {"model",
        [](const RequestJson& v, Draft* d) { return ReadText("model", v, &d->request.model); }},
       {"n", [](const RequestJson& v, Draft* d) { return ReadInteger("n", v, 1, kChoices, &d->n); }},
@@ -325,7 +341,8 @@ absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body) {
   for (const auto& [name, value] : document.items()) {
     const auto reader = Readers().find(name);
     if (reader == Readers().end()) return UnknownParameter(name);
-    if (!value.is_null()) NSA_RETURN_IF_ERROR(reader->second(value, &draft));
+    if (value.is_null() && name != "max_tokens") continue;
+    NSA_RETURN_IF_ERROR(reader->second(value, &draft));
   }
   NSA_RETURN_IF_ERROR(CheckTogether(draft));
   draft.request.n = static_cast<int32_t>(draft.n);

@@ -17,9 +17,9 @@ namespace nsa::train::serve {
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
 struct CompletionRequest {
-  std::string model;            // empty: whichever is served
-  std::vector<Prompt> prompts;  // at least one
-  int64_t max_tokens = 16;
+  std::string model;                       // empty: whichever is served
+  std::vector<Prompt> prompts;             // at least one
+  std::optional<int64_t> max_tokens = 16;  // nothing: as many as the context has room for
   DrawOptions draw = {.temperature = 1};
   int32_t n = 1;  // choices for each prompt
   bool stream = false;
@@ -30,7 +30,8 @@ struct CompletionRequest {
   std::optional<int64_t> seed;
 };
 
-// Reads and checks a body. A value null is as if the parameter were not there. InvalidArgument with
+// Reads and checks a body. A value null is as if the parameter were not there, except that
+// max_tokens null is −1. A whole number may have a fraction of zeros (4.0). InvalidArgument with
 // a message that begins with the name of the parameter, e.g. "n: 0 (must be …); leave it out",
 // also for a parameter that is unknown or that has no effect here; "body: …" when it is not JSON.
 // Not checked is what depends on the model: the ids of tokens, and the lengths of prompts.

@@ -245,6 +245,19 @@ TEST_F(EngineTest, RefusesWhatDoesNotFitTheModel) {
               HasSubstr("600006 with their logprobs"));
 }
 
+TEST_F(EngineTest, WritesAsMuchAsTheContextHasRoomFor) {
+  const Answered answered = Complete(
+      {.prompts = {"To be", std::string(20, 'a'), std::string(31, 'a')}, .max_tokens = {}});
+  ASSERT_EQ(answered.choices.size(), 3u);
+  EXPECT_EQ(answered.usage.completion_tokens, (32 - 6) + (32 - 21) + 0);
+  EXPECT_EQ(answered.choices[2].text, "");
+  for (const AnswerPiece& choice : answered.choices) EXPECT_EQ(choice.finish_reason, "length");
+  EXPECT_THAT(
+      std::string(
+          engine_->Prepare({.prompts = {"a"}, .max_tokens = {}, .n = 10'000}).status().message()),
+      StartsWith("max_tokens: 310000 tokens in all prompts and choices"));
+}
+
 TEST_F(EngineTest, SeesAsMuchAsTheContextSays) {
   const auto engine = Engine::Create(trained_.get(), 64);
   ASSERT_OK(engine);

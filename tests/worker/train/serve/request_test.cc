@@ -1,5 +1,6 @@
 #include "worker/train/serve/request.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,8 +72,38 @@ TEST(ReadRequest, TakesNullAsLeftOut) {
               "best_of": null, "stream": null, "stream_options": null, "logprobs": null,
               "echo": null, "stop": null, "seed": null, "user": null, "presence_penalty": null,
               "frequency_penalty": null, "suffix": null, "logit_bias": null, "top_k": null)"));
-  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.n, 1);
+  EXPECT_FALSE(request.logprobs.has_value() || request.seed.has_value());
   EXPECT_THAT(Refusal(R"({"prompt": null})"), StartsWith("prompt: missing"));
+}
+
+TEST(ReadRequest, TakesAsManyTokensAsFitForMinusOneAndNull) {
+  for (const char* most : {"-1", "-1.0", "null"}) {
+    EXPECT_EQ(Read(With(absl::StrCat("\"max_tokens\": ", most))).max_tokens, std::nullopt) << most;
+  }
+}
+
+TEST(ReadRequest, TakesWholeNumbersThatAreWrittenAsFractions) {
+  const CompletionRequest request =
+      Read(With(R"("max_tokens": 4.0, "seed": 1.0, "n": 2.0, "best_of": 2.0, "top_k": 4e1,
+              "logprobs": 3.0)"));
+  EXPECT_EQ(request.max_tokens, 4);
+  EXPECT_EQ(request.seed, 1);
+  EXPECT_EQ(request.n, 2);
+  EXPECT_EQ(request.draw.top_k, 40);
+  EXPECT_EQ(request.logprobs, 3);
+  EXPECT_THAT(Read(R"({"prompt": [84.0, 111]})").prompts,
+              ElementsAre(Prompt(std::vector<int32_t>{84, 111})));
+}
+
+// lm-eval's humaneval and gsm8k_cot send five stop strings.
+TEST(ReadRequest, TakesAsManyStopsAndLogprobsAsItsLimits) {
+  std::string stops = "\"0\"";
+  for (size_t i = 1; i < kStops; ++i) absl::StrAppend(&stops, ", \"", i, "\"");
+  EXPECT_EQ(Read(With(absl::StrCat("\"stop\": [", stops, "]"))).stops.size(), 32u);
+  EXPECT_THAT(Refusal(With(absl::StrCat("\"stop\": [", stops, ", \"x\"]"))),
+              StartsWith("stop: a list of 33 (at most 32 strings); send fewer"));
+  EXPECT_EQ(Read(With(R"("logprobs": 20)")).logprobs, 20);
 }
 
 TEST(ReadRequest, TakesPromptsInAllFourShapes) {
@@ -88,7 +119,7 @@ TEST(ReadRequest, TakesPromptsInAllFourShapes) {
 
 TEST(ReadRequest, RefusesEachParameterOutsideItsRangeByName) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
-      {R"("max_tokens": -1)", "max_tokens: -1 (must be a whole number from 0 to 262144)"},
+      {R"("max_tokens": -2)", "max_tokens: -2 (must be a whole number from -1 to 262144)"},
       {R"("max_tokens": 1.5)", "max_tokens: 1.5 (must be a whole number"},
       {R"("max_tokens": "7")", "max_tokens: \"7\" (must be a whole number"},
       {R"("max_tokens": 262145)", "max_tokens: 262145 "},
@@ -111,15 +142,15 @@ TEST(ReadRequest, RefusesEachParameterOutsideItsRangeByName) {
        "stream_options: \"x\" (must be include_usage)"},
       {R"("stream": true, "stream_options": {"include_usage": 1})",
        "stream_options.include_usage: 1 (must be true or false)"},
-      {R"("logprobs": 6)", "logprobs: 6 (must be a whole number from 0 to 5)"},
+      {R"("logprobs": 21)", "logprobs: 21 (must be a whole number from 0 to 20)"},
       {R"("logprobs": true)", "logprobs: true "},
       {R"("echo": "yes")", "echo: \"yes\" (must be true or false)"},
       {R"("stop": "")", "stop: \"\" (must be a string of 1 to 1024 bytes)"},
       {R"("stop": 1)", "stop: 1 (must be a string"},
       {R"("stop": ["a", 1])", "stop: 1 (must be a string"},
-      {R"("stop": ["a", "b", "c", "d", "e"])", "stop: a list of 5 (at most 4 strings)"},
       {R"("seed": 9223372036854775808)", "seed: 9223372036854775808 (must be a whole number"},
-      {R"("seed": 1.0)", "seed: 1.0 "},
+      {R"("seed": 1.5)", "seed: 1.5 "},
+      {R"("seed": 1e19)", "seed: 1e+19 (must be a whole number"},
       {R"("model": 1)", "model: 1 (must be a string"},
       {R"("user": {})", "user: an object (must be a string"},
       {R"("presence_penalty": 0.5)", "presence_penalty: 0.5 (not supported); leave it out"},
