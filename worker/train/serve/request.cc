@@ -109,17 +109,51 @@ absl::Status ReadNumber(const std::string& name, const RequestJson& value, doubl
   return absl::OkStatus();
 }
 
-// Parameters that have no effect here may only say so.
-absl::Status ReadNeutral(const std::string& name, const RequestJson& value, bool neutral) {
-  if (neutral) return absl::OkStatus();
-  return Wrong(name, value, "not supported", "leave it out");
+// Parameters of OpenAI's API, vLLM, SGLang and llama.cpp that are not supported, with the values
+// besides null that ask for nothing. Clients send them as their defaults. The separator is never
+// generated, so nothing depends on the options about it.
+constexpr char kNeutral[] = R"({
+  "add_special_tokens": [true], "allowed_token_ids": [], "bad_words": [[]],
+  "cache_prompt": [false, true], "cache_salt": [], "custom_params": [],
+  "detokenize": [true], "do_sample": [true], "documents": [],
+  "dry_allowed_length": [2], "dry_base": [1.75], "dry_multiplier": [0],
+  "dry_penalty_last_n": [-1, 0], "dynatemp_exponent": [1], "dynatemp_range": [0], "ebnf": [],
+  "early_stopping": [false], "frequency_penalty": [0], "grammar": [""], "guided_choice": [],
+  "guided_decoding_backend": [], "guided_grammar": [], "guided_json": [], "guided_regex": [],
+  "guided_whitespace_pattern": [], "ignore_eos": [false, true],
+  "include_stop_str_in_output": [false], "json_schema": [], "kv_transfer_params": [],
+  "length_penalty": [1], "logit_bias": [{}], "logits_processors": [[]], "lora_path": [],
+  "max_completion_tokens": [], "metadata": [{}], "min_keep": [0], "min_p": [0],
+  "min_tokens": [0], "mirostat": [0], "mirostat_eta": [0.1], "mirostat_tau": [5],
+  "modalities": [["text"]], "n_probs": [0], "no_repeat_ngram_size": [0],
+  "no_stop_trim": [false], "parallel_tool_calls": [false, true], "prediction": [],
+  "presence_penalty": [0], "priority": [0], "prompt_embeds": [], "prompt_logprobs": [],
+  "reasoning_effort": [], "regex": [], "repeat_last_n": [-1, 0, 64], "repeat_penalty": [1],
+  "repetition_penalty": [1], "request_id": [], "response_format": [{"type": "text"}],
+  "return_hidden_states": [false], "return_token_ids": [false],
+  "return_tokens_as_token_ids": [false], "rid": [], "samplers": [],
+  "service_tier": ["auto", "default"], "session_params": [],
+  "skip_special_tokens": [false, true], "spaces_between_special_tokens": [false, true],
+  "stop_regex": [], "stop_token_ids": [[]], "store": [false],
+  "stream_options": {"continuous_usage_stats": [false], "include_obfuscation": [false, true]},
+  "structured_outputs": [], "suffix": [""], "tfs_z": [1], "tool_choice": ["auto", "none"],
+  "tools": [[]], "top_a": [0], "top_logprobs": [0], "top_n_sigma": [-1, 0],
+  "truncate_prompt_tokens": [], "typical_p": [1], "use_beam_search": [false],
+  "vllm_xargs": [{}], "xtc_probability": [0], "xtc_threshold": [0.1]
+})";
+
+const RequestJson& Neutral() {
+  static const auto* const kParsed = new RequestJson(RequestJson::parse(kNeutral));
+  return *kParsed;
 }
 
-bool IsZero(const RequestJson& value) { return value.is_number() && value.get<double>() == 0; }
-
-bool IsEmpty(const RequestJson& value) {
-  return (value.is_string() && value.get_ref<const std::string&>().empty()) ||
-         (value.is_object() && value.empty());
+// Refuses what asks for something. `values` are those that do not.
+absl::Status CheckNeutral(const std::string& name, const RequestJson& value,
+                          const RequestJson& values) {
+  if (value.is_null() || std::find(values.begin(), values.end(), value) != values.end()) {
+    return absl::OkStatus();
+  }
+  return Wrong(name, value, "not supported", "leave it out");
 }
 
 bool AreTokens(const RequestJson& list) {
@@ -199,7 +233,7 @@ struct Draft {
   CompletionRequest request;
   int64_t n = 1, logprobs = 0, seed = 0;
   std::optional<int64_t> best_of;
-  std::string user;
+  std::string user;  // has no effect, as safety_identifier and prompt_cache_key
   bool has_stream_options = false;
 };
 
@@ -215,6 +249,7 @@ absl::Status ReadMaxTokens(const RequestJson& value, Draft* draft) {
 }
 
 absl::Status ReadLogprobs(const RequestJson& value, Draft* draft) {
+  if (value == false) return absl::OkStatus();  // as the chat API writes that none are wanted
   NSA_RETURN_IF_ERROR(ReadInteger("logprobs", value, 0, kMostLogprobs, &draft->logprobs));
   draft->request.logprobs = static_cast<int32_t>(draft->logprobs);
   return absl::OkStatus();
@@ -231,9 +266,12 @@ absl::Status ReadTemperature(const RequestJson& value, Draft* draft) {
   return ReadNumber("temperature", value, &draft->request.draw.temperature);
 }
 
+// −1 is how vLLM writes 0.
 absl::Status ReadTopK(const RequestJson& value, Draft* draft) {
-  return ReadInteger("top_k", value, 0, std::numeric_limits<int32_t>::max(),
-                     &draft->request.draw.top_k);
+  int64_t* const top_k = &draft->request.draw.top_k;
+  NSA_RETURN_IF_ERROR(ReadInteger("top_k", value, -1, std::numeric_limits<int32_t>::max(), top_k));
+  *top_k = std::max<int64_t>(*top_k, 0);
+  return absl::OkStatus();
 }
 
 absl::Status ReadStreamOptions(const RequestJson& value, Draft* draft) {
@@ -242,41 +280,42 @@ absl::Status ReadStreamOptions(const RequestJson& value, Draft* draft) {
     return Wrong("stream_options", value, "must be an object with include_usage", "leave it out");
   }
   for (const auto& [name, option] : value.items()) {
-    if (name != "include_usage") {
+    const std::string full = absl::StrCat("stream_options.", name);
+    const RequestJson& others = Neutral().at("stream_options");
+    if (const auto values = others.find(name); values != others.end()) {
+      NSA_RETURN_IF_ERROR(CheckNeutral(full, option, *values));
+    } else if (name != "include_usage") {
       return Wrong("stream_options", name, "must be include_usage", "leave it out");
+    } else if (!option.is_null()) {
+      NSA_RETURN_IF_ERROR(ReadBool(full, option, &draft->request.include_usage));
     }
-    NSA_RETURN_IF_ERROR(
-        ReadBool("stream_options.include_usage", option, &draft->request.include_usage));
   }
   return absl::OkStatus();
 }
 
 using Reader = absl::Status (*)(const RequestJson& value, Draft* draft);
 
-// Every parameter.
+// Every parameter that is supported.
 const std::map<std::string, Reader>& Readers() {
   static const auto* const kReaders = new std::map<std::string, Reader>{
       {"best_of", [](const RequestJson& v, Draft* d) { return ReadBestOf(v, d); }},
       {"echo",
        [](const RequestJson& v, Draft* d) { return ReadBool("echo", v, &d->request.echo); }},
-      {"frequency_penalty",
-       [](const RequestJson& v, Draft*) { return ReadNeutral("frequency_penalty", v, IsZero(v)); }},
-      {"logit_bias",
-       [](const RequestJson& v, Draft*) { return ReadNeutral("logit_bias", v, IsEmpty(v)); }},
       {"logprobs", [](const RequestJson& v, Draft* d) { return ReadLogprobs(v, d); }},
       {"max_tokens", [](const RequestJson& v, Draft* d) { return ReadMaxTokens(v, d); }},
       {"model",
        [](const RequestJson& v, Draft* d) { return ReadText("model", v, &d->request.model); }},
       {"n", [](const RequestJson& v, Draft* d) { return ReadInteger("n", v, 1, kChoices, &d->n); }},
-      {"presence_penalty",
-       [](const RequestJson& v, Draft*) { return ReadNeutral("presence_penalty", v, IsZero(v)); }},
+      {"prompt_cache_key",
+       [](const RequestJson& v, Draft* d) { return ReadText("prompt_cache_key", v, &d->user); }},
       {"prompt", [](const RequestJson& v, Draft* d) { return ReadPrompt(v, &d->request); }},
+      {"safety_identifier",
+       [](const RequestJson& v, Draft* d) { return ReadText("safety_identifier", v, &d->user); }},
       {"seed", [](const RequestJson& v, Draft* d) { return ReadSeed(v, d); }},
       {"stop", [](const RequestJson& v, Draft* d) { return ReadStop(v, &d->request); }},
       {"stream",
        [](const RequestJson& v, Draft* d) { return ReadBool("stream", v, &d->request.stream); }},
       {"stream_options", [](const RequestJson& v, Draft* d) { return ReadStreamOptions(v, d); }},
-      {"suffix", [](const RequestJson& v, Draft*) { return ReadNeutral("suffix", v, IsEmpty(v)); }},
       {"temperature", [](const RequestJson& v, Draft* d) { return ReadTemperature(v, d); }},
       {"top_k", [](const RequestJson& v, Draft* d) { return ReadTopK(v, d); }},
       {"top_p", [](const RequestJson& v,
@@ -340,7 +379,12 @@ absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body) {
   Draft draft;
   for (const auto& [name, value] : document.items()) {
     const auto reader = Readers().find(name);
-    if (reader == Readers().end()) return UnknownParameter(name);
+    if (reader == Readers().end()) {
+      const auto values = Neutral().find(name);
+      if (values == Neutral().end()) return UnknownParameter(name);
+      NSA_RETURN_IF_ERROR(CheckNeutral(name, value, *values));
+      continue;
+    }
     if (value.is_null() && name != "max_tokens") continue;
     NSA_RETURN_IF_ERROR(reader->second(value, &draft));
   }

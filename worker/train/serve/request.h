@@ -33,8 +33,9 @@ struct CompletionRequest {
 // Reads and checks a body. A value null is as if the parameter were not there, except that
 // max_tokens null is −1. A whole number may have a fraction of zeros (4.0). InvalidArgument with
 // a message that begins with the name of the parameter, e.g. "n: 0 (must be …); leave it out",
-// also for a parameter that is unknown or that has no effect here; "body: …" when it is not JSON.
-// Not checked is what depends on the model: the ids of tokens, and the lengths of prompts.
+// also for a parameter that is unknown, or that is not supported and asks for something; "body: …"
+// when it is not JSON. Not checked is what depends on the model: the ids of tokens, and the lengths
+// of prompts.
 absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body);
 
 }  // namespace nsa::train::serve

@@ -96,6 +96,37 @@ TEST(ReadRequest, TakesWholeNumbersThatAreWrittenAsFractions) {
               ElementsAre(Prompt(std::vector<int32_t>{84, 111})));
 }
 
+TEST(ReadRequest, TakesParametersThatAskForNothing) {
+  for (const char* neutral : {R"("min_p": 0)",
+                              R"("min_p": 0.0)",
+                              R"("repetition_penalty": 1.0)",
+                              R"("metadata": null)",
+                              R"("metadata": {})",
+                              R"("logit_bias": {})",
+                              R"("suffix": "")",
+                              R"("tools": [])",
+                              R"("presence_penalty": -0.0)",
+                              R"("response_format": {"type": "text"})",
+                              R"("stop_token_ids": [])",
+                              R"("use_beam_search": false)",
+                              R"("guided_json": null)",
+                              R"("skip_special_tokens": true)",
+                              R"("ignore_eos": true)",
+                              R"("service_tier": "auto")",
+                              R"("xtc_threshold": 0.1)",
+                              R"("safety_identifier": "ada")",
+                              R"("prompt_cache_key": "")",
+                              R"("logprobs": false)",
+                              R"("top_k": -1)",
+                              R"("stream": true, "stream_options": {"include_obfuscation": false})",
+                              R"("stream": true, "stream_options": {"include_usage": null,
+           "continuous_usage_stats": false, "include_obfuscation": null})"}) {
+    const CompletionRequest request = Read(With(neutral));
+    EXPECT_FALSE(request.include_usage || request.logprobs.has_value()) << neutral;
+    EXPECT_EQ(request.draw.top_k, 0) << neutral;
+  }
+}
+
 // lm-eval's humaneval and gsm8k_cot send five stop strings.
 TEST(ReadRequest, TakesAsManyStopsAndLogprobsAsItsLimits) {
   std::string stops = "\"0\"";
@@ -130,7 +161,7 @@ TEST(ReadRequest, RefusesEachParameterOutsideItsRangeByName) {
       {R"("temperature": "hot")", "temperature: \"hot\" (must be a number)"},
       {R"("top_p": 0)", "top_p: 0 (more than 0, at most 1)"},
       {R"("top_p": 1.1)", "top_p: 1.1 "},
-      {R"("top_k": -1)", "top_k: -1 "},
+      {R"("top_k": -2)", "top_k: -2 "},
       {R"("n": 0)", "n: 0 (must be a whole number from 1 to 256)"},
       {R"("n": 257)", "n: 257 "},
       {R"("n": 2, "best_of": 3)", "best_of: 3 (must be n = 2)"},
@@ -157,7 +188,16 @@ TEST(ReadRequest, RefusesEachParameterOutsideItsRangeByName) {
       {R"("frequency_penalty": -1)", "frequency_penalty: -1 (not supported)"},
       {R"("suffix": "x")", "suffix: \"x\" (not supported)"},
       {R"("logit_bias": {"50256": -100})", "logit_bias: an object (not supported)"},
-      {R"("tools": [])", "tools: unknown parameter (best_of, echo, "}};
+      {R"("min_p": 0.1)", "min_p: 0.1 (not supported); leave it out"},
+      {R"("min_p": false)", "min_p: false (not supported)"},
+      {R"("repetition_penalty": 0)", "repetition_penalty: 0 (not supported)"},
+      {R"("metadata": {"a": "b"})", "metadata: an object (not supported)"},
+      {R"("prompt_logprobs": 1)", "prompt_logprobs: 1 (not supported)"},
+      {R"("stream": true, "stream_options": {"continuous_usage_stats": true})",
+       "stream_options.continuous_usage_stats: true (not supported)"},
+      {R"("stream_options.include_obfuscation": false)",
+       "stream_options.include_obfuscation: unknown parameter "},
+      {R"("min_pp": null)", "min_pp: unknown parameter (best_of, echo, "}};
   for (const auto& [parameters, message] : wrong) {
     EXPECT_THAT(Refusal(With(parameters)), StartsWith(message)) << parameters;
   }
