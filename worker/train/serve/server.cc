@@ -119,7 +119,9 @@ absl::Status CompletionServer::Dispatch(HttpExchange& http) {
                                     .origin = http.header("Origin"),
                                     .sec_fetch_site = http.header("Sec-Fetch-Site")},
                                    http.server_port()));
-  const std::string method = http.method(), path = http.path();
+  const std::string method = http.method();
+  std::string path = http.path();
+  if (path.size() > 1 && path.back() == '/') path.pop_back();  // as some clients write it
   if (draining_) return absl::UnavailableError("the server is shutting down");
   if (path == "/v1/completions") {
     return method == "POST" ? Complete(http) : WrongMethod(path, "POST");

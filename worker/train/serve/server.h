@@ -4,6 +4,8 @@
 //   GET /v1/models            the one model, by the name of its job
 //   GET /v1/models/NAME       the same alone
 //   POST /v1/completions      request.h has its parameters, answer.h what comes back
+//
+// A path may end with a slash.
 #pragma once
 
 #include <atomic>

@@ -43,6 +43,14 @@ TEST_F(ServerTest, SaysThatItIsWellAndWhatItServes) {
   EXPECT_EQ(ErrorOf(Get("/v1/models/other"), 404)["code"], "model_not_found");
 }
 
+TEST_F(ServerTest, TakesPathsThatEndWithASlash) {
+  EXPECT_EQ(BodyOf(Get("/healthz/")), "ok\n");
+  EXPECT_EQ(BodyOf(Get("/v1/models/")), BodyOf(Get("/v1/models")));
+  EXPECT_EQ(BodyOf(Get("/v1/models/small/")), BodyOf(Get("/v1/models/small")));
+  EXPECT_EQ(StatusOf(Get("/v1/completions/")), 405);
+  EXPECT_EQ(StatusOf(Get("/")), 404);
+}
+
 TEST_F(ServerTest, CompletesAPrompt) {
   const std::string answer =
       Post(R"({"model": "small", "prompt": "To be", "max_tokens": 5, "seed": 1})");
