@@ -39,7 +39,8 @@ void AddServe(Cli* cli) {
        .group = "Models",
        .more = "Loads the model and answers POST /v1/completions on this machine, by nsa-worker or "
                "nsa-worker-cuda beside this\nprogram, until Ctrl-C. No password is asked, so only "
-               "loopback addresses are listened on.",
+               "127.0.0.1 is listened on\n(not ::1); from another machine: ssh -L "
+               "8001:127.0.0.1:8000 HOST, then http://127.0.0.1:8001.",
        .examples = "nsactl serve ./out\n"
                    "nsactl serve my-job --listen 127.0.0.1:8001 --device cuda\n"
                    "curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' "

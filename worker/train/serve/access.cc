@@ -45,6 +45,10 @@ absl::StatusOr<Listen> ReadListen(std::string_view address) {
         absl::StrCat("listen: '", shown, "' (HOST:PORT, with a port from 0 to ", kMostPort,
                      "; 0 takes a free one); take 127.0.0.1:8000"));
   }
+  if (host == "[::1]") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "listen: '", shown, "' (127.0.0.1 or localhost, by IPv4 only); take 127.0.0.1:", port));
+  }
   if (!IsLocal(host)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "listen: '", shown, "' (127.0.0.1 or localhost): the server asks nobody for a ",
@@ -54,14 +58,15 @@ absl::StatusOr<Listen> ReadListen(std::string_view address) {
   return Listen{.port = port};
 }
 
-absl::Status CheckOrigins(const Origins& origins, int port) {
+absl::Status CheckOrigins(const Origins& origins) {
   std::string_view host;
-  int said = 0;
+  int port = 0;
   const std::string_view given = origins.host == nullptr ? "" : origins.host;
-  if (!Split(given, &host, &said) || !(IsLocal(host) || host == "[::1]") || said != port) {
+  if (!Split(given, &host, &port)) host = given;
+  if (!IsLocal(host) && host != "[::1]") {
     return HttpError(421, absl::StrCat("Host: '", CleanLine(CutText(given, kShownBytes)),
-                                       "' (127.0.0.1, localhost or [::1], each with :", port,
-                                       "); use one of these"));
+                                       "' (127.0.0.1, localhost or [::1], with any port); use "
+                                       "one of these"));
   }
   const std::string_view site = origins.sec_fetch_site == nullptr ? "" : origins.sec_fetch_site;
   if (origins.origin == nullptr && (site.empty() || site == "none")) return absl::OkStatus();

@@ -31,8 +31,8 @@ struct Origins {
   const char* sec_fetch_site = nullptr;  // Sec-Fetch-Site
 };
 
-// An error with the HTTP status 421 unless Host is 127.0.0.1, localhost or [::1] with this port,
-// with 403 when the request comes from a page.
-absl::Status CheckOrigins(const Origins& origins, int port);
+// An error with the HTTP status 421 unless Host is 127.0.0.1, localhost or [::1], with any port (a
+// tunnel has one of its own) or none; with 403 when the request comes from a page.
+absl::Status CheckOrigins(const Origins& origins);
 
 }  // namespace nsa::train::serve

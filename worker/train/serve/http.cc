@@ -106,8 +106,6 @@ const char* HttpExchange::header(const char* name) const {
   return mg_get_header(connection_, name);
 }
 
-int HttpExchange::server_port() const { return mg_get_request_info(connection_)->server_port; }
-
 absl::StatusOr<size_t> HttpExchange::BodyBytes(size_t most) const {
   const char* const encoding = header("Transfer-Encoding");
   if (encoding != nullptr && absl::EqualsIgnoreCase(encoding, "chunked")) return most;

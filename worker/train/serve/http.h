@@ -27,7 +27,6 @@ class HttpExchange {
   std::string path() const;  // without query, decoded
   // Null when it is not there; the first when there are several.
   const char* header(const char* name) const;
-  int server_port() const;
 
   // The bytes that the body may have: its Content-Length, or `most` when it comes in chunks. An
   // error with the HTTP status 411 when it says neither, with 413 when it is above `most`.

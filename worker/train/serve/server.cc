@@ -117,8 +117,7 @@ void CompletionServer::Handle(HttpExchange& http) {
 absl::Status CompletionServer::Dispatch(HttpExchange& http) {
   NSA_RETURN_IF_ERROR(CheckOrigins({.host = http.header("Host"),
                                     .origin = http.header("Origin"),
-                                    .sec_fetch_site = http.header("Sec-Fetch-Site")},
-                                   http.server_port()));
+                                    .sec_fetch_site = http.header("Sec-Fetch-Site")}));
   const std::string method = http.method();
   std::string path = http.path();
   if (path.size() > 1 && path.back() == '/') path.pop_back();  // as some clients write it

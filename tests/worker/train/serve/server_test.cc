@@ -108,6 +108,8 @@ TEST_F(ServerTest, RefusesWithTheErrorsOfTheApi) {
 TEST_F(ServerTest, RefusesForeignHostsAndPages) {
   EXPECT_EQ(StatusOf(Send("GET /healthz HTTP/1.1\r\nHost: evil.example\r\n\r\n")), 421);
   EXPECT_EQ(StatusOf(Send("GET /healthz HTTP/1.0\r\n\r\n")), 421);
+  EXPECT_EQ(StatusOf(Send("GET /healthz HTTP/1.1\r\nHost: [::1]:9\r\n\r\n")), 200)
+      << "a tunnel from another port";
   const std::string body = R"({"prompt": "a"})";
   EXPECT_EQ(StatusOf(Send(Request(body, "Origin: https://evil.example\r\n"))), 403);
   EXPECT_EQ(StatusOf(Send(Request(body, "Sec-Fetch-Site: cross-site\r\n"))), 403);
