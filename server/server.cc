@@ -217,7 +217,8 @@ void Server::Parts::MakeWeb() {
       .version = [this] { return Version(); },
       .warning = [this] { return Warning(); },
       .token_file = options.token_file.string(),
-      .trace_folder = options.state_dir.string()});
+      .trace_folder = options.state_dir.string(),
+      .page_url = options.notices.page_url});
 }
 
 absl::Status Server::Parts::StartMetrics() {
@@ -226,7 +227,8 @@ absl::Status Server::Parts::StartMetrics() {
                        MetricsHttp::Start(
                            options.metrics_address, [this] { return metrics.Text(); },
                            [this] { return serving ? store_health.problem() : "not serving"; },
-                           [this](const HttpRequest& request) { return web->Answer(request); }));
+                           [this](const HttpRequest& request) { return web->Answer(request); },
+                           options.notices.page_url));
   return absl::OkStatus();
 }
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/job/data/url.h"
 
 namespace nsa::server {
 namespace {
@@ -64,7 +65,10 @@ void Reply(mg_connection* connection, const char* status, absl::string_view type
 // requests still carry that name (DNS rebinding).
 class HostCheck {
  public:
-  explicit HostCheck(absl::string_view address) : own_(HostOf(address)), machine_(MachineName()) {}
+  HostCheck(absl::string_view address, const std::string& page_url)
+      : own_(HostOf(address)),
+        page_(ParseUrl(page_url).value_or(Url()).host),
+        machine_(MachineName()) {}
 
   // 0 when the request may go on; else the HTTP status of the reply that was sent.
   static int Begin(mg_connection* connection) {
@@ -82,20 +86,22 @@ class HostCheck {
         absl::CHexEscape(std::string(header, strnlen(header, kLongestShownHost)));
     Reply(connection, "421 Misdirected Request", "text/plain; charset=utf-8",
           absl::StrCat("Host: '", shown, "' is not a name of this coordinator (an IP address, ",
-                       "localhost or ", machine_, "); use one of these\n"));
+                       "localhost, ", machine_, " or the host of page_url); use one of these, or ",
+                       "set page_url in coordinator.yaml\n"));
     return 421;
   }
 
   bool IsOurs(absl::string_view host) const {
     if (IsIpAddress(host)) return true;
-    for (const absl::string_view name :
-         {absl::string_view("localhost"), absl::string_view(own_), absl::string_view(machine_)}) {
+    for (const absl::string_view name : {absl::string_view("localhost"), absl::string_view(own_),
+                                         absl::string_view(page_), absl::string_view(machine_)}) {
       if (!name.empty() && absl::EqualsIgnoreCase(host, name)) return true;
     }
     return false;
   }
 
   const std::string own_;
+  const std::string page_;
   const std::string machine_;
 };
 
@@ -222,9 +228,9 @@ struct MetricsHttp::Impl {
 
 absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
     const std::string& address, std::function<std::string()> text,
-    std::function<std::string()> problem, HttpHandler pages) {
+    std::function<std::string()> problem, HttpHandler pages, const std::string& page_url) {
   auto impl = std::unique_ptr<Impl>(
-      new Impl{.host = HostCheck(address),
+      new Impl{.host = HostCheck(address, page_url),
                .paths = Paths(std::move(text), std::move(problem), std::move(pages)),
                .server = nullptr});
   CivetCallbacks callbacks;

@@ -18,12 +18,14 @@ class MetricsHttp {
   // when the port is taken.
   //
   // A request whose Host header is neither an IP address, localhost, this machine's host name nor
-  // the host of `address` gets 421 and a text. A request must arrive within 5 s. Up to 96 requests
-  // are served at the same time, 64 more connections wait.
+  // the host of `address` or `page_url` gets 421 and a text; the port does not matter. A request
+  // must arrive within 5 s. Up to 96 requests are served at the same time, 64 more connections
+  // wait.
   static absl::StatusOr<std::unique_ptr<MetricsHttp>> Start(const std::string& address,
                                                             std::function<std::string()> text,
                                                             std::function<std::string()> problem,
-                                                            HttpHandler pages = nullptr);
+                                                            HttpHandler pages = nullptr,
+                                                            const std::string& page_url = "");
   ~MetricsHttp();
 
   // host:port with the actual port.

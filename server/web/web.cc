@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/job/data/url.h"
 #include "server/web/assets.h"
 #include "server/web/steer.h"
 #include "server/web/stream.h"
@@ -58,15 +59,23 @@ HttpReply ReplyOf(const absl::StatusOr<Json>& json) {
   return TextReply(json.ok() ? absl::StatusOr<std::string>(Text(*json)) : json.status());
 }
 
+bool AreOneOrigin(const std::string& one, const std::string& other) {
+  const auto first = ParseUrl(one), second = ParseUrl(other);
+  return first.ok() && second.ok() && first->origin() == second->origin();
+}
+
 // A page of another site can make a browser send requests to this port. It cannot read the answer,
 // and here it does not get one. Programs other than browsers send neither header.
-absl::Status CheckSite(const HttpRequest& request) {
+//
+// A proxy at `page_url` may send the address that it reaches as Host; the Origin is its own then.
+absl::Status CheckSite(const HttpRequest& request, const std::string& page_url) {
   const std::string site = request.Header("sec-fetch-site");
   const std::string origin = request.Header("origin");
   const bool same_site = site.empty() || site == "same-origin" || site == "none";
   const std::string host = request.Header("host");
   const bool same_origin = origin.empty() || origin == absl::StrCat("http://", host) ||
-                           origin == absl::StrCat("https://", host);
+                           origin == absl::StrCat("https://", host) ||
+                           AreOneOrigin(origin, page_url);
   if (same_site && same_origin) return absl::OkStatus();
   return absl::PermissionDeniedError(
       "the request comes from a page of another site; open this coordinator's own page");
@@ -164,7 +173,8 @@ HttpReply Web::Trace(const HttpRequest& request, const std::string& job, const s
 }
 
 HttpReply Web::Api(const HttpRequest& request) {
-  if (const absl::Status site = CheckSite(request); !site.ok()) return ReplyOf(site);
+  if (const absl::Status site = CheckSite(request, parts_.page_url); !site.ok())
+    return ReplyOf(site);
   // "", "api", "v1", then what is asked for.
   const std::vector<std::string> path = absl::StrSplit(request.path, '/');
   const std::string& what = path[3];

@@ -53,7 +53,8 @@ class Web {
     std::function<v1::GetVersionResponse()> version;
     std::function<std::string()> warning;  // CallRules::warning
     std::string token_file;
-    std::string trace_folder;  // for files without names
+    std::string trace_folder;   // for files without names
+    std::string page_url = {};  // where else the page is, e.g. behind a proxy; may be empty
   };
   explicit Web(Parts parts);
   ~Web();

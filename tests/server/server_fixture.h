@@ -38,6 +38,7 @@ class ServerTest : public ::testing::Test {
     config.set_listen_address("127.0.0.1:0");
     // Stopping the HTTP server takes two seconds, so only the tests that need it have one.
     config.set_metrics_address(metrics_address_);
+    config.set_page_url(page_url_);
     config.set_local_agent(local_agent_);
     config.set_token_file(token_file_);
     auto options = ResolveOptions(config);
@@ -196,7 +197,7 @@ class ServerTest : public ::testing::Test {
   RealClock clock_;
   std::string token_file_;  // empty: the coordinator makes one
   v1::TlsConfig tls_;
-  std::string metrics_address_;
+  std::string metrics_address_, page_url_;
   std::filesystem::path allowed_root_;
   bool local_agent_ = false;      // the coordinator starts one
   bool forgets_at_once_ = false;  // a machine is forgotten as soon as it is unknown

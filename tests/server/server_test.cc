@@ -8,6 +8,7 @@
 #include "tests/server/server_fixture.h"
 #include "tests/testing/file_size_limit.h"
 #include "tests/testing/heap.h"
+#include "tests/testing/net/http_get.h"
 
 namespace nsa::server {
 namespace {
@@ -439,6 +440,29 @@ TEST_F(ServerTest, DrainEndsStreamsAndKeepsWhatWasAccepted) {
   }
   Restart();
   EXPECT_EQ(Get(id).state(), Job::STATE_RUNNING);
+}
+
+// A proxy or tunnel at page_url sends that name or the address that it reaches as Host.
+TEST_F(ServerTest, ThePageAnswersAtPageUrl) {
+  metrics_address_ = "127.0.0.1:0";
+  page_url_ = "https://nsa.example.org/";
+  Restart();
+  const auto ask = [this](const std::string& headers) {
+    return HttpRead(HttpSend(server_->metrics_address(),
+                             absl::StrCat("GET /api/v1/fleet HTTP/1.1\r\n", headers, "\r\n")));
+  };
+  for (const char* good : {"Host: nsa.example.org\r\n", "Host: NSA.example.org:8443\r\n",
+                           "Host: nsa.example.org\r\nOrigin: https://nsa.example.org\r\n",
+                           "Host: 127.0.0.1:9464\r\nOrigin: https://nsa.example.org\r\n"}) {
+    EXPECT_THAT(ask(good), HasSubstr(" 200 ")) << good;
+  }
+  EXPECT_THAT(ask("Host: x.nsa.example.org\r\n"), HasSubstr(" 421 "));
+  for (const char* origin : {"http://nsa.example.org", "https://nsa.example.org:8443",
+                             "https://x.nsa.example.org", "https://evil.example", "null"}) {
+    EXPECT_THAT(ask(absl::StrCat("Host: 127.0.0.1:9464\r\nOrigin: ", origin, "\r\n")),
+                HasSubstr(" 403 "))
+        << origin;
+  }
 }
 
 }  // namespace

@@ -76,6 +76,29 @@ TEST_F(MetricsHttpTest, AnswersToItsOwnNamesAndToNoOther) {
   }
 }
 
+TEST_F(MetricsHttpTest, LoopbackNamesMayHaveAnyPort) {
+  for (const char* host : {"127.0.0.1:1", "localhost:9000", "[::1]:9000"}) {
+    EXPECT_THAT(Ask("/metrics", host), HasSubstr("200 OK")) << host;
+  }
+}
+
+TEST(MetricsHttp, AnswersToTheHostOfPageUrl) {
+  const auto http = MetricsHttp::Start(
+      "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return std::string(); }, nullptr,
+      "https://NSA.example.org:8443/page/");
+  ASSERT_OK(http.status());
+  const auto ask = [&](const std::string& host) {
+    return HttpRead(HttpSend((*http)->address(),
+                             absl::StrCat("GET /metrics HTTP/1.1\r\nHost: ", host, "\r\n\r\n")));
+  };
+  for (const char* host : {"nsa.example.org", "nsa.example.org:8443", "Nsa.Example.org:9"}) {
+    EXPECT_THAT(ask(host), HasSubstr("200 OK")) << host;
+  }
+  for (const char* host : {"example.org", "x.nsa.example.org", "nsa.example.org.evil.example"}) {
+    EXPECT_THAT(ask(host), AllOf(HasSubstr(" 421 "), HasSubstr("page_url"))) << host;
+  }
+}
+
 TEST_F(MetricsHttpTest, FortyHalfRequestsDelayNobodyAndAreClosedInTime) {
   std::vector<Fd> half;
   const absl::Duration begin = RealClock().Monotonic();
