@@ -125,6 +125,18 @@ absl::Status AlreadyDone(const v1::Job& job) {
       Reason::kNotResumable);
 }
 
+// New `steps` of a job that continues from its checkpoint: with no step left to do, the resume
+// would end the job as if it had been meant to be that short.
+absl::Status CheckStepsLeft(const v1::Job& job, int64_t steps) {
+  const int64_t done = job.progress().checkpoint_step();
+  if (steps == job.spec().train().steps() || steps > done) return absl::OkStatus();
+  return WithReason(absl::FailedPreconditionError(
+                        absl::StrFormat("train.steps: %d (the newest checkpoint is of step %d); "
+                                        "set more steps than that, or leave them as they are",
+                                        steps, done)),
+                    Reason::kStepInThePast);
+}
+
 Trigger TriggerOf(v1::StopMode mode) {
   if (mode == v1::STOP_MODE_AT_STEP) return Trigger::kStopAtStepAsked;
   return mode == v1::STOP_MODE_NOW ? Trigger::kStopNowAsked : Trigger::kGracefulStopAsked;
@@ -345,6 +357,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
                             " (FAILED or STOPPED); only a job that ended early can be resumed")),
                         Reason::kNotResumable);
     }
+    NSA_RETURN_IF_ERROR(CheckStepsLeft(stored->job(), spec.train().steps()));
     const absl::Status moved =
         Requeue({.text = "asked to continue"}, clock_.Wall(), stored, events);
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);

@@ -13,6 +13,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using v1::Job;
 
 using ReconcilerStopTest = Harness;
@@ -183,6 +184,32 @@ TEST_F(ReconcilerStopTest, AFinishedJobIsTrainedFurtherWhenItsStepsAreRaised) {
   agent.Train(100);
   RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
   EXPECT_EQ(Get(id).progress().step(), 30);
+}
+
+TEST_F(ReconcilerStopTest, AResumeWithStepsThatAreDoneIsRefused) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 10));
+  Round({&agent});
+  agent.Train(9);
+  agent.Checkpoint();
+  agent.Train(1);
+  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  ASSERT_EQ(Get(id).progress().checkpoint_step(), 9);
+  v1::JobSpec spec = Get(id).spec();
+  for (const int steps : {5, 9}) {
+    spec.mutable_train()->set_steps(steps);
+    EXPECT_THAT(Resume(id, "", spec),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         StartsWith("train.steps: " + std::to_string(steps) +
+                                    " (the newest checkpoint is of step 9); set more steps")));
+  }
+  EXPECT_EQ(Get(id).state(), Job::STATE_STOPPED);
+  EXPECT_EQ(Get(id).spec().train().steps(), 20);
+  EXPECT_EQ(Get(id).progress().total_steps(), 20);
+  spec.mutable_train()->set_steps(10);
+  ASSERT_OK(Resume(id, "r2", spec));
 }
 
 TEST_F(ReconcilerStopTest, AResumeMayNotChangeWhatAContinuedRunKeeps) {

@@ -333,12 +333,19 @@ absl::Status Trainer::LoadWeights(const ResumePoint& point, HostState* host) {
   return absl::OkStatus();
 }
 
-// Checks that the job may continue from the checkpoint `state` of its own out_dir. If its learning
-// rate jumps there, the job must allow it, and an event says so.
+// Checks that the job may continue from the checkpoint `state` of its own out_dir, which is not
+// beyond train.steps: at the last step, a start that was lost before its record ends. If its
+// learning rate jumps there, the job must allow it, and an event says so.
 absl::Status Trainer::CheckOwnState(const v1::CheckpointState& state) {
   if (const std::optional<ForkProblem> problem = CheckOwn(state, spec_)) {
     return absl::FailedPreconditionError(
         absl::StrCat("train.out_dir: ", train_.out_dir(), " ", problem->what, "; ", problem->fix));
+  }
+  if (state.step() > train_.steps()) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "train.steps: %d (%s has a checkpoint of step %d); raise train.steps to train it further, "
+        "or take another train.out_dir to start afresh",
+        train_.steps(), train_.out_dir(), state.step()));
   }
   const std::optional<std::string> jump = ScheduleJump(state, spec_);
   if (!jump.has_value()) return absl::OkStatus();

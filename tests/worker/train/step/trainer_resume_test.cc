@@ -160,6 +160,22 @@ TEST(Trainer, MoreStepsAtAConstantLearningRateNeedNoConsent) {
   EXPECT_EQ(longer.finished.step(), 15) << longer.finished.text();
 }
 
+TEST(Trainer, ACheckpointBeyondTheLastStepIsRefused) {
+  const TempDir dir;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_train()->set_lr_schedule(v1::LR_SCHEDULE_CONSTANT);
+  RunJob(dir, spec);
+  spec.mutable_train()->set_steps(10);
+  const RankResult refused = RunJob(dir, spec, {.generation = 2})[0];
+  EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
+  EXPECT_EQ(refused.finished.text(), "train.steps: 10 (" + (dir / "out").string() +
+                                         " has a checkpoint of step 12); raise train.steps to "
+                                         "train it further, or take another train.out_dir to "
+                                         "start afresh");
+  spec.mutable_train()->set_steps(12);
+  EXPECT_EQ(RunJob(dir, spec, {.generation = 3})[0].finished.outcome(), v1::OUTCOME_COMPLETED);
+}
+
 TEST(Trainer, ACheckpointOfOtherSettingsInItsOutDirIsRefusedByTheNamesOfTheKeys) {
   const TempDir dir;
   v1::JobSpec spec = Job(dir);
