@@ -21,6 +21,10 @@ struct Limit {
   bool above_min = false;  // min itself is not allowed
 };
 
+// Weights are of the order of 0.02: a step of 1 replaces them, and one of less than 1e-10 is lost
+// in their rounding, in fp32 too.
+constexpr double kLeastLr = 1e-10, kMostLr = 1;
+
 // The upper limits of sizes keep every product in the estimate within 64 bits.
 constexpr Limit kModelLimits[] = {
     {"model.dim", 1, 32768},
@@ -35,7 +39,7 @@ constexpr Limit kTrainLimits[] = {
     {"train.steps", 1, 1e9},
     {"train.batch_size", 1, 1e6},
     {"train.accumulate_grad_batches", 1, 4096},
-    {"train.lr", 0, 10, true},
+    {"train.lr", kLeastLr, kMostLr},
     {"train.min_lr_ratio", 0, 1},
     {"train.warmup_steps", 0, 1e9},
     {"train.weight_decay", 0, 10},
@@ -47,7 +51,7 @@ constexpr Limit kTrainLimits[] = {
     {"train.save_every", 0, 1e9},
     {"priority", -1000, 1000},
 };
-constexpr Limit kMuonLimits[] = {{"train.muon_lr", 0, 10, true}};  // only where it is set
+constexpr Limit kMuonLimits[] = {{"train.muon_lr", kLeastLr, kMostLr}};  // only where it is set
 constexpr Limit kDataLimits[] = {
     {"data.val_fraction", 0, 0.5},
     {"data.loader_timeout_seconds", 0, 86400, true},

@@ -80,7 +80,7 @@ MISTAKES = [
     ("model", "logit_softcap", 0.5), ("model", "vocab", 100), ("model", "n_kv_groups", 5), ("nsa", "l", 129), ("nsa", "d", 5), ("nsa", "n_sel", 2), ("nsa", "w", 0),
     ("nsa", "gate", "tanh"), ("nsa", "branches", ["cmp", "cmp"]), ("nsa", "layers", ["dense"]), ("nsa", "audit_every", -1),
     ("data", "source", "parquet"), ("data", "val_fraction", 0.6), ("data", "path", "/nowhere/at/all.txt"), ("runtime", "precision", "bf16"),
-    ("runtime", "device", "tpu"), ("train", "steps", 0), ("train", "lr", 11), ("train", "z_loss", 1.1), ("train", "betas", [0.9, 1]), ("train", "batch_size", 0),
+    ("runtime", "device", "tpu"), ("train", "steps", 0), ("train", "lr", 1.1), ("train", "z_loss", 1.1), ("train", "betas", [0.9, 1]), ("train", "batch_size", 0),
     ("train", "keep_checkpoints", 1), ("train", "warmup", 3), ("train", "decay_steps", 0), ("train", "muon_betas", [0.9]), ("train", "optimizer", "sgd"), ("train", "seq_len", "long"), ("train", "out_dir", "~/nsa"),
     ("resources", "nodes", 9), ("resources", "gpus", 0), ("restart", "max_restarts", 1001), ("restart", "resume", "/nowhere/step-1"),
     ("guard", "after_steps", -1), ("guard", "hash_every", -1), ("preflight", "waive", {"NO_SUCH_RULE": "because"}), ("preflight", "max_lost_seconds", 59),

@@ -33,7 +33,7 @@ struct RuleCase {
 const RuleCase kCases[] = {
     {"MODEL_RANGE", "model.mlp_ratio", "0 (from 1 to 16)",
      [](GoodJob* job) { job->spec.mutable_model()->set_mlp_ratio(0); }},
-    {"TRAIN_RANGE", "train.lr", "0 (above 0", [](GoodJob* job) { Train(job)->set_lr(0); }},
+    {"TRAIN_RANGE", "train.lr", "0 (from 1e-10 to 1)", [](GoodJob* job) { Train(job)->set_lr(0); }},
     {"TRAIN_UNUSED", "train.decay_steps", "no such phase",
      [](GoodJob* job) { Train(job)->set_decay_steps(1); }},
     {"NSA_RANGE", "nsa.audit_every", "-1 (from 0 to 1e+09)",

@@ -51,6 +51,23 @@ TEST(TrainKeys, MuonsKeysHaveLimits) {
                           StartsWith("TRAIN_RANGE: train.muon_lr: 0")));
 }
 
+// 1e-46 is 0 in a float.
+TEST(TrainKeys, LearningRatesHaveLimits) {
+  for (const double rate : {1e-46, 9e-11, 1.1, 10.0}) {
+    EXPECT_THAT(Refused([&](v1::TrainSpec* train) {
+                  train->set_optimizer(v1::OPTIMIZER_MUON);
+                  train->set_lr(rate);
+                  train->set_muon_lr(rate);
+                }),
+                ElementsAre(StartsWith("TRAIN_RANGE: train.lr: "),
+                            StartsWith("TRAIN_RANGE: train.muon_lr: ")))
+        << rate;
+  }
+  for (const double rate : {1e-10, 1.0}) {
+    EXPECT_THAT(Refused([&](v1::TrainSpec* train) { train->set_lr(rate); }), IsEmpty()) << rate;
+  }
+}
+
 TEST(TrainKeys, MuonsKeysAreRefusedWithAdamW) {
   EXPECT_THAT(Refused([](v1::TrainSpec* train) {
                 train->set_muon_lr(0.003);
