@@ -53,6 +53,7 @@ absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained,
   Document document;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
+    if (!found && evaluation.all.tokens == 0) return NothingToPredict(text);
     if (!found) return evaluation;
     NSA_RETURN_IF_ERROR(AddDocument(document.text, &scorer, &evaluation));
   }

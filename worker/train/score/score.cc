@@ -5,6 +5,7 @@
 #include <memory>
 #include <ostream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data_source.h"
@@ -141,6 +142,11 @@ absl::StatusOr<std::vector<float>> ScoreTokens(const TrainedModel& trained,
   return Scorer(&trained).Score(tokens);
 }
 
+absl::Status NothingToPredict(const std::filesystem::path& text) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(text.string(), ": 0 tokens to predict (at least 1); name a file with text"));
+}
+
 absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output) {
@@ -153,6 +159,7 @@ absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
   Document document;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
+    if (!found && summary.tokens == 0) return NothingToPredict(text);
     // Only now, so that a text that cannot be read leaves an older output as it is.
     if (!file.is_open()) file.open(output);
     if (!found) break;

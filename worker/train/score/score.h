@@ -85,10 +85,14 @@ struct ScoreSummary {
   double nats = 0;  // −Σ logprob
 };
 
+// InvalidArgument: the file has no token, whose loss would be 0, as of a perfect model.
+absl::Status NothingToPredict(const std::filesystem::path& text);
+
 // Scores the file `text` and writes the file `output`. The file is read as training reads it: JSON
 // lines by the endings .jsonl and .ndjson, one document per line, otherwise one text; decompressed
 // by the endings .gz and .zst. The errors of DocumentReader (NotFound; InvalidArgument for a file
-// that is not text; DataLoss), then `output` is not written; Unavailable.
+// that is not text; DataLoss) and InvalidArgument for a file without a token, then `output` is not
+// written; Unavailable.
 absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
                                        const std::filesystem::path& text,
                                        const std::filesystem::path& output);

@@ -55,6 +55,18 @@ TEST(Evaluate, CountsEveryDocumentOfAFile) {
   EXPECT_THAT(EvaluateFile(*trained, dir / "absent.txt"), StatusIs(absl::StatusCode::kNotFound));
 }
 
+TEST(Evaluate, RefusesAFileWithoutATokenToPredict) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  std::ofstream(dir / "empty.txt").flush();
+  std::ofstream(dir / "texts.jsonl") << "{\"text\": \"\"}\n";
+  for (const std::string name : {"empty.txt", "texts.jsonl"}) {
+    EXPECT_THAT(EvaluateFile(*trained, dir / name),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         testing::HasSubstr(name + ": 0 tokens to predict (at least 1)")));
+  }
+}
+
 TEST(Evaluate, IsShownInLossPerplexityBitsAndByContext) {
   Evaluation evaluation;
   evaluation.all = {.bytes = 8, .tokens = 4, .nats = 4 * std::log(16.0)};

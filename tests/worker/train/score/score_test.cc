@@ -256,6 +256,20 @@ TEST(Score, RefusesAFileThatIsNotText) {
   EXPECT_EQ(*ReadWholeFile(dir / "scores.jsonl"), "older");
 }
 
+TEST(Score, RefusesAFileWithoutATokenToPredict) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  std::ofstream(dir / "scores.jsonl") << "older";
+  for (const auto& [name, content] : std::vector<std::array<std::string, 2>>{
+           {"empty.txt", ""}, {"empty.jsonl", ""}, {"texts.jsonl", "{\"text\": \"\"}\n\n"}}) {
+    std::ofstream(dir / name, std::ios::binary) << content;
+    EXPECT_THAT(ScoreFile(*trained, dir / name, dir / "scores.jsonl"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(name + ": 0 tokens to predict (at least 1); name a file")));
+  }
+  EXPECT_EQ(*ReadWholeFile(dir / "scores.jsonl"), "older");
+}
+
 TEST(TrainedModel, OfTokenFilesNeedsTheTokenizerThatWroteThem) {
   const auto load = [](const std::function<void(v1::JobSpec*)>& edit) {
     const TempDir dir;
