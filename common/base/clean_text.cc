@@ -28,12 +28,12 @@ std::string Clean(std::string_view text, Form form) {
     const size_t bytes = character.bytes == 0 ? 1 : character.bytes;
     if (character.bytes == 0) {
       absl::StrAppendFormat(&clean, "\\x%02x", static_cast<unsigned char>(text[0]));
+    } else if (code == '\r' && form == Form::kText) {
+      if (!text.substr(1).starts_with('\n')) clean += '\n';
+    } else if (form == Form::kLine && (code == '\n' || code == '\t' || code == '\r')) {
+      clean += code == '\n' ? "\\n" : code == '\t' ? "\\t" : "\\r";
     } else if (code == '\n' || code == '\t') {
-      if (form == Form::kLine) {
-        clean += code == '\n' ? "\\n" : "\\t";
-      } else {
-        clean += static_cast<char>(code);
-      }
+      clean += static_cast<char>(code);
     } else if (IsControl(code) && form != Form::kJson) {
       absl::StrAppendFormat(&clean, "\\x%02x", code);
     } else if (IsControl(code) || Hides(code)) {

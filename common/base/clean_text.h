@@ -10,11 +10,12 @@ namespace nsa {
 
 // The text with everything replaced that a terminal obeys or that hides what is written: control
 // characters but line feed and tab, also those of C1, marks that reverse the direction of writing,
-// and bytes that are not UTF-8. Each becomes visible, as "\x1b" or "\u202e". Text without any of
-// these is returned as it is.
+// and bytes that are not UTF-8. Each becomes visible, as "\x1b" or "\u202e". A carriage return ends
+// a line, also together with a line feed: it becomes one line feed. Text without any of these is
+// returned as it is.
 std::string CleanText(std::string_view text);
 
-// The same on one line: line feeds and tabs are replaced too, as "\n" and "\t".
+// The same on one line: line feeds, carriage returns and tabs are replaced by "\n", "\r" and "\t".
 std::string CleanLine(std::string_view text);
 
 // The text, or its first `most` bytes without half of a character and "…". Of text that is not

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
 #include "common/estimate/estimate.h"
 #include "common/job/load.h"
 #include "common/rpc/cordon_text.h"
@@ -342,8 +343,8 @@ Json SamplesJson(const JobStore::Samples& samples) {
   Json texts = Json::array();
   for (const v1::WorkerRecord& record : samples.records) {
     const v1::SampleRecord& sample = record.sample();
-    texts.push_back({{"prompt", sample.prompt()},
-                     {"text", sample.text()},
+    texts.push_back({{"prompt", CleanText(sample.prompt())},
+                     {"text", CleanText(sample.text())},
                      {"tokens", sample.tokens()},
                      {"seconds", Number(sample.seconds())},
                      {"time", record.unix_nanos() / kNanosPerMillisecond},

@@ -50,6 +50,13 @@ TEST_F(SamplesTest, CleansTextsForTheTerminalAndShowsErrors) {
   EXPECT_THAT(out, HasSubstr("no text: decode: no memory\n"));
 }
 
+TEST_F(SamplesTest, ACarriageReturnEndsALineAndStaysInJson) {
+  AddSample(1, 100, "one\r\ntwo\rthree");
+  EXPECT_THAT(Run({"samples", "demo"}).out, HasSubstr(")\none\ntwo\nthree\n\n"));
+  const auto document = nlohmann::json::parse(Run({"samples", "demo", "-o", "json"}).out);
+  EXPECT_EQ(document["samples"][0]["record"]["sample"]["text"], "one\r\ntwo\rthree");
+}
+
 TEST_F(SamplesTest, SaysWhyThereAreNone) {
   EXPECT_THAT(Run({"samples", "demo"}).err, HasSubstr("the job has no sample.prompts"));
   state().jobs[0].mutable_spec()->mutable_sample()->add_prompts("");

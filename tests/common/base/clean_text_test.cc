@@ -16,7 +16,7 @@ TEST(CleanText, LeavesOrdinaryTextAsItIs) {
 TEST(CleanText, ShowsWhatATerminalWouldObey) {
   EXPECT_EQ(CleanText("\x1b[31mred\x1b[0m"), "\\x1b[31mred\\x1b[0m");
   EXPECT_EQ(CleanText("\x1b]0;title\x07"), "\\x1b]0;title\\x07");
-  EXPECT_EQ(CleanText("a\rb\bc\x7f"), "a\\x0db\\x08c\\x7f");
+  EXPECT_EQ(CleanText("b\bc\x7f"), "b\\x08c\\x7f");
   EXPECT_EQ(CleanText(std::string_view("a\0b", 3)), "a\\x00b");
   EXPECT_EQ(CleanText("\xc2\x9b"
                       "31m"),
@@ -26,6 +26,12 @@ TEST(CleanText, ShowsWhatATerminalWouldObey) {
                       "cba"),
             "\\u202ecba")
       << "written backwards";
+}
+
+TEST(CleanText, ACarriageReturnEndsALine) {
+  EXPECT_EQ(CleanText("one\r\ntwo\rthree\n\r\r\n"), "one\ntwo\nthree\n\n\n");
+  EXPECT_EQ(CleanText("\r"), "\n");
+  EXPECT_EQ(CleanLine("one\r\ntwo\r"), "one\\r\\ntwo\\r");
 }
 
 TEST(CleanText, ShowsBytesThatAreNotUtf8) {

@@ -123,6 +123,8 @@ TEST(SamplesJson, HasTheStepsAndTheTextsOfOne) {
             Json::parse(R"({"steps": [10, 20], "step": 20,
                             "samples": [{"prompt": "The ", "text": "cell\n", "tokens": 4,
                                          "seconds": 0.5, "time": 5000, "error": ""}]})"));
+  record.mutable_sample()->set_text("one\r\ntwo\rthree\x1b");
+  EXPECT_EQ(SamplesJson({.records = {record}})["samples"][0]["text"], "one\ntwo\nthree\\x1b");
   EXPECT_EQ(SamplesJson({}), Json::parse(R"({"steps": [], "step": 0, "samples": []})"));
 }
 

@@ -46,7 +46,7 @@ absl::Status SampleCommand(const std::string& checkpoint, Backend backend,
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   // Print each token as soon as it is drawn, so that its text is not lost when the program is
   // ended.
-  PrintableStream printable;
+  PrintableStream printable(isatty(STDOUT_FILENO) == 1);
   const auto show = [&printable](std::string_view bytes) {
     absl::PrintF("%s", printable.Add(bytes));
     std::fflush(stdout);

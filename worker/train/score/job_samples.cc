@@ -10,6 +10,7 @@
 #include "worker/train/data/random.h"
 #include "worker/train/score/sample.h"
 #include "worker/train/score/text_model.h"
+#include "worker/train/score/utf8.h"
 
 namespace nsa::train {
 namespace {
@@ -37,7 +38,7 @@ std::vector<v1::SampleRecord> JobSamples::Write(int64_t step) {
         opened.ok() ? WriteText(i, end, &record) : absl::StatusOr<std::string>(opened);
     record.set_seconds(absl::ToDoubleSeconds(options_.clock->Monotonic() - begin));
     if (text.ok()) {
-      record.set_text(PrintableUtf8(*text));
+      record.set_text(ValidUtf8(*text));
     } else {
       record.set_error(CleanLine(std::string(text.status().message())));
     }

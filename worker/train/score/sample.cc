@@ -103,7 +103,9 @@ std::string PrintableUtf8(std::string_view bytes) {
     const auto [code, length] = FirstUtf8(bytes);
     const bool control =
         (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0);
-    if (length == 0 || control) {
+    if (code == '\r') {
+      if (!bytes.substr(1).starts_with('\n')) text += '\n';
+    } else if (length == 0 || control) {
       text += kReplacementCharacter;
     } else {
       text += bytes.substr(0, length);
@@ -113,16 +115,21 @@ std::string PrintableUtf8(std::string_view bytes) {
   return text;
 }
 
+std::string PrintableStream::Shown(std::string_view bytes) const {
+  return terminal_ ? PrintableUtf8(bytes) : ValidUtf8(bytes);
+}
+
 std::string PrintableStream::Add(std::string_view bytes) {
   waiting_ += bytes;
-  const size_t done = SettledUtf8(waiting_);
-  std::string text = PrintableUtf8(std::string_view(waiting_).substr(0, done));
+  size_t done = SettledUtf8(waiting_);
+  if (terminal_ && done == waiting_.size() && waiting_.ends_with('\r')) --done;
+  std::string text = Shown(std::string_view(waiting_).substr(0, done));
   waiting_.erase(0, done);
   return text;
 }
 
 std::string PrintableStream::Finish() {
-  std::string text = PrintableUtf8(waiting_);
+  std::string text = Shown(waiting_);
   waiting_.clear();
   return text;
 }

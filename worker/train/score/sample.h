@@ -44,20 +44,27 @@ absl::StatusOr<std::string> Sample(const TextModel& model, const SampleOptions& 
 absl::StatusOr<std::string> Sample(const TrainedModel& trained, const SampleOptions& options,
                                    const OnBytes& on_bytes = {});
 
-// Returns the bytes as valid UTF-8 for a terminal. Invalid bytes, and control characters other than
-// newline and tab, are replaced by U+FFFD.
+// Returns the bytes as valid UTF-8 for a terminal. A carriage return ends a line, also together
+// with a newline. Invalid bytes, and control characters other than newline and tab, are replaced by
+// U+FFFD.
 std::string PrintableUtf8(std::string_view bytes);
 
 // The same for bytes that come in pieces, between which a character may be cut. The results, one
-// after the other, are PrintableUtf8() of all bytes.
+// after the other, are PrintableUtf8() of all bytes, or ValidUtf8() (utf8.h) where they do not go
+// to a terminal.
 class PrintableStream {
  public:
-  // Returns what can be shown now. An incomplete character waits for the next piece.
+  explicit PrintableStream(bool terminal) : terminal_(terminal) {}
+
+  // Returns what can be shown now. An incomplete character or end of line waits for the next piece.
   std::string Add(std::string_view bytes);
   // Returns the rest.
   std::string Finish();
 
  private:
+  std::string Shown(std::string_view bytes) const;
+
+  const bool terminal_;
   std::string waiting_;
 };
 

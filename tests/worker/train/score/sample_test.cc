@@ -11,6 +11,7 @@
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/score/small_trained.h"
 #include "worker/train/score/score.h"
+#include "worker/train/score/utf8.h"
 
 namespace nsa::train {
 namespace {
@@ -168,25 +169,32 @@ TEST(PrintableUtf8, ReplacesWhatATerminalMustNotSee) {
   EXPECT_EQ(PrintableUtf8("\xc0\x80"), r + r);          // overlong
   EXPECT_EQ(PrintableUtf8("\xed\xa0\x80"), r + r + r);  // surrogate
   EXPECT_EQ(PrintableUtf8("\xc2\x9b"), r);              // a C1 control character
+  EXPECT_EQ(PrintableUtf8("one\r\ntwo\rthree\r\r\n"), "one\ntwo\nthree\n\n");
 }
 
 TEST(PrintableStream, GivesTheSameTextHoweverTheBytesAreCut) {
   const std::string bytes =
-      "a é € 😀\x1b\xc3(\xff\xc0\x80\xed\xa0\x80\xe2\x82(\xf0\x9f\x98 end\xf0\x9f";
-  for (size_t length = 1; length <= 7; ++length) {
-    PrintableStream stream;
+      "a é € 😀\x1b\r\n\xc3(\xff\r\xc0\x80\r\r\n\xed\xa0\x80\xe2\x82(\xf0\x9f\x98 end\r\xf0\x9f";
+  for (size_t length = 1; length <= 14; ++length) {
+    const bool terminal = length % 2 == 0;
+    PrintableStream stream(terminal);
     std::string text;
     for (size_t at = 0; at < bytes.size(); at += length) {
       text += stream.Add(std::string_view(bytes).substr(at, length));
     }
     text += stream.Finish();
-    EXPECT_EQ(text, PrintableUtf8(bytes)) << length;
+    EXPECT_EQ(text, terminal ? PrintableUtf8(bytes) : ValidUtf8(bytes)) << length;
   }
-  PrintableStream stream;
+  PrintableStream stream(/*terminal=*/true);
   EXPECT_EQ(stream.Add("x"), "x");
   EXPECT_EQ(stream.Add("\xc3"), "") << "waits for its end";
   EXPECT_EQ(stream.Add("\xa9"), "é");
-  EXPECT_EQ(stream.Finish(), "");
+  EXPECT_EQ(stream.Add("\r"), "") << "waits for a newline";
+  EXPECT_EQ(stream.Add("\n\r"), "\n");
+  EXPECT_EQ(stream.Finish(), "\n");
+  PrintableStream pipe(/*terminal=*/false);
+  EXPECT_EQ(pipe.Add("one\r"), "one\r") << "as the model wrote it";
+  EXPECT_EQ(pipe.Add("\n\x1b"), "\n\x1b");
 }
 
 }  // namespace
