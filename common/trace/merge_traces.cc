@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -57,9 +58,11 @@ class GzipLines {
   std::vector<char> buffer_ = std::vector<char>(kLongestLine);
 };
 
+// Passes text on in larger pieces, compressed unless it shall be `plain`.
 class Compressor {
  public:
-  explicit Compressor(const std::function<absl::Status(std::string_view)>& write) : write_(write) {
+  Compressor(const std::function<absl::Status(std::string_view)>& write, bool plain)
+      : write_(write), plain_(plain) {
     constexpr int kGzip = 15 + 16;
     ready_ = deflateInit2(&stream_, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kGzip, 8,
                           Z_DEFAULT_STRATEGY) == Z_OK;
@@ -73,6 +76,7 @@ class Compressor {
 
  private:
   absl::Status Run(std::string_view text, int flush) {
+    if (plain_) return Collect(text, flush == Z_FINISH);
     if (!ready_) return absl::ResourceExhaustedError("memory: too little to compress the trace");
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
     stream_.avail_in = static_cast<uInt>(text.size());
@@ -86,7 +90,16 @@ class Compressor {
     return absl::OkStatus();
   }
 
+  absl::Status Collect(std::string_view text, bool last) {
+    collected_ += text;
+    if (!last && collected_.size() < out_.size()) return absl::OkStatus();
+    const std::string piece = std::exchange(collected_, "");
+    return write_(piece);
+  }
+
   const std::function<absl::Status(std::string_view)>& write_;
+  const bool plain_;
+  std::string collected_;  // plain text that is not passed on yet
   z_stream stream_ = {};
   bool ready_ = false;
   std::vector<char> out_ = std::vector<char>(64 << 10);
@@ -194,9 +207,10 @@ std::string TraceFileName(const std::string& job, const TraceTotals& totals) {
   return absl::StrFormat("%s-steps-%d-%d.json.gz", name, totals.first_step, totals.last_step);
 }
 
-absl::StatusOr<TraceTotals> MergeTraces(
-    const RankTraces& traces, const TraceHeads& heads, const std::string& job,
-    const std::function<absl::Status(std::string_view)>& write) {
+absl::StatusOr<TraceTotals> MergeTraces(const RankTraces& traces, const TraceHeads& heads,
+                                        const std::string& job,
+                                        const std::function<absl::Status(std::string_view)>& write,
+                                        bool plain) {
   TraceTotals totals = heads.totals;
   int64_t base = std::numeric_limits<int64_t>::max();
   for (const auto& [rank, nanos] : heads.base_unix_nanos) base = std::min(base, nanos);
@@ -207,7 +221,7 @@ absl::StatusOr<TraceTotals> MergeTraces(
                       {"base_unix_nanos", absl::StrCat(base)},
                       {"dropped_events", totals.dropped_events},
                       {"notes", totals.notes}};
-  Compressor out(write);
+  Compressor out(write, plain);
   NSA_RETURN_IF_ERROR(out.Add(absl::StrCat(
       "{\"displayTimeUnit\":\"ms\",\"otherData\":",
       other.dump(-1, ' ', false, Json::error_handler_t::replace), ",\"traceEvents\":[\n")));

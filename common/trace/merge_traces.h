@@ -1,6 +1,6 @@
-// Makes one trace of those of a job's ranks: gzip of Chrome's trace event format, in which each
-// rank is a process (worker/train/profile/trace.h describes the files of the ranks). The files are
-// read and written line by line: one event is in memory at a time.
+// Makes one trace of those of a job's ranks: Chrome's trace event format, usually as gzip, in which
+// each rank is a process (worker/train/profile/trace.h describes the files of the ranks). The files
+// are read and written line by line: one event is in memory at a time.
 //
 // The clocks of all ranks become one: a rank's times are moved by the difference of its wall clock
 // at time 0 to that of the earliest rank. Ranks on several machines are therefore as far off as
@@ -47,10 +47,11 @@ absl::StatusOr<TraceHeads> ReadHeads(const RankTraces& traces);
 // "demo-steps-121-123.json.gz": letters, digits and "-_." of `job`, its name or id.
 std::string TraceFileName(const std::string& job, const TraceTotals& totals);
 
-// Writes the merged trace with `write`, compressed, and returns what it contains. `job` is its name
-// or id. DataLoss as ReadHeads(); the error of `write`.
+// Writes the merged trace with `write`, compressed unless it shall be `plain`, and returns what it
+// contains. `job` is its name or id. DataLoss as ReadHeads(); the error of `write`.
 absl::StatusOr<TraceTotals> MergeTraces(const RankTraces& traces, const TraceHeads& heads,
                                         const std::string& job,
-                                        const std::function<absl::Status(std::string_view)>& write);
+                                        const std::function<absl::Status(std::string_view)>& write,
+                                        bool plain = false);
 
 }  // namespace nsa

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -205,10 +206,11 @@ absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
   const std::string name = job.name().empty() ? job.id() : job.name();
   const std::string file = flags.file.empty() ? TraceFileName(name, heads.totals) : flags.file;
   NSA_ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(file, flags.force));
-  NSA_ASSIGN_OR_RETURN(const TraceTotals totals,
-                       MergeTraces(traces, heads, name, [&output](std::string_view data) {
-                         return output.Write(data);
-                       }));
+  NSA_ASSIGN_OR_RETURN(
+      const TraceTotals totals,
+      MergeTraces(
+          traces, heads, name, [&output](std::string_view data) { return output.Write(data); },
+          /*plain=*/!absl::EndsWith(file, ".gz")));
   NSA_RETURN_IF_ERROR(output.Keep());
   if (session.structured()) {
     session.PrintDocument(DocumentOf(job, file, output.size(), traces, totals));
@@ -235,9 +237,9 @@ void AddProfile(Cli* cli) {
            "All ranks record the same whole steps: phases, layers, kernels, collectives and "
            "memory, on a GPU\neach kernel and copy with its stream. Training goes on and computes "
            "the same bits. The file is\nJOB-steps-A-B.json.gz in the current folder unless -o "
-           "names another; open it at\nhttps://ui.perfetto.dev. The table shows the phases and "
-           "what took most of the time.\nHere -o names a file; --output json|yaml chooses the "
-           "format of what is printed.",
+           "names another, which is plain JSON\nwithout the ending .gz; open it at "
+           "https://ui.perfetto.dev. The table shows the phases\nand what took most of the time. "
+           "Here -o names a file; --output json|yaml chooses the\nformat of what is printed.",
        .examples = "nsactl profile demo\n"
                    "nsactl profile demo --steps 1 -o step.json.gz\n"
                    "nsactl profile demo -o step.json.gz --force --output json",

@@ -87,6 +87,25 @@ TEST_F(ProfileTest, WritesOneFileOfAllRanksAndShowsWhatTookTheTime) {
   EXPECT_THAT(starts, ElementsAre(0.5, 2000.5)) << "one clock: rank 1 began 2 ms later";
 }
 
+TEST_F(ProfileTest, WritesPlainJsonIntoAFileThatIsNotNamedGz) {
+  std::string more;
+  for (int i = 0; i < 2000; ++i) {
+    absl::StrAppend(&more, ",\n",
+                    R"({"ph":"X","name":"matmul","cat":"kernel","pid":0,"tid":1,"ts":)", i,
+                    R"(,"dur":5,"args":{}})");
+  }
+  GiveTrace(0, 1, more);
+  const std::string plain = (dir_ / "trace.json").string();
+  ASSERT_EQ(Run({"profile", "demo", "-o", plain}).code, ExitCode::kOk);
+  ASSERT_EQ(Run({"profile", "demo", "-o", file_}).code, ExitCode::kOk);
+  std::ifstream in(plain, std::ios::binary);
+  const json trace = json::parse(in, nullptr, /*allow_exceptions=*/false);
+  ASSERT_TRUE(trace.is_object());
+  EXPECT_EQ(trace, ReadTrace(file_));
+  std::ifstream compressed(file_, std::ios::binary);
+  EXPECT_EQ(compressed.get(), 0x1f);
+}
+
 TEST_F(ProfileTest, NeverOverwritesAFileUnlessAsked) {
   std::ofstream(file_) << "mine";
   const Ran refused = Run({"profile", "demo", "-o", file_});
