@@ -160,51 +160,29 @@ void PrintRanks(Session& session, const v1::Job& job) {
   session.PrintTable(table);
 }
 
-// The first of a source's files or patterns, and how many more there are.
-std::string FilesText(const google::protobuf::RepeatedPtrField<std::string>& paths) {
-  if (paths.empty()) return "-";
-  const int more = paths.size() - 1;
-  return more == 0 ? paths[0] : absl::StrCat(paths[0], " and ", more, " more");
+void PrintRows(Session& session, const char* title, Table table,
+               const std::vector<std::vector<std::string>>& rows) {
+  if (rows.empty()) return;
+  session.out() << "\n" << title << ":\n";
+  for (const std::vector<std::string>& row : rows) table.Add({row.begin(), row.end()});
+  session.PrintTable(table);
 }
 
 // What data.mix asks for, and what each source has given so far.
 void PrintSources(Session& session, const v1::Job& job) {
-  const v1::DataSpec& data = job.spec().data();
-  if (data.mix().empty()) return;
-  std::map<std::string, v1::SourceProgress> known;
-  int64_t rows = 0;
-  for (const v1::SourceProgress& source : job.progress().sources()) {
-    known[source.name()] = source;
-    rows += source.rows();
-  }
-  session.out() << "\nSources:\n";
-  Table table(
-      {{"NAME"}, {"WEIGHT", true}, {"SHARE", true}, {"EPOCH", true}, {"LOSS", true}, {"FILES"}});
-  for (const v1::MixSource& mix : data.mix()) {
-    const v1::SourceProgress& source = known[mix.name()];
-    const double share = 100.0 * static_cast<double>(source.rows()) / std::max<double>(rows, 1);
-    table.Add({mix.name(), absl::StrFormat("%g", mix.weight()),
-               rows > 0 ? absl::StrFormat("%.1f %%", share) : "-",
-               rows > 0 ? absl::StrCat(source.epoch()) : "-",
-               source.has_loss() ? HumanLoss(source.loss()) : "-", FilesText(mix.path())});
-  }
-  session.PrintTable(table);
+  PrintRows(session, "Sources",
+            Table({{"NAME"},
+                   {"WEIGHT", true},
+                   {"SHARE", true},
+                   {"EPOCH", true},
+                   {"LOSS", true},
+                   {"FILES"}}),
+            SourceRows(job));
 }
 
 void PrintValSets(Session& session, const v1::Job& job) {
-  const auto& sets = job.spec().data().val();
-  if (sets.empty()) return;
-  std::map<std::string, v1::NamedLoss> known;
-  for (const v1::NamedLoss& set : job.progress().val_sets()) known[set.name()] = set;
-  session.out() << "\nValidation sets:\n";
-  Table table({{"NAME"}, {"LOSS", true}, {"TOKENS", true}, {"FILES"}});
-  for (const auto& [name, files] : std::map<std::string, std::string>(sets.begin(), sets.end())) {
-    const auto set = known.find(name);
-    const bool measured = set != known.end();
-    table.Add({name, measured ? HumanLoss(set->second.loss()) : "-",
-               measured ? WithCommas(set->second.tokens()) : "-", files});
-  }
-  session.PrintTable(table);
+  PrintRows(session, "Validation sets",
+            Table({{"NAME"}, {"LOSS", true}, {"TOKENS", true}, {"FILES"}}), ValSetRows(job));
 }
 
 void PrintVerdict(Session& session, const v1::Job& job) {

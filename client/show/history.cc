@@ -117,6 +117,10 @@ void History::Add(const v1::WatchRecordsResponse& record) {
                               .loss = what.eval().loss(),
                               .seconds = what.eval().seconds()});
       break;
+    case v1::WorkerRecord::kSample:
+      if (!samples_.empty() && samples_[0].step() != what.sample().step()) samples_.clear();
+      samples_.push_back(what.sample());
+      break;
     case v1::WorkerRecord::kCheckpoint:
       fault = !what.checkpoint().error().empty();
       break;
@@ -158,6 +162,7 @@ void History::AddStep(const v1::WatchRecordsResponse& record) {
 void History::GoBackTo(int64_t step) {
   while (!rows_.empty() && rows_.back().step >= step) rows_.pop_back();
   while (!evaluations_.empty() && evaluations_.back().step >= step) evaluations_.pop_back();
+  if (!samples_.empty() && samples_[0].step() >= step) samples_.clear();
 }
 
 double History::PlaceOf(const Row& row, Across across) const {

@@ -64,6 +64,8 @@ class History {
   int64_t PeakMemory() const;
   // What the newest start reported; default values before the first one.
   const v1::WorkerStarted& started() const { return started_; }
+  // The texts that the job wrote after its newest validation.
+  const std::vector<v1::SampleRecord>& samples() const { return samples_; }
   // Failed checkpoints and warnings and errors of workers: as lines, the oldest first.
   const std::vector<v1::WatchRecordsResponse>& faults() const { return faults_; }
 
@@ -84,6 +86,7 @@ class History {
 
   std::vector<Row> rows_;
   std::vector<Evaluation> evaluations_;
+  std::vector<v1::SampleRecord> samples_;
   std::vector<v1::WatchRecordsResponse> faults_;
   v1::WorkerStarted started_;
 };

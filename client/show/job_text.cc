@@ -1,6 +1,7 @@
 #include "client/show/job_text.h"
 
 #include <algorithm>
+#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -11,6 +12,16 @@
 #include "common/estimate/passes.h"
 
 namespace nsa::client {
+namespace {
+
+// The first of a source's files or patterns, and how many more there are.
+std::string FilesText(const google::protobuf::RepeatedPtrField<std::string>& paths) {
+  if (paths.empty()) return "-";
+  const int more = paths.size() - 1;
+  return more == 0 ? paths[0] : absl::StrCat(paths[0], " and ", more, " more");
+}
+
+}  // namespace
 
 std::string StateName(v1::Job::State state) {
   const std::string name = v1::Job::State_Name(state);
@@ -157,6 +168,39 @@ std::string CorpusText(const v1::CorpusSummary& corpus) {
                     corpus.null_rows() == 1 ? " row" : " rows", " without a text (null) skipped");
   }
   return text;
+}
+
+std::vector<std::vector<std::string>> SourceRows(const v1::Job& job) {
+  std::map<std::string, v1::SourceProgress> known;
+  int64_t all = 0;
+  for (const v1::SourceProgress& source : job.progress().sources()) {
+    known[source.name()] = source;
+    all += source.rows();
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::MixSource& mix : job.spec().data().mix()) {
+    const v1::SourceProgress& source = known[mix.name()];
+    const double share = 100.0 * static_cast<double>(source.rows()) / std::max<double>(all, 1);
+    rows.push_back({mix.name(), absl::StrFormat("%g", mix.weight()),
+                    all > 0 ? absl::StrFormat("%.1f %%", share) : "-",
+                    all > 0 ? absl::StrCat(source.epoch()) : "-",
+                    source.has_loss() ? HumanLoss(source.loss()) : "-", FilesText(mix.path())});
+  }
+  return rows;
+}
+
+std::vector<std::vector<std::string>> ValSetRows(const v1::Job& job) {
+  std::map<std::string, v1::NamedLoss> known;
+  for (const v1::NamedLoss& set : job.progress().val_sets()) known[set.name()] = set;
+  const auto& sets = job.spec().data().val();
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, files] : std::map<std::string, std::string>(sets.begin(), sets.end())) {
+    const auto set = known.find(name);
+    const bool measured = set != known.end();
+    rows.push_back({name, measured ? HumanLoss(set->second.loss()) : "-",
+                    measured ? WithCommas(set->second.tokens()) : "-", files});
+  }
+  return rows;
 }
 
 std::string Title(const v1::Job& job) { return absl::StrCat(job.name(), " (", job.id(), ")"); }

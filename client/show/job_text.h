@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "client/exit_code.h"
@@ -50,6 +51,14 @@ std::string TelemetryText(const v1::Job& job);
 // documents, 12,345 tokens, 6 rows for validation; 7 rows without a text (null) skipped"; empty
 // without a corpus.
 std::string CorpusText(const v1::CorpusSummary& corpus);
+
+// A row for each source of data.mix: name, weight, share of the rows so far, epoch, loss and files,
+// "-" for what is not known yet. None without a mixture.
+std::vector<std::vector<std::string>> SourceRows(const v1::Job& job);
+
+// A row for each set of data.val: name, loss and tokens of its newest validation ("-" before the
+// first), and its files.
+std::vector<std::vector<std::string>> ValSetRows(const v1::Job& job);
 
 // "cmp 0.31 sel 0.33 win 0.36, lowest entropy 0.92 in layer 3"; empty without a gate.
 std::string GatesText(const v1::JobProgress& progress);

@@ -271,15 +271,47 @@ std::string CheckpointsSection(const Report& report) {
   return html + (rows.empty() ? Soft("None.") : rows.Table());
 }
 
+std::string PromptAndText(const std::string& prompt, const std::string& text) {
+  return absl::StrCat("<p>Prompt: <b>", Markup(prompt.empty() ? "(a new document)" : prompt),
+                      "</b></p>\n", Pre(text));
+}
+
+// The texts that the job wrote after its newest validation, and those of --prompt.
 std::string SamplesSection(const Report& report) {
   std::string html = Heading("Samples");
-  if (report.samples.empty()) {
-    return html + Soft("None were asked for; nsactl report --prompt TEXT adds them.");
+  const std::vector<v1::SampleRecord>& own = report.history.samples();
+  if (!own.empty()) {
+    html += Soft(absl::StrCat("Written by the job at step ", WithCommas(own[0].step()),
+                              "; nsactl samples ", report.job.id(), " shows those of all steps."));
+  } else if (!report.job.spec().sample().prompts().empty()) {
+    html += Soft("The job has not written any yet.");
+  } else if (report.samples.empty()) {
+    html += Soft(
+        "The job has no sample.prompts; nsactl report --prompt TEXT adds a text of its newest "
+        "checkpoint.");
   }
+  for (const v1::SampleRecord& sample : own) {
+    html += PromptAndText(sample.prompt(), sample.error().empty() ? sample.prompt() + sample.text()
+                                                                  : "no text: " + sample.error());
+  }
+  if (report.samples.empty()) return html;
   html += Soft("Written by " + report.sampled_from + " at temperature 0.8.");
   for (const Report::Sample& sample : report.samples) {
-    html += absl::StrCat("<p>Prompt: <b>", Markup(sample.prompt), "</b></p>\n", Pre(sample.text));
+    html += PromptAndText(sample.prompt, sample.text);
   }
+  return html;
+}
+
+// The sources of a mixture and the named validation sets, if the job has any.
+std::string DataSection(const v1::Job& job) {
+  std::string html;
+  const auto add = [&html](const char* title, Rows rows,
+                           const std::vector<std::vector<std::string>>& cells) {
+    for (const std::vector<std::string>& row : cells) rows.Add(row);
+    if (!rows.empty()) html += Heading(title) + rows.Table();
+  };
+  add("Sources", Rows({"Name", "Weight", "Share", "Epoch", "Loss", "Files"}), SourceRows(job));
+  add("Validation sets", Rows({"Name", "Loss", "Tokens", "Files"}), ValSetRows(job));
   return html;
 }
 
@@ -326,11 +358,11 @@ std::string ReportPage(const Report& report) {
       "'unsafe-inline'\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
       Markup(report.job.name()), "</title>\n<style>", kStyle, SvgStyle(), "</style></head><body>\n",
-      Head(report), FiguresSection(report), CurvesSection(report), FaultsSection(report),
-      SamplesSection(report), PreflightSection(report.job), EnvironmentSection(report),
-      CheckpointsSection(report), EventsSection(report), Heading("Configuration"),
-      Soft("The job file with every default filled in."), Pre(report.configuration),
-      "</body></html>\n");
+      Head(report), FiguresSection(report), CurvesSection(report), DataSection(report.job),
+      FaultsSection(report), SamplesSection(report), PreflightSection(report.job),
+      EnvironmentSection(report), CheckpointsSection(report), EventsSection(report),
+      Heading("Configuration"), Soft("The job file with every default filled in."),
+      Pre(report.configuration), "</body></html>\n");
 }
 
 }  // namespace nsa::client

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "client/show/comparison.h"
 #include "client/show/report_page.h"
 #include "gmock/gmock.h"
@@ -219,6 +220,55 @@ TEST(ReportPage, EscapesWhateverComesFromAJob) {
   EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("<img")), Not(HasSubstr("\x1b")),
                           HasSubstr("default-src 'none'")));
   EXPECT_GE(CountOf("&lt;script&gt;", page), 28) << "a text is missing in the report";
+}
+
+v1::WatchRecordsResponse SampleAt(int64_t step, const std::string& text) {
+  v1::WatchRecordsResponse record;
+  v1::SampleRecord& sample = *record.mutable_record()->mutable_sample();
+  sample.set_step(step);
+  sample.set_prompt("To be");
+  sample.set_text(text);
+  return record;
+}
+
+TEST(ReportPage, HasTheSamplesOfTheNewestValidation) {
+  Report report;
+  report.job.set_id("j1");
+  EXPECT_THAT(ReportPage(report), HasSubstr("The job has no sample.prompts;"));
+  report.job.mutable_spec()->mutable_sample()->add_prompts("To be");
+  EXPECT_THAT(ReportPage(report), HasSubstr("The job has not written any yet."));
+  for (const int64_t step : {100, 1200}) {
+    for (int i = 0; i < 8; ++i) report.history.Add(SampleAt(step, absl::StrCat(" <", step, i)));
+  }
+  const std::string page = ReportPage(report);
+  EXPECT_EQ(MarkupProblem(page), "");
+  EXPECT_THAT(page, AllOf(HasSubstr("Written by the job at step 1,200; nsactl samples j1 shows"),
+                          HasSubstr("To be &lt;12000"), HasSubstr("To be &lt;12007"),
+                          Not(HasSubstr("&lt;100"))));
+  report.history.Add(StepAt(1201, 1));
+  report.history.Add(StepAt(1150, 1, 2));
+  EXPECT_TRUE(report.history.samples().empty()) << "their step will be done again";
+}
+
+TEST(ReportPage, HasTheSourcesAndTheValidationSets) {
+  Report report;
+  EXPECT_THAT(ReportPage(report),
+              AllOf(Not(HasSubstr(">Sources<")), Not(HasSubstr(">Validation sets<"))));
+  v1::DataSpec* const data = report.job.mutable_spec()->mutable_data();
+  v1::MixSource* const source = data->add_mix();
+  source->set_name("books");
+  source->set_weight(7);
+  source->add_path("/data/books.txt");
+  (*data->mutable_val())["prose"] = "/data/prose.txt";
+  v1::NamedLoss* const set = report.job.mutable_progress()->add_val_sets();
+  set->set_name("prose");
+  set->set_loss(1.5);
+  set->set_tokens(12345);
+  const std::string page = ReportPage(report);
+  EXPECT_EQ(MarkupProblem(page), "");
+  EXPECT_THAT(page, AllOf(HasSubstr(">Sources<"), HasSubstr(">books<"), HasSubstr(">7<"),
+                          HasSubstr(">/data/books.txt<"), HasSubstr(">prose<"),
+                          HasSubstr(">1.5000<"), HasSubstr(">12,345<")));
 }
 
 TEST(ReportPage, OfAJobThatNeverRanSaysSo) {
