@@ -70,6 +70,14 @@ TEST_F(JobSamplesTest, ATextDependsOnPromptPlaceStepAndSeedAlone) {
   EXPECT_NE(Write(5)[2].text(), first[2].text());
 }
 
+// The model knows nothing: about one byte in eight is a control character.
+TEST_F(JobSamplesTest, ATextKeepsItsControlCharacters) {
+  spec_.mutable_restart()->set_hang_timeout_seconds(86400);
+  spec_.mutable_sample()->set_tokens(400);
+  const std::string text = Write(5)[0].text();
+  EXPECT_TRUE(std::ranges::any_of(text, [](char c) { return c > 0 && c < '\t'; })) << text;
+}
+
 TEST_F(JobSamplesTest, TheTextsOfAStepTakeAQuarterOfTheHangTimeoutAtMost) {
   spec_.mutable_restart()->set_hang_timeout_seconds(80);
   const auto records = Write(5);
