@@ -168,10 +168,9 @@ TEST(Trainer, ACheckpointBeyondTheLastStepIsRefused) {
   spec.mutable_train()->set_steps(10);
   const RankResult refused = RunJob(dir, spec, {.generation = 2})[0];
   EXPECT_EQ(refused.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-  EXPECT_EQ(refused.finished.text(), "train.steps: 10 (" + (dir / "out").string() +
-                                         " has a checkpoint of step 12); raise train.steps to "
-                                         "train it further, or take another train.out_dir to "
-                                         "start afresh");
+  EXPECT_THAT(refused.finished.text(),
+              HasSubstr("train.steps: 10 (" + (dir / "out").string() +
+                        " has a checkpoint of step 12); raise train.steps to train it further"));
   spec.mutable_train()->set_steps(12);
   EXPECT_EQ(RunJob(dir, spec, {.generation = 3})[0].finished.outcome(), v1::OUTCOME_COMPLETED);
 }
