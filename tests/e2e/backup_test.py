@@ -49,12 +49,10 @@ def require_same_process(service, before):
     assert now["generation"] == before["generation"] and now["ranks"][0]["pid"] == before["ranks"][0]["pid"], (now, before)
 
 
-def require_every_file(state, backup):
-    """A file that the coordinator begins to write must be in its backups, or describe a process."""
+def kept_files(state):
+    """What a backup must have of a state folder: everything in it that does not describe a process, but for empty folders."""
     of_processes = {"agent", "agent.log", "agent.lock", "coordinator.lock", "coordinator.sock", "jobs.sqlite-wal", "jobs.sqlite-shm"}
-    missing = {path.name for path in state.iterdir()} - {path.name for path in backup.iterdir()} - of_processes
-    empty = {name for name in missing if (state / name).is_dir() and not any((state / name).rglob("*"))}
-    assert missing <= empty, f"in the state folder and not in its backup: {missing - empty}"
+    return {path.name for path in state.iterdir() if path.name not in of_processes and (path.is_file() or any(path.rglob("*")))}
 
 
 def stop(service):
@@ -64,10 +62,13 @@ def stop(service):
 
 def check_backup(service, folder):
     old = train(service, folder, "old")
+    service.wait_until(lambda: "logs" in kept_files(folder / "state"), 60, "a log in the state folder")
+    kept = kept_files(folder / "state")
     copied = service.ctl("admin", "backup", folder / "backup", check=True)
     assert f"backup of {folder}/state in {folder}/backup: " in copied.stdout, copied
     assert (folder / "backup").stat().st_mode & 0o777 == 0o700
-    require_every_file(folder / "state", folder / "backup")
+    missing = kept - {path.name for path in (folder / "backup").iterdir()}
+    assert not missing, f"in the state folder and not in its backup: {missing}"
     again = service.ctl("admin", "backup", folder / "backup")
     assert again.returncode == 6 and "exists" in again.stderr, again
     young = train(service, folder, "young")
