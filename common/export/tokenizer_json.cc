@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/base/characters/byte_characters.h"
+#include "common/base/characters/utf8.h"
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
@@ -89,10 +90,9 @@ absl::StatusOr<std::string> ReadWhole(const std::filesystem::path& path) {
                                                    "); take the published file"));
   }
   std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text(std::istreambuf_iterator<char>(file), {});
   // Python's json and Hugging Face's tokenizers refuse a byte order mark.
-  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-  if (!error && file && !file.bad()) return text;
+  if (!error && file && !file.bad()) return std::string(WithoutByteOrderMark(text));
   return absl::NotFoundError(absl::StrCat(
       path.string(),
       ": cannot be read (must be a file of the job's tokenizer); name it with --tokenizer"));

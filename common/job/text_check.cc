@@ -59,7 +59,7 @@ std::string WithUtf8Escapes(std::string_view value) {
 }
 
 std::optional<LoadError> CheckText(std::string_view* text) {
-  if (text->starts_with("\xEF\xBB\xBF")) text->remove_prefix(3);
+  *text = WithoutByteOrderMark(*text);
   if (text->size() > kMaxYamlBytes) {
     return LoadError{{1, 1},
                      "yaml",

@@ -63,13 +63,16 @@ class Compressor {
  public:
   Compressor(const std::function<absl::Status(std::string_view)>& write, bool plain)
       : write_(write), plain_(plain) {
+    if (plain) return;
     constexpr int kGzip = 15 + 16;
     ready_ = deflateInit2(&stream_, Z_DEFAULT_COMPRESSION, Z_DEFLATED, kGzip, 8,
                           Z_DEFAULT_STRATEGY) == Z_OK;
   }
   Compressor(const Compressor&) = delete;
   Compressor& operator=(const Compressor&) = delete;
-  ~Compressor() { deflateEnd(&stream_); }
+  ~Compressor() {
+    if (ready_) deflateEnd(&stream_);
+  }
 
   absl::Status Add(std::string_view text) { return Run(text, Z_NO_FLUSH); }
   absl::Status Finish() { return Run("", Z_FINISH); }
@@ -101,7 +104,7 @@ class Compressor {
   const bool plain_;
   std::string collected_;  // plain text that is not passed on yet
   z_stream stream_ = {};
-  bool ready_ = false;
+  bool ready_ = false;  // deflateInit2 has set up stream_
   std::vector<char> out_ = std::vector<char>(64 << 10);
 };
 

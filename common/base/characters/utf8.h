@@ -31,4 +31,11 @@ inline Utf8Character FirstUtf8(std::string_view text) {
   return {code, bytes};
 }
 
+// The text without the byte order mark, U+FEFF, with which some editors begin a UTF-8 file.
+inline std::string_view WithoutByteOrderMark(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kMark)) text.remove_prefix(kMark.size());
+  return text;
+}
+
 }  // namespace nsa

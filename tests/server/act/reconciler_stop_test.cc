@@ -16,7 +16,18 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 using v1::Job;
 
-using ReconcilerStopTest = Harness;
+class ReconcilerStopTest : public Harness {
+ protected:
+  // Stops a running job after step 10. Its newest checkpoint is of step 9.
+  void StopAtStepTen(const std::string& id, FakeAgent* agent) {
+    ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 10));
+    Round({agent});
+    agent->Train(9);
+    agent->Checkpoint();
+    agent->Train(1);
+    RunUntil(id, Job::STATE_STOPPED, {agent});
+  }
+};
 
 TEST_F(ReconcilerStopTest, StopAtStepEndsEveryRankAfterExactlyThatStep) {
   FakeAgent agent = MakeAgent("a", 2);
@@ -151,12 +162,7 @@ TEST_F(ReconcilerStopTest, ResumeContinuesAStoppedAndAFailedJobButNoOther) {
   const std::string id = Submit(Spec("demo"));
   RunUntil(id, Job::STATE_RUNNING, {&agent});
   EXPECT_THAT(Resume(id), StatusIs(absl::StatusCode::kFailedPrecondition));
-  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 10));
-  Round({&agent});
-  agent.Train(9);
-  agent.Checkpoint();
-  agent.Train(1);
-  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  ASSERT_NO_FATAL_FAILURE(StopAtStepTen(id, &agent));
   ASSERT_OK(Resume("demo"));
   EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
   EXPECT_EQ(Get(id).end_unix_nanos(), 0);
@@ -190,12 +196,7 @@ TEST_F(ReconcilerStopTest, AResumeWithStepsThatAreDoneIsRefused) {
   FakeAgent agent = MakeAgent("a", 1);
   const std::string id = Submit(Spec("demo"));
   RunUntil(id, Job::STATE_RUNNING, {&agent});
-  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 10));
-  Round({&agent});
-  agent.Train(9);
-  agent.Checkpoint();
-  agent.Train(1);
-  RunUntil(id, Job::STATE_STOPPED, {&agent});
+  ASSERT_NO_FATAL_FAILURE(StopAtStepTen(id, &agent));
   ASSERT_EQ(Get(id).progress().checkpoint_step(), 9);
   v1::JobSpec spec = Get(id).spec();
   for (const int steps : {5, 9}) {

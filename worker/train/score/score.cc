@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <fstream>
 #include <memory>
-#include <ostream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,13 +31,15 @@ void FillRow(std::span<const int32_t> sequence, const ScoreWindow& window, int32
   }
 }
 
-// Scores a document, appends its lines to `file` and adds it to the summary.
-absl::Status ScoreDocument(const Document& document, Scorer* scorer, std::ostream* file,
-                           ScoreSummary* summary) {
+// Scores a document, appends its lines to `file` and adds it to the summary. Opens `file` at
+// `output` for the first token, so that a text without any leaves an older output as it is.
+absl::Status ScoreDocument(const Document& document, const std::filesystem::path& output,
+                           Scorer* scorer, std::ofstream* file, ScoreSummary* summary) {
   const TextTokenizer& tokenizer = scorer->trained().tokenizer();
   std::vector<Token> tokens;
   NSA_RETURN_IF_ERROR(tokenizer.Encode(document.text, &tokens));
   NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, scorer->Score(tokens));
+  if (!tokens.empty() && !file->is_open()) file->open(output);
   const std::string line =
       document.line > 0 ? absl::StrFormat("\"line\": %d, ", document.line) : "";
   size_t offset = 0;
@@ -159,12 +160,10 @@ absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
   Document document;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
-    if (!found && summary.tokens == 0) return NothingToPredict(text);
-    // Only now, so that a text that cannot be read leaves an older output as it is.
-    if (!file.is_open()) file.open(output);
     if (!found) break;
-    NSA_RETURN_IF_ERROR(ScoreDocument(document, &scorer, &file, &summary));
+    NSA_RETURN_IF_ERROR(ScoreDocument(document, output, &scorer, &file, &summary));
   }
+  if (summary.tokens == 0) return NothingToPredict(text);
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat(output.string(), ": could not be written"));
   return summary;

@@ -52,6 +52,13 @@ TEST(Utf8Test, TheFirstTwoBytesDecideAsInTheStandard) {
   }
 }
 
+TEST(Utf8Test, OneByteOrderMarkAtTheBeginningIsLeftOut) {
+  EXPECT_EQ(WithoutByteOrderMark("\xEF\xBB\xBFtext"), "text");
+  EXPECT_EQ(WithoutByteOrderMark("\xEF\xBB\xBF"), "");
+  EXPECT_EQ(WithoutByteOrderMark("a\xEF\xBB\xBF"), "a\xEF\xBB\xBF");
+  EXPECT_EQ(WithoutByteOrderMark("\xEF\xBB"), "\xEF\xBB");
+}
+
 TEST(Utf8Test, LaterBytesMustContinueTheCharacter) {
   EXPECT_EQ(FirstUtf8("\xe2\x82\x41").bytes, 0);
   EXPECT_EQ(FirstUtf8("\xf0\x9f\x98\xc0").bytes, 0);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/characters/byte_characters.h"
+#include "common/base/characters/utf8.h"
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
@@ -55,11 +56,9 @@ absl::StatusOr<std::string> ReadTokenizerText(const fs::path& path) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d bytes (at most %d)", path.string(), error ? -1 : bytes, limits::kVocabularyBytes));
   }
-  std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text(std::istreambuf_iterator<char>(file), {});
   NSA_RETURN_IF_ERROR(CheckIsNoStranger(path.native(), text));
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
-  return text;
+  return std::string(WithoutByteOrderMark(text));
 }
 
 absl::StatusOr<nlohmann::json> ReadTokenizerObject(const fs::path& path) {
