@@ -178,10 +178,11 @@ void AddSubmit(Cli* cli) {
       {.name = "submit",
        .what = "Check a job file and queue it",
        .group = "Jobs",
-       .more = "Relative paths in the file start at the current directory. When the file has "
-               "mistakes or preflight refuses\nthe job, every finding is printed with its line and "
-               "the exit code is 2. With --watch the exit code is 1\nwhen the job fails; Ctrl-C "
-               "leaves the job running.",
+       .more = "Relative paths in the file start at the current directory; the data paths in a job "
+               "file that 'data prepare'\nwrote start at its folder. When the file has mistakes or "
+               "preflight refuses the job, every finding is printed\nwith its line and the exit "
+               "code is 2. With --watch the exit code is 1 when the job fails; Ctrl-C leaves the\n"
+               "job running.",
        .examples = "nsactl submit job.yaml\n"
                    "nsactl submit job.yaml --watch\n"
                    "nsactl submit job.yaml --canary\n"

@@ -1,12 +1,16 @@
 // nsactl data: prepares and inspects the data of a job, and makes data for 'nsactl needle', by
 // nsa-worker beside this program, on this machine; no coordinator is needed.
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/cli.h"
 #include "client/commands/data/show_data.h"
 #include "client/commands/model/run_program.h"
@@ -33,6 +37,15 @@ std::string OutOf(const PrepareFlags& flags) {
   return (fs::path("prepared") / stem).string();
 }
 
+// A path as a word of a shell command: in quotes if it has a character that a shell may read.
+std::string ShellWord(const std::string& path) {
+  const auto plain = [](unsigned char c) {
+    return absl::ascii_isalnum(c) || std::strchr("/._-+,:@%", c) != nullptr;
+  };
+  if (std::all_of(path.begin(), path.end(), plain)) return path;
+  return absl::StrCat("'", absl::StrReplaceAll(path, {{"'", "'\\''"}}), "'");
+}
+
 absl::StatusOr<ExitCode> Prepare(Session& session, const PrepareFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, flags.sets));
   NSA_ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Make());
@@ -45,7 +58,7 @@ absl::StatusOr<ExitCode> Prepare(Session& session, const PrepareFlags& flags) {
                                 &session.interrupt(), &prepared, tell));
   if (session.PrintDocumentOrName(prepared, prepared.folder())) return ExitCode::kOk;
   session.PrintTable(PreparedTable(prepared));
-  session.Note(absl::StrCat("train on it: nsactl submit ", prepared.job_file()));
+  session.Note(absl::StrCat("train on it: nsactl submit ", ShellWord(prepared.job_file())));
   return ExitCode::kOk;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/run/atomic_file.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/model/programs_in_folder.h"
@@ -59,6 +60,13 @@ TEST_F(DataTest, SaysWhatItPreparedAsJson) {
   EXPECT_EQ(json["sets"][0]["documents"], "200");
   EXPECT_EQ(json["sets"][1]["folder"], "val.tokens");
   EXPECT_TRUE(std::filesystem::exists(json["job_file"].get<std::string>()));
+}
+
+TEST_F(DataTest, TheCommandItPrintsIsOneForAShell) {
+  const Ran ran = Run({"nsactl", "data", "prepare", "job.yaml", "--out", "Tom's tokens"});
+  ASSERT_EQ(ran.exit.code, 0) << ran.said;
+  EXPECT_THAT(ran.said, HasSubstr(absl::StrCat("train on it: nsactl submit '", dir_.path().string(),
+                                               "/Tom'\\''s tokens/job.yaml'\n")));
 }
 
 TEST_F(DataTest, ValidateComparesEveryHash) {
