@@ -40,7 +40,7 @@ class FilteredService(Service):
         self.folder = folder
         super().__init__(bin_dir, folder, arguments=["--config", folder / "service.yaml"])
 
-    def start(self):
+    def launch(self):
         """The agent and its workers inherit the filter."""
         with open(self.log, "ab") as log:
             command = [self.bin / "no_openat2", self.bin / "nsa-coordinator", *self.arguments]

@@ -216,8 +216,7 @@ def ends_soon(service, folder):
     service.start()
 
     def all_succeeded():
-        listed = service.ctl("list", "-o", "json")  # fails until the coordinator answers
-        return listed.returncode == 0 and all(job["state"] == "STATE_SUCCEEDED" for job in json.loads(listed.stdout)["jobs"])
+        return all(job["state"] == "STATE_SUCCEEDED" for job in json.loads(service.ctl("list", "-o", "json", check=True).stdout)["jobs"])
 
     service.wait_until(all_succeeded, 120, "the job's end")
     last = events_of(service)[-1]

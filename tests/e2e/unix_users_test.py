@@ -44,7 +44,7 @@ class UsersService(Service):
         shutil.chown(folder / "state", COORDINATOR, COORDINATOR)
         super().__init__(bin_dir, folder, agent_environment={"NSA_LOG_LEVEL": "info"})
 
-    def start(self):
+    def launch(self):
         entry = pwd.getpwnam(COORDINATOR)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen([self.bin / "nsa-coordinator", *self.arguments], env=self.environment, stdin=subprocess.DEVNULL,

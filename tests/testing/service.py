@@ -34,6 +34,12 @@ class Service:
         self.wait_until(lambda: self.ctl("nodes", "-o", "name").stdout.strip(), 120, "an agent in nsactl nodes")
 
     def start(self):
+        """Starts the coordinator and waits until it answers. On a busy machine this can take longer than nsactl waits for a socket."""
+        self.launch()
+        self.wait_until(lambda: self.ctl("nodes").returncode == 0, 120, "the coordinator answers")
+
+    def launch(self):
+        """Starts the coordinator's process; for start() only."""
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen([self.bin / "nsa-coordinator", *self.arguments], env=self.environment, stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=log)
