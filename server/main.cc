@@ -28,6 +28,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clean_text.h"
+#include "common/base/file_system.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
@@ -133,6 +134,7 @@ sigset_t BlockSignals() {
   sigemptyset(&signals);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals, signal);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGXFSZ, SIG_IGN);  // A limit of file sizes is an error of the write.
   return signals;
 }
 
@@ -177,6 +179,12 @@ absl::StatusOr<int> RunOnce(const Setup& setup, const sigset_t& signals, bool te
                          unreachable = true;
                          kill(getpid(), SIGTERM);
                        }));
+  if (const auto network = NetworkFileSystem(options.state_dir); !network.empty()) {
+    spdlog::warn(
+        "state_dir: {} is on {} (SQLite can lose or damage the job store there); put it on a local "
+        "disk",
+        options.state_dir.string(), network);
+  }
   const std::string http = server->metrics_address();
   spdlog::info("nsa-coordinator {}: state in {},{} gRPC on {}{}, metrics on {}", FullVersion(),
                options.state_dir.string(),

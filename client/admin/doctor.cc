@@ -6,6 +6,7 @@
 #include "client/admin/machine_checks.h"
 #include "client/cli.h"
 #include "client/connect/endpoint.h"
+#include "common/base/file_system.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/job/load.h"
@@ -154,8 +155,9 @@ absl::StatusOr<ExitCode> Doctor(Session& session, DoctorFlags flags) {
   }
   CheckCertificates(session, config.tls(), &checks);
   NSA_RETURN_IF_ERROR(CheckPorts(config, &checks));
-  flags.folders.insert(flags.folders.begin(),
-                       config.state_dir().empty() ? DefaultStateDir() : config.state_dir());
+  const std::string state = config.state_dir().empty() ? DefaultStateDir() : config.state_dir();
+  checks.push_back(CheckFileSystem(state, NetworkFileSystem(state)));
+  flags.folders.insert(flags.folders.begin(), state);
   for (const std::string& folder : flags.folders) {
     for (Check& check : MeasureFolder(folder)) checks.push_back(std::move(check));
   }

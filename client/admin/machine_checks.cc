@@ -224,6 +224,13 @@ Check CheckFreeSpace(const fs::path& folder, int64_t free_bytes) {
           level == Level::kOk ? "" : "make room: checkpoints and logs need it"};
 }
 
+Check CheckFileSystem(const fs::path& folder, std::string_view system) {
+  const std::string what = absl::StrCat("file system of ", folder.string());
+  if (system.empty()) return {Level::kOk, what, "is not one of a network", ""};
+  return {Level::kWarning, what, std::string(system),
+          "SQLite can lose or damage the job store there; put state_dir on a local disk"};
+}
+
 Check CheckWriteSpeed(const fs::path& folder, double bytes_per_second) {
   const bool slow = bytes_per_second < kSlowDisk;
   return {slow ? Level::kWarning : Level::kOk, absl::StrCat("speed of ", folder.string()),

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -41,6 +42,8 @@ Check CheckCoreDumps(const rlimit& limit, const std::string& pattern);
 Check CheckClock(absl::Time now, const timex& clock, int state);
 
 Check CheckFreeSpace(const std::filesystem::path& folder, int64_t free_bytes);
+// Of the coordinator's state folder; `system` is NetworkFileSystem() of it.
+Check CheckFileSystem(const std::filesystem::path& folder, std::string_view system);
 Check CheckWriteSpeed(const std::filesystem::path& folder, double bytes_per_second);
 
 // `opened`: what CheckOpensBeneath() said of a file there.

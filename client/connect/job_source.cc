@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "client/show/human.h"
 #include "common/base/count.h"
+#include "common/base/current_folder.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -106,8 +107,8 @@ absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
     NSA_ASSIGN_OR_RETURN(const SourceMap set, ApplySet(assignment, &job.spec));
     DropPlaces(set, &job.source.places);
   }
-  std::error_code error;
-  PlaceJob(file, std::filesystem::current_path(error), &job.spec);
+  NSA_ASSIGN_OR_RETURN(const std::filesystem::path here, CurrentFolder());
+  NSA_RETURN_IF_ERROR(PlaceJob(file, here, &job.spec));
   return job;
 }
 

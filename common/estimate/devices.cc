@@ -32,10 +32,15 @@ constexpr StepShares kHopper = {0.625, 0.2255}, kA100 = {0.738, 0.31}, kOthers =
 // GPUs: the dense rate in the data sheet times the H200's ratio of measured rate to data sheet (788
 // of 989).
 constexpr DeviceSpeed kDevices[] = {
+    {"H200 NVL", 835e12, 666e12, kHopper, kFromDataSheet},
     {"H200", 989e12, 788e12, kHopper, kMeasured},
+    {"H20", 148e12, 118e12, kHopper, kFromDataSheet},
     {"H100 PCIe", 756e12, 603e12, kHopper, kFromDataSheet},
+    {"H100 NVL", 835e12, 666e12, kHopper, kFromDataSheet},
     {"H100", 989e12, 788e12, kHopper, kMeasured},
+    {"H800", 989e12, 788e12, kHopper, kFromDataSheet},
     {"A100", 312e12, 249e12, kA100, kComputed},
+    {"A800", 312e12, 249e12, kA100, kComputed},
     {"L40S", 362e12, 289e12, kOthers, kFromDataSheet},
     {"RTX 4090", 165e12, 132e12, kOthers, kFromDataSheet},
     {"RTX 3090", 71e12, 57e12, kOthers, kFromDataSheet},
@@ -43,6 +48,19 @@ constexpr DeviceSpeed kDevices[] = {
 
 // An unknown GPU is taken for an A100.
 constexpr double kUnknownGpuFlops = 249e12;
+
+// The part of a GPU that a MIG instance has, by its name: "NVIDIA A100-SXM4-40GB MIG 3g.20gb" has 3
+// of 7 compute slices. 1 for a whole GPU.
+double PartOf(const std::string& name) {
+  constexpr std::string_view kMig = " MIG ";
+  constexpr double kSlices = 7;
+  const size_t found = name.find(kMig);
+  if (found == std::string::npos) return 1;
+  const std::string_view profile = std::string_view(name).substr(found + kMig.size());
+  const bool counted = profile.size() > 1 && profile[0] >= '1' && profile[0] <= '7' &&
+                       (profile[1] == 'g' || profile[1] == 'c');
+  return counted ? (profile[0] - '0') / kSlices : 1;
+}
 
 // Null when the name is not known.
 const DeviceSpeed* FindDevice(const std::string& name) {
@@ -56,7 +74,7 @@ const DeviceSpeed* FindDevice(const std::string& name) {
 
 double MatrixFlops(const std::string& device_name) {
   const DeviceSpeed* device = FindDevice(device_name);
-  return device != nullptr ? device->matrix_flops : kUnknownGpuFlops;
+  return (device != nullptr ? device->matrix_flops : kUnknownGpuFlops) * PartOf(device_name);
 }
 
 StepShares StepSharesOf(const std::string& device_name) {
@@ -66,7 +84,7 @@ StepShares StepSharesOf(const std::string& device_name) {
 
 double PeakFlops(const std::string& device_name) {
   const DeviceSpeed* device = FindDevice(device_name);
-  return device != nullptr ? device->data_sheet_flops : 0;
+  return device != nullptr ? device->data_sheet_flops * PartOf(device_name) : 0;
 }
 
 std::string SpeedSource(const std::string& device_name, int cores) {

@@ -13,12 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/base/why_unreadable.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/job/legacy_keys.h"
+#include "common/job/text_check.h"
 #include "common/job/yaml_message.h"
 #include "common/job/yaml_tree.h"
 
@@ -112,34 +114,45 @@ void MakeAbsolute(const std::filesystem::path& base, std::string* path) {
   *path = absolute.string();
 }
 
-void MakeDataAbsolute(const std::filesystem::path& base, v1::DataSpec* data) {
-  for (std::string& path : *data->mutable_path()) MakeAbsolute(base, &path);
-  for (std::string& path : *data->mutable_val_path()) MakeAbsolute(base, &path);
+std::vector<std::string*> PathsIn(v1::DataSpec* data) {
+  std::vector<std::string*> paths;
+  for (std::string& path : *data->mutable_path()) paths.push_back(&path);
+  for (std::string& path : *data->mutable_val_path()) paths.push_back(&path);
   for (v1::MixSource& mix : *data->mutable_mix()) {
-    for (std::string& path : *mix.mutable_path()) MakeAbsolute(base, &path);
+    for (std::string& path : *mix.mutable_path()) paths.push_back(&path);
   }
-  for (auto& [name, path] : *data->mutable_val()) MakeAbsolute(base, &path);
-  if (data->has_tokenizer_path()) MakeAbsolute(base, data->mutable_tokenizer_path());
+  for (auto& [name, path] : *data->mutable_val()) paths.push_back(&path);
+  if (data->has_tokenizer_path()) paths.push_back(data->mutable_tokenizer_path());
+  return paths;
 }
 
-void MakePathsAbsolute(const std::filesystem::path& file, const std::filesystem::path& base_dir,
-                       v1::JobSpec* spec) {
-  const std::filesystem::path base = std::filesystem::absolute(base_dir);
+absl::Status MakePathsAbsolute(const std::filesystem::path& file, const std::filesystem::path& base,
+                               v1::JobSpec* spec) {
   std::error_code error;
-  const std::filesystem::path folder = std::filesystem::absolute(file, error).parent_path();
+  const std::filesystem::path folder = (base / file).parent_path();
   const bool prepared = std::filesystem::exists(folder / kPreparedJob, error);
-  MakeDataAbsolute(prepared ? folder : base, spec->mutable_data());
+  const std::vector<std::string*> data = PathsIn(spec->mutable_data());
+  for (std::string* path : data) MakeAbsolute(prepared ? folder : base, path);
   if (!spec->train().has_out_dir()) {
     spec->mutable_train()->set_out_dir(absl::StrCat("artifacts/", spec->name()));
   }
-  MakeAbsolute(base, spec->mutable_train()->mutable_out_dir());
+  std::vector<std::string*> others = {spec->mutable_train()->mutable_out_dir()};
   const std::string& resume = spec->restart().resume();
   if (!resume.empty() && resume != "auto" && resume != "never") {
-    MakeAbsolute(base, spec->mutable_restart()->mutable_resume());
+    others.push_back(spec->mutable_restart()->mutable_resume());
   }
-  if (!spec->restart().init().empty()) {
-    MakeAbsolute(base, spec->mutable_restart()->mutable_init());
+  if (!spec->restart().init().empty()) others.push_back(spec->mutable_restart()->mutable_init());
+  for (std::string* path : others) MakeAbsolute(base, path);
+  // The file is UTF-8, so what is not is the folder in which its paths start.
+  others.insert(others.end(), data.begin(), data.end());
+  for (const std::string* path : others) {
+    if (IsUtf8(*path)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "path: ", CleanLine(*path),
+        " (a job's paths must be UTF-8, and relative ones start in the current directory); change "
+        "to a directory with such a name, or rename it"));
   }
+  return absl::OkStatus();
 }
 
 // The default of model.vocab where only the tokenizer's file says it. Without that file it stays as
@@ -223,18 +236,19 @@ absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::Jo
   return result;
 }
 
-void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
-              v1::JobSpec* spec) {
+absl::Status PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
+                      v1::JobSpec* spec) {
   if (spec->name().empty()) spec->set_name(NameFromFile(file));
-  MakePathsAbsolute(file, base_dir, spec);
+  NSA_RETURN_IF_ERROR(MakePathsAbsolute(file, base_dir, spec));
   SetVocab(spec);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
                                     const std::filesystem::path& base_dir) {
   JobFile job;
   NSA_ASSIGN_OR_RETURN(job.source, LoadJobYaml(path, &job.spec));
-  PlaceJob(path, base_dir, &job.spec);
+  NSA_RETURN_IF_ERROR(PlaceJob(path, base_dir, &job.spec));
   return job;
 }
 

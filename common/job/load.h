@@ -71,8 +71,9 @@ absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
 // `data` start at the folder of the file (kPreparedJob of common/job/data/prepared.h). out_dir
 // becomes artifacts/NAME if it is absent. model.vocab becomes the size of the tokenizer of
 // data.tokenizer: bpe if it is absent and that tokenizer's file can be read. Idempotent.
-void PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
-              v1::JobSpec* spec);
+// `base_dir` is absolute. InvalidArgument if a path is then not UTF-8, which no job can hold.
+absl::Status PlaceJob(const std::filesystem::path& file, const std::filesystem::path& base_dir,
+                      v1::JobSpec* spec);
 
 // LoadYamlFile for a job, and CompleteLegacyFile for a file of the Python system
 // (common/job/legacy_keys.h). Also InvalidArgument if the file sets nothing (it would train a model

@@ -80,7 +80,13 @@ absl::StatusOr<FileLock> FileLock::Take(Fd file, const std::filesystem::path& pa
                                         const std::string& detail) {
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK) return absl::AlreadyExistsError(HolderOf(file.get()));
-    return absl::ErrnoToStatus(errno, path.string());
+    const int error = errno;
+    if (error != ENOLCK && error != ENOSYS && error != EOPNOTSUPP && error != EINVAL) {
+      return absl::ErrnoToStatus(error, path.string());
+    }
+    return absl::UnimplementedError(
+        absl::StrCat(path.string(), ": its file system has no locks (flock: ", std::strerror(error),
+                     "); choose a folder on a local disk"));
   }
   NSA_RETURN_IF_ERROR(WriteHolder(file.get(), path, detail));
   return FileLock(std::move(file));

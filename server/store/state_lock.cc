@@ -38,6 +38,9 @@ absl::StatusOr<FileLock> LockStateDir(const std::filesystem::path& state_dir) {
         absl::StrCat("state_dir: ", state_dir.string(), " is in use by ", lock.status().message(),
                      "; stop that one or choose another --state-dir"));
   }
+  if (absl::IsUnimplemented(lock.status())) {
+    return absl::FailedPreconditionError(absl::StrCat("state_dir: ", lock.status().message()));
+  }
   return absl::PermissionDeniedError(absl::StrCat(lock.status().message(), "; check its owner"));
 }
 

@@ -132,6 +132,8 @@ TEST(Doctor, JudgesFolders) {
   EXPECT_EQ(CheckFreeSpace("/a", kGiB - 1).level, Level::kFailed);
   EXPECT_EQ(CheckFreeSpace("/a", 2 * kGiB).level, Level::kWarning);
   EXPECT_EQ(CheckFreeSpace("/a", 100 * kGiB).level, Level::kOk);
+  EXPECT_EQ(CheckFileSystem("/a", "").level, Level::kOk);
+  EXPECT_EQ(CheckFileSystem("/a", "NFS").level, Level::kWarning);
   EXPECT_EQ(CheckWriteSpeed("/a", 5e6).level, Level::kWarning);
   EXPECT_EQ(CheckWriteSpeed("/a", 500e6).level, Level::kOk);
   const TempDir folder;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/control_groups.h"
 #include "common/base/cores.h"
 #include "common/base/thread_name.h"
 #include "common/base/version.h"
@@ -47,8 +48,8 @@ int64_t MemInfo(const std::string& text, absl::string_view key) {
 }
 
 // The number in a control group file; nothing when it says "max" or does not exist.
-std::optional<int64_t> GroupNumber(const char* name) {
-  const auto text = ReadWholeFile(fs::path("/sys/fs/cgroup") / name);
+std::optional<int64_t> GroupNumber(const fs::path& file) {
+  const auto text = ReadWholeFile(file);
   int64_t value = 0;
   if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value)) {
     return std::nullopt;
@@ -60,10 +61,16 @@ void SetMemory(v1::NodeInfo* node) {
   const std::string text = ReadWholeFile("/proc/meminfo").value_or("");
   int64_t total = MemInfo(text, "MemTotal:");
   int64_t free = MemInfo(text, "MemAvailable:");
-  // In a container the control group's limit applies.
-  if (const auto limit = GroupNumber("memory.max"); limit.has_value() && *limit < total) {
+  for (const fs::path& group : ControlGroups("memory")) {
+    auto limit = GroupNumber(group / "memory.max");
+    auto used = GroupNumber(group / "memory.current");
+    if (!limit.has_value()) {
+      limit = GroupNumber(group / "memory.limit_in_bytes");  // of version 1
+      used = GroupNumber(group / "memory.usage_in_bytes");
+    }
+    if (!limit.has_value() || *limit >= total) continue;
     total = *limit;
-    free = std::clamp<int64_t>(*limit - GroupNumber("memory.current").value_or(0), 0, free);
+    free = std::clamp<int64_t>(*limit - used.value_or(0), 0, free);
   }
   node->set_memory_bytes(total);
   node->set_free_memory_bytes(free);

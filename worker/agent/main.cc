@@ -81,6 +81,7 @@ int RunAgent(const Flags& flags) {
   sigaddset(&signals, SIGTERM);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);  // The reader of stderr may be gone.
+  signal(SIGXFSZ, SIG_IGN);  // A limit of file sizes is an error of the write.
 
   // For the workers, which inherit it: no program that they might start gains privileges.
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/current_folder.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/job/load.h"
@@ -103,7 +104,8 @@ class Weights {
 };
 
 absl::StatusOr<v1::JobSpec> LoadSpec(const std::string& path) {
-  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(path, std::filesystem::current_path()));
+  NSA_ASSIGN_OR_RETURN(const std::filesystem::path here, CurrentFolder());
+  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(path, here));
   ApplyDefaults(&file.spec);
   return file.spec;
 }

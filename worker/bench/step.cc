@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/base/current_folder.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/memory/memory.h"
@@ -131,7 +132,8 @@ void PrintKernels(const std::map<std::string, train::GpuProgress::KernelTime>& t
 }
 
 absl::StatusOr<v1::JobSpec> LoadSpec(const std::string& path) {
-  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(path, std::filesystem::current_path()));
+  NSA_ASSIGN_OR_RETURN(const std::filesystem::path here, CurrentFolder());
+  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(path, here));
   ApplyDefaults(&file.spec);
   file.spec.mutable_resources()->set_gpus(1);
   ResolveDevice(/*has_gpu=*/true, &file.spec);

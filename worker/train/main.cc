@@ -11,6 +11,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
+#include "common/base/current_folder.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
@@ -87,7 +88,7 @@ absl::Status CheckByHand(const Flags& flags, const JobFile& file) {
 
 // Makes a launch from a job file, without a coordinator.
 absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
-  const std::filesystem::path here = std::filesystem::current_path();
+  NSA_ASSIGN_OR_RETURN(const std::filesystem::path here, CurrentFolder());
   NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(flags.job, here));
   for (const LegacyKey& key : file.source.legacy) {
     spdlog::warn("{}:{}: {}: {}", flags.job, key.place.line, key.field, key.why);
@@ -95,7 +96,7 @@ absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
   ApplyDefaults(&file.spec);
   ResolveDevice(cuda::DeviceCount() > 0, &file.spec);
   std::string* out_dir = file.spec.mutable_train()->mutable_out_dir();
-  if (!flags.out_dir.empty()) *out_dir = std::filesystem::absolute(flags.out_dir).string();
+  if (!flags.out_dir.empty()) *out_dir = (here / flags.out_dir).string();
   if (flags.world > 1 && flags.rendezvous.empty()) {
     return absl::InvalidArgumentError(
         "--rendezvous: none (a folder that all ranks share, with --world above 1); name an empty "

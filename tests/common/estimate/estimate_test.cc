@@ -126,7 +126,18 @@ TEST(PeakFlops, IsTheDataSheetsByPartOfTheName) {
   EXPECT_EQ(PeakFlops("NVIDIA A100-SXM4-80GB"), 312e12);
   EXPECT_EQ(PeakFlops("NVIDIA H100 PCIe"), 756e12);
   EXPECT_EQ(PeakFlops("NVIDIA H100 80GB HBM3"), 989e12);
+  EXPECT_EQ(PeakFlops("NVIDIA H100 NVL"), 835e12);
+  EXPECT_EQ(PeakFlops("NVIDIA H20"), 148e12);
+  EXPECT_EQ(PeakFlops("NVIDIA H200"), 989e12);
+  EXPECT_EQ(PeakFlops("NVIDIA H200 NVL"), 835e12);
   EXPECT_EQ(PeakFlops("cpu"), 0);
+}
+
+TEST(PeakFlops, OfAMigInstanceIsThatOfItsSlices) {
+  EXPECT_NEAR(PeakFlops("NVIDIA A100-SXM4-40GB MIG 1g.5gb"), 312e12 / 7, 1);
+  EXPECT_NEAR(PeakFlops("NVIDIA H100 80GB HBM3 MIG 3g.40gb"), 989e12 * 3 / 7, 1);
+  EXPECT_NEAR(PeakFlops("NVIDIA H100 80GB HBM3 MIG 1c.3g.40gb"), 989e12 / 7, 1);
+  EXPECT_NEAR(PeakFlops("NVIDIA H100 80GB HBM3 MIG 7g.80gb"), 989e12, 1);
 }
 
 TEST(RecomputeOf, KeepsTheAttentionOfAllLayersUpToTwelveGigabytesOfARank) {

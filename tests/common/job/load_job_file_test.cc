@@ -40,6 +40,18 @@ TEST(LoadJobFile, TakesTheNameFromTheFileWhenAbsent) {
   EXPECT_EQ(MustLoad(folder / longest, kSteps).spec.name(), std::string(62, 'a'));
 }
 
+TEST(LoadJobFile, PathsStartInAFolderWhoseNameIsUtf8) {
+  TempDir folder;
+  const std::string path = (folder / "job.yaml").string();
+  std::ofstream(path) << kSteps;
+  const absl::Status status = LoadJobFile(path, "/base/\xff").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("path: /base/\\xff/artifacts/job (a job's paths must be UTF-8"));
+  std::ofstream(path) << "train: {steps: 5, out_dir: /out}\n";
+  EXPECT_TRUE(LoadJobFile(path, "/base/\xff").ok()) << "no path of this job starts there";
+}
+
 TEST(LoadJobFile, RefusesAFileThatSetsNothing) {
   TempDir folder;
   for (const char* text :

@@ -9,10 +9,11 @@
 namespace nsa::train {
 
 // Blocks SIGTERM, SIGINT and SIGUSR1 (stack_signal.h) in this thread, in all threads that it starts
-// and in a program that it executes; ignores SIGPIPE.
+// and in a program that it executes; ignores SIGPIPE and SIGXFSZ, so that a write fails with EPIPE or
+// EFBIG and its caller can say of which file.
 void BlockSignals();
 
-// SIGTERM, SIGINT and SIGPIPE have their default effect again; SIGUSR1 stays blocked. For commands
+// SIGTERM, SIGINT, SIGPIPE and SIGXFSZ have their default effect again; SIGUSR1 stays blocked. For commands
 // that may end at once.
 void UnblockSignals();
 

@@ -133,7 +133,7 @@ TEST(DataFiles, AMixtureSurvivesYamlAndChangesTheHashOfTheJob) {
                    "  - {name: b, source: text, path: y, weight: 1}\n"
                    "  val: {prose: p.txt}\n",
                    "job", &spec));
-  PlaceJob("m.yaml", "/base", &spec);
+  ASSERT_OK(PlaceJob("m.yaml", "/base", &spec));
   EXPECT_EQ(spec.data().mix(1).path(0), "/base/y");
   EXPECT_EQ(spec.data().val().at("prose"), "/base/p.txt");
   ApplyDefaults(&spec);

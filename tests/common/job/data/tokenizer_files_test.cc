@@ -85,14 +85,14 @@ TEST_F(TokenizerFiles, GiveAJobItsVocabulary) {
   v1::JobSpec spec;
   spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
   spec.mutable_data()->set_tokenizer_path(".");
-  PlaceJob("job.yaml", dir_.path(), &spec);
+  ASSERT_OK(PlaceJob("job.yaml", dir_.path(), &spec));
   EXPECT_EQ(spec.model().vocab(), 12);
   spec.mutable_model()->set_vocab(16);
-  PlaceJob("job.yaml", dir_.path(), &spec);
+  ASSERT_OK(PlaceJob("job.yaml", dir_.path(), &spec));
   EXPECT_EQ(spec.model().vocab(), 16) << "the job's own stays";
   spec.mutable_model()->clear_vocab();
   spec.mutable_data()->set_tokenizer_path("/none");
-  PlaceJob("job.yaml", dir_.path(), &spec);
+  ASSERT_OK(PlaceJob("job.yaml", dir_.path(), &spec));
   EXPECT_FALSE(spec.model().has_vocab());
 }
 

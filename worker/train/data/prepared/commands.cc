@@ -1,6 +1,7 @@
 #include "worker/train/data/prepared/commands.h"
 
 #include "absl/time/time.h"
+#include "common/base/current_folder.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
@@ -24,7 +25,8 @@ absl::StatusOr<std::string> JsonOf(const google::protobuf::Message& message) {
 
 // The job as the file has it.
 absl::StatusOr<v1::JobSpec> SpecOf(const std::filesystem::path& job) {
-  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(job, std::filesystem::current_path()));
+  NSA_ASSIGN_OR_RETURN(const std::filesystem::path here, CurrentFolder());
+  NSA_ASSIGN_OR_RETURN(JobFile file, LoadJobFile(job, here));
   return std::move(file.spec);
 }
 

@@ -56,7 +56,7 @@ absl::StatusOr<std::string> WriteHashedFile(const std::filesystem::path& path,
 
 absl::Status HashedFile::Failed(int error, const char* what) const {
   const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat(name_, ": ", what));
-  if (error != ENOSPC && error != EDQUOT) return status;
+  if (error != ENOSPC && error != EDQUOT && error != EFBIG) return status;
   return absl::ResourceExhaustedError(
       absl::StrCat(status.message(), "; free space there, or name a folder on another disk"));
 }
