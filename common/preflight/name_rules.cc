@@ -18,11 +18,16 @@ namespace {
 
 bool IsLowerOrDigit(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); }
 
-// ^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$
+constexpr char kNameForm[] =
+    "'%s' (a lower-case letter, then at most 62 lower-case letters, digits, - or _, not ending in "
+    "- "
+    "or _)";
+
+// ^[a-z]([-_a-z0-9]{0,61}[a-z0-9])?$
 bool IsName(const std::string& name) {
   if (name.empty() || name.size() > 63 || name[0] < 'a' || name[0] > 'z') return false;
   return IsLowerOrDigit(name.back()) && std::all_of(name.begin(), name.end(), [](char c) {
-           return IsLowerOrDigit(c) || c == '-';
+           return IsLowerOrDigit(c) || c == '-' || c == '_';
          });
 }
 
@@ -39,11 +44,7 @@ std::string ShownName(const std::string& text) {
 Problems NameInvalid(const PreflightFacts& facts) {
   const std::string& name = facts.spec.name();
   if (IsName(name)) return {};
-  return {{"name",
-           absl::StrFormat("'%s' (a lower-case letter, then at most 62 letters, digits or -, not "
-                           "ending in -)",
-                           ShownName(name)),
-           "use a name like m7c-first-run"}};
+  return {{"name", absl::StrFormat(kNameForm, ShownName(name)), "use a name like m7c-first-run"}};
 }
 
 Problems LabelsInvalid(const PreflightFacts& facts) {
@@ -82,10 +83,7 @@ Problems SweepInvalid(const PreflightFacts& facts) {
   const v1::SweepSpec& sweep = facts.spec.sweep();
   Problems problems;
   if (!IsName(sweep.name())) {
-    problems.push_back({"sweep.name",
-                        absl::StrFormat("'%s' (a lower-case letter, then at most 62 letters, "
-                                        "digits or -, not ending in -)",
-                                        ShownName(sweep.name())),
+    problems.push_back({"sweep.name", absl::StrFormat(kNameForm, ShownName(sweep.name())),
                         "use a name like lr-and-gate"});
   }
   if (sweep.jobs() < 2 || sweep.jobs() > 1000) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/count.h"
 #include "common/estimate/estimate.h"
+#include "common/preflight/preflight.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -21,14 +22,22 @@ Problems CpuBf16(const PreflightFacts& facts) {
   return {{"runtime.precision", "bf16 on the cpu (must be fp32)", "set precision: fp32"}};
 }
 
+// A tenth of the run, or less where that is more work than a fault may lose.
+int64_t GoodSaveEvery(const PreflightFacts& facts) {
+  const int64_t tenth = std::max<int64_t>(1, facts.spec.train().steps() / 10);
+  if (!CheckSizes(facts.spec).ok()) return tenth;
+  const double most = facts.spec.preflight().max_lost_seconds() / ExpectedStepSeconds(facts);
+  return most >= static_cast<double>(tenth) ? tenth
+                                            : std::max<int64_t>(1, static_cast<int64_t>(most));
+}
+
 Problems NoCheckpointCadence(const PreflightFacts& facts) {
   if (facts.spec.train().save_every() > 0) return {};
   return {
       {"train.save_every",
        absl::StrFormat("0 (more than 0): no checkpoint before step %d, so any fault loses the run",
                        facts.spec.train().steps()),
-       absl::StrFormat("set save_every: %d",
-                       std::max<int64_t>(1, facts.spec.train().steps() / 10))}};
+       absl::StrFormat("set save_every: %d", GoodSaveEvery(facts))}};
 }
 
 Problems SaveEveryTooLarge(const PreflightFacts& facts) {
@@ -37,7 +46,7 @@ Problems SaveEveryTooLarge(const PreflightFacts& facts) {
   return {{"train.save_every",
            absl::StrFormat("%d (at most steps = %d): no checkpoint before the end",
                            train.save_every(), train.steps()),
-           absl::StrFormat("set save_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
+           absl::StrFormat("set save_every: %d", GoodSaveEvery(facts))}};
 }
 
 // The steps that a fault loses at worst, just before a checkpoint. Without checkpoints, or with

@@ -9,6 +9,7 @@ namespace nsa {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 TEST(Preflight, SaysNothingOfTheLengthOfAShortRun) {
   GoodJob job;
@@ -114,7 +115,10 @@ TEST(Preflight, RefusesARunThatLosesMoreThanHalfAnHour) {
   EXPECT_EQ(finding->severity(), v1::SEVERITY_ERROR);
   EXPECT_THAT(finding->problem(), HasSubstr(" h of training between two checkpoints"));
   Train(&job)->set_save_every(0);
-  EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "no checkpoint before the end";
+  const v1::PreflightReport without = job.Check();
+  EXPECT_NE(FindingOf(without, "LOST_WORK"), nullptr) << "no checkpoint before the end";
+  const std::string advice = FindingOf(without, "NO_CHECKPOINT_CADENCE")->fix();
+  EXPECT_THAT(FindingOf(without, "LOST_WORK")->fix(), StartsWith(advice + " or less")) << advice;
   Train(&job)->set_save_every(1'000'000);
   EXPECT_NE(FindingOf(job.Check(), "LOST_WORK"), nullptr) << "none either";
   Train(&job)->set_save_every(100);

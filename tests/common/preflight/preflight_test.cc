@@ -445,6 +445,15 @@ TEST(Preflight, SurvivesNumbersThatNoRuleExpects) {
   }
 }
 
+TEST(Preflight, NamesMayHaveUnderscores) {
+  GoodJob job;
+  for (const char* name : {"m7c_125m", "a_", "_a", "a__b", "a-_b"}) {
+    job.spec.set_name(name);
+    const bool good = name[0] != '_' && std::string_view(name).back() != '_';
+    EXPECT_EQ(FindingOf(job.Check(), "NAME_INVALID") == nullptr, good) << name;
+  }
+}
+
 // The other half, that kernels accept what NsaShape accepts, is in tests/kernels.
 TEST(Preflight, AcceptsAShapeExactlyWhenNsaShapeDoes) {
   std::mt19937 random(7);
