@@ -18,9 +18,6 @@ constexpr bool kGoesOn = false;  // nothing failed
 
 constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kCompleted, "COMPLETED", kEnded, kGoesOn, Fault::kNone},
-    // All steps are done, but the loss is above that of a uniform guess. An event says it as soon
-    // as it is so.
-    {Reason::kDiverged, "DIVERGED", kEnded, kGoesOn, Fault::kJob},
     // If the data ends after a step, the run succeeded; a run that got no batch at all failed.
     {Reason::kDataExhausted, "DATA_EXHAUSTED", kEnded, kFinal, Fault::kJob},
     {Reason::kStopped, "STOPPED", kEnded, kGoesOn, Fault::kAsked},
@@ -39,6 +36,9 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kDataStalled, "DATA_STALLED", kFailed, kRetried, Fault::kJob},
     {Reason::kCheckpointFailed, "CHECKPOINT_FAILED", kFailed, kRetried, Fault::kJob},
     {Reason::kNonfiniteLoss, "NONFINITE_LOSS", kFailed, kFinal, Fault::kJob},
+    // The loss stayed above that of a uniform guess. Also the event that says so after a few steps,
+    // and the reason of a run that did all its steps so, where the guard is off or it is too short.
+    {Reason::kDiverged, "DIVERGED", kFailed, kFinal, Fault::kJob},
     {Reason::kThroughputTooLow, "THROUGHPUT_TOO_LOW", kFailed, kFinal, Fault::kJob},
     {Reason::kNoValidCheckpoint, "NO_VALID_CHECKPOINT", kFailed, kFinal, Fault::kJob},
     // The worker's last record has no reason.

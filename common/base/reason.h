@@ -20,7 +20,6 @@ namespace nsa {
 enum class Reason : uint8_t {
   // A run ended without a failure.
   kCompleted,
-  kDiverged,
   kDataExhausted,
   kStopped,
   kStoppedAtStep,
@@ -34,6 +33,7 @@ enum class Reason : uint8_t {
   kDataStalled,
   kCheckpointFailed,
   kNonfiniteLoss,
+  kDiverged,
   kThroughputTooLow,
   kNoValidCheckpoint,
   kWorkerFailed,

@@ -118,6 +118,8 @@ void GuardDefaults(v1::GuardSpec* guard) {
   NSA_DEFAULT_(guard, after_steps, 100);
   NSA_DEFAULT_(guard, max_consecutive_nonfinite, 3);
   NSA_DEFAULT_(guard, max_gate_collapse, 0.5);
+  // Absent stands for true, as above.
+  if (guard->stop_on_divergence()) guard->clear_stop_on_divergence();
 }
 
 // Only where texts are wanted: older workers refuse a section that they do not know.

@@ -111,6 +111,7 @@ TEST(Reason, SaysWhatARestartDoes) {
   is(Reason::kOutOfMemory, ReasonUse::kFailed, false, Fault::kJob);
   is(Reason::kHang, ReasonUse::kFailed, false, Fault::kJob);
   is(Reason::kNonfiniteLoss, ReasonUse::kFailed, true, Fault::kJob);
+  is(Reason::kDiverged, ReasonUse::kFailed, true, Fault::kJob);
   is(Reason::kNoValidCheckpoint, ReasonUse::kFailed, true, Fault::kJob);
   is(Reason::kCheckpointsMissing, ReasonUse::kRefused, false, Fault::kMachine);
   is(Reason::kOutDirBusy, ReasonUse::kRefused, false, Fault::kMachine);

@@ -63,6 +63,7 @@ TEST(JobHash, IgnoresWhatAContinuedRunMayChange) {
       [](v1::JobSpec* s) { s->mutable_restart()->set_max_restarts(9); },
       [](v1::JobSpec* s) { s->mutable_guard()->set_after_steps(9); },
       [](v1::JobSpec* s) { s->mutable_guard()->set_hash_every(9); },
+      [](v1::JobSpec* s) { s->mutable_guard()->set_stop_on_divergence(false); },
   };
   const std::string hash = JobHash({});
   for (size_t i = 0; i < std::size(edits); ++i) {

@@ -172,6 +172,16 @@ TEST(ApplyDefaults, RemovesANewKeyThatIsOff) {
   EXPECT_EQ(spec.train().z_loss(), 1e-4);
 }
 
+TEST(ApplyDefaults, StopOnDivergenceStandsOnlyWhereItIsOff) {
+  v1::JobSpec spec;
+  spec.mutable_guard()->set_stop_on_divergence(true);
+  ApplyDefaults(&spec);
+  EXPECT_FALSE(spec.guard().has_stop_on_divergence()) << "older workers would refuse the job";
+  spec.mutable_guard()->set_stop_on_divergence(false);
+  ApplyDefaults(&spec);
+  EXPECT_TRUE(spec.guard().has_stop_on_divergence());
+}
+
 TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   v1::JobSpec spec;
   ApplyDefaults(&spec);
@@ -187,8 +197,8 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.logit_softcap",
       "train.z_loss", "train.optimizer", "train.muon_lr", "train.muon_betas", "train.decay_steps",
       "restart.init", "restart.allow_new_schedule", "restart.min_ranks",
-      "resources.context_parallel", "guard.hash_every", "runtime.shard_optimizer",
-      "runtime.gradient_precision",
+      "resources.context_parallel", "guard.hash_every", "guard.stop_on_divergence",
+      "runtime.shard_optimizer", "runtime.gradient_precision",
       "guard.min_tokens_per_second",                        // measured
       "runtime.precision", "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {

@@ -62,6 +62,12 @@ class Saver {
   // for retries is over.
   absl::StatusOr<std::optional<Ending>> Finish(const Snapshot& last);
 
+  // Waits until all ranks have written what they saved, or could not.
+  void Drain() {
+    absl::Status drained;
+    DrainTogether(&drained).status().IgnoreError();
+  }
+
  private:
   absl::Status Save(const Snapshot& snapshot, const SaveOptions& how);
   absl::StatusOr<bool> DrainTogether(absl::Status* drained);

@@ -2,6 +2,7 @@
 #include "worker/train/step/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -82,7 +83,12 @@ absl::StatusOr<Ending> Trainer::Train() {
       NSA_RETURN_IF_ERROR(Evaluate());
       NSA_RETURN_IF_ERROR(WriteSamples());
     }
-    if (ends || SavesAfter(train_, step())) NSA_RETURN_IF_ERROR(Save(/*last=*/ends));
+    if (ends && !result.agreement.stop) {
+      if (std::optional<Ending> failure = guards_->ObserveEnd()) return *std::move(failure);
+    }
+    if (ends || (SavesAfter(train_, step()) && !guards_->diverging())) {
+      NSA_RETURN_IF_ERROR(Save(/*last=*/ends));
+    }
     if (ends && step() < train_.steps()) {
       return result.agreement.stop ? StoppedAfter(step(), result.agreement)
                                    : DataEndedAfter(step());
@@ -379,8 +385,26 @@ Snapshot Trainer::TakeSnapshot() {
   return snapshot;
 }
 
+// Completes the ending of a run that a guard ended because it has diverged. Waits for a checkpoint
+// that is still being written, because it may be the one to go on from.
+Ending Trainer::WithAdvice(Ending ending) {
+  saver_->Drain();
+  std::array<double, 1> newest = {0};  // not all machines need to have the folder
+  if (const auto checkpoints = ListCheckpoints(train_.out_dir()); checkpoints.ok()) {
+    for (const CheckpointEntry& checkpoint : *checkpoints) {
+      if (checkpoint.step >= guards_->diverging_since()) break;
+      newest[0] = static_cast<double>(checkpoint.step);
+    }
+  }
+  comm_->AllReduce("finish", Reduce::kMax, newest).IgnoreError();
+  absl::StrAppend(&ending.text, "; ",
+                  DivergenceAdvice(train_, launch_.job_id(), static_cast<int64_t>(newest[0])));
+  return ending;
+}
+
 // Waits for the last checkpoint, unless the run has failed.
 absl::StatusOr<Ending> Trainer::Finish(const Ending& ending) {
+  if (ending.reason == Word(Reason::kDiverged)) return WithAdvice(ending);
   if (ending.outcome != v1::OUTCOME_COMPLETED && ending.outcome != v1::OUTCOME_STOPPED) {
     return ending;
   }

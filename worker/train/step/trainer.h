@@ -130,6 +130,7 @@ class Trainer {
 
   // The end.
   absl::StatusOr<Ending> Finish(const Ending& ending);
+  Ending WithAdvice(Ending ending);
   void Report(const v1::WorkerFinished& record);
 
   absl::StatusOr<std::string> StateAfterStep(const Arena& start);

@@ -299,7 +299,9 @@ absl::Status Trainer::Resume() {
   NSA_RETURN_IF_ERROR(host.Commit(executor_->exec()));
   step_.store(state_.step());
   page_.SetStep(state_.step());
-  guards_.emplace(spec_, state_.consecutive_nonfinite());
+  const bool forked =
+      !resumed_from_.empty() && point.checkpoint.parent_path() != CheckpointsDir(train_.out_dir());
+  guards_.emplace(spec_, state_.consecutive_nonfinite(), forked ? state_.step() + 1 : 1);
   state_.set_job_id(launch_.job_id());
   state_.set_job_hash(JobHash(spec_));
   *state_.mutable_spec() = spec_;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
@@ -52,27 +54,55 @@ std::optional<std::string> NonfiniteGuard::Observe(int64_t step, bool finite) {
       consecutive_, step, max_);
 }
 
-DivergenceGuard::DivergenceGuard(int32_t vocab)
-    : uniform_(std::log(std::max(vocab, 2))), limit_(kSlack * uniform_) {}
+DivergenceGuard::DivergenceGuard(int32_t vocab, int64_t first_step)
+    : uniform_(std::log(std::max(vocab, 2))),
+      first_step_(first_step),
+      limit_(kSlack * uniform_),
+      lowest_(std::numeric_limits<double>::infinity()) {}
 
 // A loss that is not finite is above every limit.
-bool DivergenceGuard::above() const { return steps_ > 0 && !(loss_ <= limit_); }
+bool DivergenceGuard::above() const { return step_ > 0 && !(loss_ <= limit_); }
 
 std::optional<std::string> DivergenceGuard::Observe(int64_t step, double loss) {
-  if (step == 1 && std::isfinite(loss)) limit_ = kSlack * std::max(uniform_, loss);
+  if (step == first_step_ && std::isfinite(loss)) limit_ = kSlack * std::max(uniform_, loss);
+  step_ = step;
   loss_ = loss;
-  ++steps_;
-  above_ = above() ? above_ + 1 : 0;
-  if (above_ != kSteps) return std::nullopt;
-  return absl::StrFormat("step %d: %s for %d steps", step, *verdict(), kSteps);
+  if (loss < lowest_) {
+    lowest_ = loss;
+    lowest_step_ = step;
+  }
+  below_ = loss < kLearned * uniform_ ? below_ + 1 : 0;
+  if (below_ == kLearnedSteps) limit_ = kForgotten * uniform_;
+  if (!above()) {
+    above_ = 0;
+    bad_ = std::max(0, bad_ - kRelief);
+    return std::nullopt;
+  }
+  if (bad_++ == 0) since_ = step;
+  if (++above_ != kSteps) return std::nullopt;
+  return absl::StrCat(*verdict(), ", the third such step in a row; ", kLowerTheRate);
 }
 
 std::optional<std::string> DivergenceGuard::verdict() const {
   if (!above()) return std::nullopt;
-  return absl::StrFormat(
-      "the run has diverged: loss %.4g (a uniform guess has %.4g); lower train.lr or lengthen "
-      "train.warmup_steps",
-      loss_, uniform_);
+  const std::string best =
+      lowest_step_ > 0 ? absl::StrFormat(", at best %.4g at step %d", lowest_, lowest_step_) : "";
+  return absl::StrFormat("the run has diverged: loss %.4g at step %d%s (a uniform guess has %.4g)",
+                         loss_, step_, best, uniform_);
+}
+
+std::string DivergenceAdvice(const v1::TrainSpec& train, const std::string& job,
+                             int64_t checkpoint) {
+  std::string text = absl::StrCat(
+      kLowerTheRate, "; begin again ",
+      checkpoint > 0 ? absl::StrCat("from the checkpoint of step ", checkpoint) : "from step 0");
+  if (job.empty()) return text;
+  absl::StrAppendFormat(&text, ": nsactl fork %s --at-step %d --set train.lr=%g", job, checkpoint,
+                        train.lr() / 2);
+  if (train.has_muon_lr()) {
+    absl::StrAppendFormat(&text, " --set train.muon_lr=%g", train.muon_lr() / 2);
+  }
+  return text;
 }
 
 std::optional<std::string> GateCollapseGuard::Observe(int64_t step,

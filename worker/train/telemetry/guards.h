@@ -67,34 +67,63 @@ class NonfiniteGuard {
   int32_t consecutive_;
 };
 
-// Notices a run that a uniform guess would beat: its loss is more than 5 % above ln V and above the
-// loss that it began with, since initial weights may already be a little worse than a guess.
+// guard.stop_on_divergence: notices a run that a uniform guess would beat. A step is bad if its
+// training loss is more than 5 % above ln V and above the loss that the run began with, since
+// initial weights, or new data, may be worse than a guess. Once the run has been clearly better
+// than a guess, a step is bad if it is back there. So a run on random tokens, which stays at ln V,
+// has no bad steps. The validation loss does not count: an overfitted model may have any.
+//
+// Bad steps add up. A better one takes several away, so that single bad batches do not.
 class DivergenceGuard {
  public:
   static constexpr double kSlack = 1.05;
-  static constexpr int kSteps = 3;  // in a row; a single bad batch is no divergence
+  static constexpr double kLearned = 0.9;     // of ln V: clearly better than a guess …
+  static constexpr int kLearnedSteps = 10;    // … when it is below for that many steps in a row
+  static constexpr double kForgotten = 0.98;  // of ln V: back at a guess
+  static constexpr int kSteps = 3;            // bad ones in a row: an event
+  static constexpr int kRelief = 10;          // how many bad steps a better one takes away
+  static constexpr int kStopSteps = 100;      // bad ones, after the warm-up: the run ends
+  static constexpr int kLastSteps = 10;       // bad ones at the last step: the run has failed
 
-  // `vocab`: V. The comparison with the loss at the beginning needs step 1; a resumed run is
-  // compared with ln V alone.
-  explicit DivergenceGuard(int32_t vocab);
+  // `vocab`: V. `first_step`: the one whose loss is that at the beginning: 1, or the step after a
+  // checkpoint of another job. A run that goes on from its own is compared with ln V alone.
+  explicit DivergenceGuard(int32_t vocab, int64_t first_step = 1);
 
-  // Adds one step. Returns the text of a DIVERGED event after kSteps steps in a row above the
-  // limit, and again only after a step below it.
+  // Adds one step. Returns the text of a DIVERGED event after kSteps bad steps in a row, and again
+  // only after a better one.
   std::optional<std::string> Observe(int64_t step, double loss);
 
-  // What the end of the run says if its last step was above the limit: "loss 7.11 is above 5.55,
-  // …".
+  // What the end of the run says if its last step was bad: "the run has diverged: loss 7.11 …".
   std::optional<std::string> verdict() const;
+
+  int bad_steps() const { return bad_; }
+
+  // The first of the bad steps.
+  int64_t since() const { return since_; }
 
  private:
   bool above() const;
 
   const double uniform_;  // ln V, in nats
+  const int64_t first_step_;
   double limit_;
+  int64_t step_ = 0;
   double loss_ = 0;
-  int64_t steps_ = 0;
+  double lowest_;  // infinity before the first finite loss
+  int64_t lowest_step_ = 0;
   int above_ = 0;  // steps in a row
+  int below_ = 0;  // steps in a row that were clearly better than a guess
+  int bad_ = 0;
+  int64_t since_ = 0;
 };
+
+inline constexpr char kLowerTheRate[] = "lower train.lr or lengthen train.warmup_steps";
+
+// What to do about a run that has ended so: "lower train.lr …: nsactl fork JOB --at-step 400 --set
+// train.lr=0.0001". `job`: its id; empty for a run by hand. `checkpoint`: the step of the newest
+// checkpoint from before the loss rose; 0: there is none.
+std::string DivergenceAdvice(const v1::TrainSpec& train, const std::string& job,
+                             int64_t checkpoint);
 
 // guard.max_gate_collapse: warns about a layer when its share of collapsed gates rises above the
 // limit. It warns about the same layer again only after the share has fallen below half the limit.

@@ -77,6 +77,59 @@ TEST_F(StepGuardsTest, WithoutAFloorAGpuJobIsHeldToItsFirstMinuteAndACpuJobToNot
   }
 }
 
+// How a run ends that begins at a loss of 5 and then has one of 187, with a vocabulary of 256.
+TEST_F(StepGuardsTest, EndsARunThatHasDivergedForAHundredStepsAfterItsWarmUp) {
+  v1::JobSpec spec;
+  spec.mutable_model()->set_vocab(256);
+  for (const int64_t warmup : {0, 150}) {
+    spec.mutable_train()->set_warmup_steps(warmup);
+    StepGuards guards(spec, 0);
+    std::optional<Ending> ending;
+    int64_t step = 0;
+    while (!ending && step < 200) {
+      v1::StepRecord record = Record(++step, 1);
+      record.set_loss(step == 1 ? 5 : 187);
+      ending = guards.Observe(record, {}, reporter_.get());
+      EXPECT_EQ(guards.diverging(), step > 3);
+    }
+    EXPECT_EQ(step, warmup == 0 ? 101 : 151);
+    ASSERT_TRUE(ending.has_value());
+    EXPECT_EQ(ending->outcome, v1::OUTCOME_FAILED_FINAL);
+    EXPECT_EQ(ending->reason, Word(Reason::kDiverged));
+    EXPECT_EQ(guards.diverging_since(), 2);
+  }
+}
+
+TEST_F(StepGuardsTest, JudgesTheEndOfARunByItsLastTenSteps) {
+  for (const int64_t bad : {9, 10}) {
+    v1::JobSpec spec;
+    spec.mutable_model()->set_vocab(256);
+    StepGuards guards(spec, 0);
+    for (int64_t step = 1; step <= 1 + bad; ++step) {
+      v1::StepRecord record = Record(step, 1);
+      record.set_loss(step == 1 ? 5 : 187);
+      EXPECT_FALSE(guards.Observe(record, {}, reporter_.get()).has_value());
+    }
+    EXPECT_EQ(guards.ObserveEnd().has_value(), bad == 10);
+    const Ending ending = guards.Judge({v1::OUTCOME_COMPLETED, Word(Reason::kCompleted), "done"});
+    EXPECT_EQ(ending.reason, Word(Reason::kDiverged)) << "it is said in any case";
+  }
+}
+
+TEST_F(StepGuardsTest, ARunMayGoOnAlthoughItHasDiverged) {
+  v1::JobSpec spec;
+  spec.mutable_model()->set_vocab(256);
+  spec.mutable_guard()->set_stop_on_divergence(false);
+  StepGuards guards(spec, 0);
+  for (int64_t step = 1; step <= 300; ++step) {
+    v1::StepRecord record = Record(step, 1);
+    record.set_loss(step == 1 ? 5 : 187);
+    EXPECT_FALSE(guards.Observe(record, {}, reporter_.get()).has_value());
+  }
+  EXPECT_FALSE(guards.diverging()) << "its checkpoints are saved";
+  EXPECT_FALSE(guards.ObserveEnd().has_value());
+}
+
 TEST_F(StepGuardsTest, NamesAnotherRankWhenOnlyThatOneIsTooSlow) {
   StepGuards guards(v1::JobSpec(), 0);
   const std::optional<Ending> ending =
