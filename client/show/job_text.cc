@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/show/human.h"
+#include "common/base/reason.h"
 #include "common/estimate/fewer_ranks.h"
 #include "common/estimate/passes.h"
 
@@ -19,6 +20,12 @@ std::string FilesText(const google::protobuf::RepeatedPtrField<std::string>& pat
   if (paths.empty()) return "-";
   const int more = paths.size() - 1;
   return more == 0 ? paths[0] : absl::StrCat(paths[0], " and ", more, " more");
+}
+
+// What `resume` of a job that has ended early does.
+const char* ResumeText(const v1::Job& job) {
+  return job.progress().checkpoint_unix_nanos() != 0 ? "continue from the newest good checkpoint"
+                                                     : "start it again; it has no checkpoint";
 }
 
 }  // namespace
@@ -220,10 +227,13 @@ std::string NextCommands(const v1::Job& job) {
                              "train it further");
     case v1::Job::STATE_FAILED:
       return line("events", "what happened") + line("logs --tail 50", "the workers' last output") +
-             line("resume", "continue from the newest good checkpoint");
+             // Its message has the command that changes the learning rate too.
+             (job.reason() == Word(Reason::kDiverged) ? line("plot", "its losses")
+                                                      : line("resume", ResumeText(job)));
     case v1::Job::STATE_STOPPED:
-      return line("resume", "continue from the newest good checkpoint") +
-             line("checkpoint list", "its checkpoints");
+      return line("resume", ResumeText(job)) + (job.progress().checkpoint_unix_nanos() != 0
+                                                    ? line("checkpoint list", "its checkpoints")
+                                                    : "");
     case v1::Job::STATE_STOPPING:
       return line("watch", "progress until it ends") +
              line("stop --now", "at once, without a checkpoint");

@@ -92,6 +92,22 @@ TEST(WatchView, ARunThatDivergedSaysSoAtItsEnd) {
   EXPECT_THAT(Summary(job, plain), HasSubstr("DIVERGED: all 1000 steps done"));
 }
 
+TEST(WatchView, TheNextCommandSuitsWhatThereIs) {
+  const ViewOptions plain{.columns = 100, .unicode = false, .colours = false};
+  for (const auto state : {v1::Job::STATE_FAILED, v1::Job::STATE_STOPPED}) {
+    v1::Job job = Ended(state);
+    EXPECT_THAT(Summary(job, plain), HasSubstr("continue from the newest good checkpoint"));
+    job.mutable_progress()->clear_checkpoint_step();
+    job.mutable_progress()->clear_checkpoint_unix_nanos();
+    EXPECT_THAT(Summary(job, plain),
+                AllOf(HasSubstr("start it again; it has no checkpoint"),
+                      Not(HasSubstr("newest good")), Not(HasSubstr("checkpoint list"))));
+  }
+  v1::Job diverged = Ended(v1::Job::STATE_FAILED);
+  diverged.set_reason("DIVERGED");
+  EXPECT_THAT(Summary(diverged, plain), Not(HasSubstr("nsactl resume"))) << "it would again";
+}
+
 TEST(WatchView, AFailedCheckpointIsSeen) {
   v1::Job job = DemoJob();
   const ViewOptions plain{.columns = 100, .unicode = false, .colours = false};

@@ -158,8 +158,10 @@ absl::Status Fetch(Session& session, Client* client, const ProfileFlags& flags, 
   v1::ProfileJobRequest request;
   request.set_job(job.id());
   request.set_steps(flags.steps);
-  session.Note(absl::StrCat("recording ", Count(flags.steps, "step"), " of ", Title(job),
-                            "; training goes on"));
+  if (job.state() == v1::Job::STATE_RUNNING) {  // the coordinator refuses the others
+    session.Note(absl::StrCat("recording ", Count(flags.steps, "step"), " of ", Title(job),
+                              "; training goes on"));
+  }
   absl::Status taken;
   NSA_RETURN_IF_ERROR(
       client->Stream<v1::ProfileJobResponse>(request, [&](const v1::ProfileJobResponse& part) {

@@ -188,6 +188,14 @@ TEST_F(ProfileTest, WhatIsNestedTooDeeplyIsLeftOut) {
   EXPECT_LT(trace["traceEvents"].back().dump().size(), 200u);
 }
 
+TEST_F(ProfileTest, OnlyAJobThatRunsIsSaidToTrain) {
+  GiveTrace(0, 1);
+  EXPECT_THAT(Run({"profile", "demo", "-o", file_}).err, HasSubstr("training goes on"));
+  state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
+  EXPECT_THAT(Run({"profile", "demo", "-o", file_, "--force"}).err,
+              Not(HasSubstr("training goes on")));
+}
+
 TEST_F(ProfileTest, AStreamThatBreaksLeavesNoFile) {
   GiveTrace(0, 1);
   state().profile.pop_back();
