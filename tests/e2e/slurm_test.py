@@ -36,7 +36,7 @@ runtime: {{device: cpu}}
 resources: {{gpus: 2, nodes: 2, provisioner: slurm}}
 preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}}}
 restart: {{hang_timeout_seconds: 120, stop_grace_seconds: {grace}, backoff_seconds: 1}}
-train: {{steps: {steps}, seq_len: 32, batch_size: 4, log_every: 100, save_every: {save_every}, out_dir: {out}}}
+train: {{steps: {steps}, seq_len: 32, batch_size: 4, log_every: 10, save_every: {save_every}, out_dir: {out}}}
 """
 SBATCH = """\
 #!/bin/sh
@@ -109,12 +109,12 @@ provisioners:
         texts = [f"== {log}\n{log.read_text(errors='replace')[-6000:]}" for log in files if log.exists()]
         return "\n".join([*texts, self.cluster.run("squeue", "--states=all"), self.cluster.run("sinfo", "-N"), self.cluster.logs()])
 
-    def wait_until(self, condition, what):
+    def wait_until(self, condition, what, pause=0.1):
         deadline = time.monotonic() + WAIT_SECONDS
         while not condition():
             assert self.process.poll() is None, f"{what}: the coordinator ended\n{self.logs()}"
             assert time.monotonic() < deadline, f"{what}: not within {WAIT_SECONDS} s\n{self.logs()}"
-            time.sleep(0.1)
+            time.sleep(pause)
 
     def submit(self, name):
         job = self.folder / f"{name}.yaml"
@@ -127,6 +127,13 @@ provisioners:
 
     def step(self, name):
         return int(self.job(name).get("progress", {}).get("step", 0))
+
+    def logged_step(self, name):
+        """The newest step in the job's training.csv."""
+        file = self.folder / "out" / name / "training.csv"
+        rows = file.read_text().splitlines() if file.exists() else []
+        newest = rows[-1].split(",")[0] if rows else ""
+        return int(newest) if newest.isdigit() else 0
 
     def wait_for_step(self, name, step):
         self.wait_until(lambda: self.step(name) >= step, f"step {step} of {name}")
@@ -158,10 +165,13 @@ provisioners:
         return self.processes(f"nsa-worker --run-dir .*/{self.job(name)['id']}/") if name else self.processes(f"^{self.bin}/nsa-worker --run-dir /tmp/nsa-")
 
     def hold(self, name, step):
-        """Suspends the ranks of a job once this step is done, so that it does not end before the test has done what it wants."""
-        self.wait_for_step(name, step)
-        for pid in self.workers(name):
+        """Suspends the ranks of a job once this step is done, so that it does not end before the test has done what it wants. Its file says when: on a
+        busy machine nsactl takes seconds, in which the job could end."""
+        job = self.job(name)["id"]
+        self.wait_until(lambda: self.logged_step(name) >= step, f"step {step} of {name}", pause=0.01)
+        for pid in self.processes(f"nsa-worker --run-dir .*/{job}/"):
             os.kill(pid, signal.SIGSTOP)
+        self.wait_for_step(name, step)
         assert self.job(name)["state"] == "STATE_RUNNING", f"too late\n{self.ctl('events', name)}"
 
     def release(self, name):

@@ -18,7 +18,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 import seeded  # noqa: E402
 from service import Service  # noqa: E402
 
-STEPS = 9000
+STEPS = 1_000_000  # more than any run does: the test ends them
+COMPARED = 9000  # steps
 SAVE_EVERY = 100
 SECONDS = 180  # for what takes moments on a machine with nothing else to do
 CLOSE = 0.01  # largest relative difference of losses that only the order of sums may cause after so many steps
@@ -96,9 +97,11 @@ class TwoMachines(Service):
     def wait_for_machines(self, name, machines):
         self.wait_until(lambda: self.machines(name) == machines, SECONDS, f"{name} runs on {machines}: {self.done('events', name)}")
 
-    def wait_for_end(self, name):
-        self.wait_until(lambda: self.job(name)["state"] in ("STATE_SUCCEEDED", "STATE_FAILED"), SECONDS, f"the end of {name}")
-        assert self.job(name)["state"] == "STATE_SUCCEEDED", self.done("events", name)
+    def stop_at(self, name, step):
+        """Ends a job after this step."""
+        self.done("stop", name, "--at-step", step)
+        self.wait_until(lambda: self.job(name)["state"] in ("STATE_STOPPED", "STATE_FAILED"), SECONDS, f"the end of {name}")
+        assert self.step(name) == step and self.job(name)["state"] == "STATE_STOPPED", self.done("events", name)
 
     def losses(self, name):
         with open(self.log.parent / name / "training.csv", encoding="utf-8") as rows:
@@ -107,7 +110,7 @@ class TwoMachines(Service):
 
 def largest_difference(losses, wanted):
     """The largest relative difference of two runs' losses at the steps of `wanted`. A run that stops also logs its last step."""
-    assert losses.keys() >= wanted.keys() and len(wanted) >= STEPS // 10, (len(losses), len(wanted))
+    assert losses.keys() >= wanted.keys() and len(wanted) >= COMPARED // 10, (len(losses), len(wanted))
     return max(abs(losses[step] - wanted[step]) / wanted[step] for step in wanted)
 
 
@@ -118,7 +121,7 @@ def lose_one_machine(service, name):
     service.lose_machine("b")
     service.wait_for_machines(name, ["a", "a"])
     before = service.step(name)
-    assert before < STEPS - 500, f"step {before}: too late to see what follows; raise STEPS"
+    assert before < COMPARED - 500, f"step {before}: too late to change what is compared; raise COMPARED"
     for arguments in (("describe", name), ("list",), ("events", name)):
         said = service.done(*arguments)
         assert "2 of 4 ranks" in said, f"nsactl {arguments}:\n{said}"
@@ -134,20 +137,20 @@ def lose_one_machine(service, name):
     stopped = service.step(name)
     service.done("resume", name)
     service.wait_for_machines(name, ["a", "a", "b", "b"])
-    service.wait_for_end(name)
+    service.stop_at(name, max(COMPARED, service.step(name) + 500))
     return before, stopped
 
 
 def run(options, folder):
     with TwoMachines(options.bin_dir, folder) as service:
         service.submit("alone")
-        service.wait_for_end("alone")
+        service.stop_at("alone", COMPARED)
         wanted = service.losses("alone")
         first, last = lose_one_machine(service, "lost")
         difference = largest_difference(service.losses("lost"), wanted)
         assert difference < CLOSE, f"losses differ by {difference:.2%} from those of four ranks"
         service.submit("other", seed=4)
-        service.wait_for_end("other")
+        service.stop_at("other", COMPARED)
         other = largest_difference(service.losses("other"), wanted)
         assert other > 2 * CLOSE, f"another seed's losses differ by {other:.2%} only: the comparison says nothing"
         print(f"two of four ranks from step {first} to {last}, then four again: losses within {difference:.1e} of those of four ranks "
