@@ -12,8 +12,10 @@
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/held_out.h"
 #include "common/job/data/large_data.h"
 #include "common/job/data/tokenizer_files.h"
+#include "common/job/data/url.h"
 #include "common/preflight/data/data_facts.h"
 
 namespace nsa {
@@ -218,6 +220,146 @@ Problems ValAmbiguous(const PreflightFacts& facts) {
            "remove one"}};
 }
 
+// Whether data.val_fraction holds out some of these files.
+bool HoldsOut(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  return MayLook(facts) && data.val_path().empty() && data.val_fraction() > 0;
+}
+
+// Roughly the tokens of all training files; nullopt if they are not known.
+std::optional<int64_t> TrainingTokens(const PreflightFacts& facts) {
+  double tokens = 0;
+  for (const DataFiles& files : TrainingFiles(facts.spec.data())) {
+    const std::optional<double> some = Tokens(facts, files);
+    if (!some) return std::nullopt;
+    tokens += *some;
+  }
+  if (tokens < 1) return std::nullopt;
+  return static_cast<int64_t>(tokens);
+}
+
+// Lines of a file that are not blank; `most` if there are more, or too many bytes to count them.
+int64_t CountLines(const std::string& path, int64_t most) {
+  constexpr int64_t kMostBytes = 64 << 20;
+  std::ifstream in(path, std::ios::binary);
+  std::vector<char> block(1 << 20);
+  int64_t lines = 0, bytes = 0;
+  bool blank = true;
+  while (in && lines < most && bytes < kMostBytes) {
+    in.read(block.data(), std::ssize(block));
+    bytes += in.gcount();
+    for (const char c : std::span(block).first(static_cast<size_t>(in.gcount()))) {
+      if (c == '\n') lines += blank ? 0 : 1;
+      blank = c == '\n' || (blank && (c == ' ' || c == '\t' || c == '\r'));
+    }
+  }
+  if (bytes >= kMostBytes) return most;
+  return std::min(most, lines + (blank ? 0 : 1));
+}
+
+// Documents of the training files; `most` if there are more. nullopt if they are not counted here,
+// or if one of them can be divided to hold out a part.
+std::optional<int64_t> WholeDocuments(const PreflightFacts& facts, int64_t most) {
+  int64_t documents = 0;
+  for (const NamedFile& file : FilesOf(facts, TrainingFiles(facts.spec.data()))) {
+    if (documents >= most) return most;
+    if (file.prepared()) {
+      const auto manifest = ReadPrepared(file.path);
+      if (!manifest.ok() || HasPassages(manifest->source(), manifest->separator())) {
+        return std::nullopt;
+      }
+      documents += manifest->documents();
+      continue;
+    }
+    if (file.source->format != DocumentFormat::kLines || IsCompressed(file.path) ||
+        IsUrl(file.path) || ReadFault(file.path).has_value()) {
+      return std::nullopt;
+    }
+    documents += CountLines(file.path, most - documents);
+  }
+  return std::min(documents, most);
+}
+
+constexpr char kNameValFiles[] = "name validation files in data.val_path";
+
+Problems ValTooSmall(const PreflightFacts& facts) {
+  if (!HoldsOut(facts)) return {};
+  const double fraction = facts.spec.data().val_fraction();
+  const std::optional<int64_t> tokens = TrainingTokens(facts);
+  const int64_t sequence = HeldOutTokensOf(0, fraction, facts.spec.train().seq_len()).sequence;
+  if (tokens && *tokens < 2 * sequence) {
+    return {{"data.val_fraction",
+             absl::StrFormat("%g of about %s tokens (training and validation take a sequence of %s "
+                             "each)",
+                             fraction, Grouped(*tokens), Grouped(sequence)),
+             absl::StrCat("add text, use a smaller seq_len, or ", kNameValFiles)}};
+  }
+  if (WholeDocuments(facts, 2) != 1) return {};
+  return {{"data.val_fraction",
+           absl::StrFormat("%g of one document (training and validation take one each)", fraction),
+           absl::StrCat("add documents, or ", kNameValFiles)}};
+}
+
+// The smallest number of two digits that is not below `value`.
+double RoundedUp(double value) {
+  const double unit = std::pow(10, std::floor(std::log10(value)) - 1);
+  return std::ceil(value / unit) * unit;
+}
+
+// At most as many documents as are counted one by one.
+int64_t Documents(double count) { return static_cast<int64_t>(std::min(1e9, std::ceil(count))); }
+
+// A stream does not know its share: it holds out what the hashes of its documents say.
+Problems StreamShare(const PreflightFacts& facts) {
+  constexpr double kEnough = 10;  // of them, three more or less are usual
+  const v1::DataSpec& data = facts.spec.data();
+  const int64_t enough = Documents(kEnough / data.val_fraction());
+  const std::vector<DataFiles> training = TrainingFiles(data);
+  std::optional<int64_t> documents = WholeDocuments(facts, enough);
+  const bool texts = std::ranges::all_of(training, [](const DataFiles& files) {
+    return DataSourceInfoOf(files.source).format == DocumentFormat::kText;
+  });
+  if (const auto bytes = TextBytes(facts, training); texts && bytes) {
+    documents = Documents(*bytes / kPassageBytes);
+  }
+  if (!documents || *documents >= enough) return {};
+  return {{"data.val_fraction",
+           absl::StrFormat("%g of about %s (a stream holds out whole ones by their hashes, and "
+                           "comes near its share with %s)",
+                           data.val_fraction(), Count(*documents, texts ? "passage" : "document"),
+                           Grouped(enough)),
+           absl::StrCat("remove data.stream, add data, or ", kNameValFiles)}};
+}
+
+Problems ValShare(const PreflightFacts& facts) {
+  if (!HoldsOut(facts)) return {};
+  if (facts.spec.data().stream()) return StreamShare(facts);
+  const double fraction = facts.spec.data().val_fraction();
+  // With as many documents, one of them is not much more than the share.
+  const int64_t enough = Documents(1 / (kHeldOutFactor * fraction));
+  const std::optional<int64_t> documents = WholeDocuments(facts, enough);
+  if (documents && *documents > 1 && *documents < enough) {
+    const double one = 1.0 / static_cast<double>(*documents);
+    return {{"data.val_fraction",
+             absl::StrFormat("%g of %s (whole ones are held out, so about %.2g %% of the data)",
+                             fraction, Count(*documents, "document"), 100 * one),
+             absl::StrFormat("set val_fraction: %g, add documents, or %s",
+                             std::min(0.5, RoundedUp(one)), kNameValFiles)}};
+  }
+  const std::optional<int64_t> tokens = TrainingTokens(facts);
+  if (!tokens) return {};
+  const HeldOutTokens share = HeldOutTokensOf(*tokens, fraction, facts.spec.train().seq_len());
+  if (!share.more_than_asked() || *tokens < 2 * share.sequence) return {};
+  const double held_out = static_cast<double>(share.wanted) / static_cast<double>(*tokens);
+  return {{"data.val_fraction",
+           absl::StrFormat("%g of about %s tokens is %s (at least one sequence of %s is held out, "
+                           "%.2g %% of the data)",
+                           fraction, Grouped(*tokens), Grouped(std::llround(share.asked)),
+                           Grouped(share.sequence), 100 * held_out),
+           absl::StrFormat("set val_fraction: %g, add text, use a smaller seq_len, or %s",
+                           std::min(0.5, RoundedUp(held_out)), kNameValFiles)}};
+}
+
 Problems EvalWithoutData(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
   if (facts.spec.train().eval_every() == 0 || IsGenerated(data)) return {};
@@ -255,6 +397,10 @@ constexpr PreflightRule kCorpusRules[] = {
      kNothing, ValNotDisjoint},
     {"VAL_AMBIGUOUS", "val_path and val_fraction are both set", kError, kError, false, kNothing,
      ValAmbiguous},
+    {"VAL_TOO_SMALL", "val_fraction leaves no sequence for validation or for training", kError,
+     kError, true, kSizes, ValTooSmall},
+    {"VAL_SHARE", "val_fraction holds out much more than it says, because the data is small",
+     kWarning, kInfo, true, kSizes, ValShare},
     {"EVAL_WITHOUT_DATA", "validation is on, but there is no validation data", kError, kError,
      false, kNothing, EvalWithoutData},
     {"EVAL_EVERY_TOO_LARGE", "eval_every is more than steps", kWarning, kWarning, true, kNothing,

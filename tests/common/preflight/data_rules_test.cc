@@ -203,6 +203,36 @@ TEST(DataRules, ATextFieldNeedsASourceWithFields) {
   EXPECT_THAT(FoundBy(job, "DATA_TEXT_FIELD"), HasSubstr("data.text_field: 0 bytes"));
 }
 
+// Documents of JSON lines are held out whole, and those of a stream by chance.
+TEST(Preflight, AFewDocumentsAreNotDividedAsTheFractionSays) {
+  const auto found = [](int documents, const std::function<void(v1::DataSpec*)>& change) {
+    GoodJob job;
+    std::string lines;
+    for (int i = 0; i < documents; ++i) {
+      lines += "{\"text\": \"" + std::string(20'000, 'a') + "\"}\n\n";
+    }
+    job.Write("train.jsonl", lines);
+    Data(&job)->set_source(v1::DATA_SOURCE_JSONL);
+    Data(&job)->set_path(0, job.PathOf("train.jsonl"));
+    Data(&job)->clear_val_path();
+    Data(&job)->set_val_fraction(0.01);
+    change(Data(&job));
+    return FoundBy(job, "VAL_SHARE") + FoundBy(job, "VAL_TOO_SMALL");
+  };
+  const auto nothing = [](v1::DataSpec*) {};
+  EXPECT_THAT(found(1, nothing), HasSubstr("0.01 of one document"));
+  EXPECT_THAT(
+      found(5, nothing),
+      HasSubstr("0.01 of 5 documents (whole ones are held out, so about 20 % of the data)"));
+  EXPECT_THAT(found(5, nothing), HasSubstr("set val_fraction: 0.2,"));
+  EXPECT_EQ(found(5, [](v1::DataSpec* data) { data->set_val_fraction(0.2); }), "");
+  EXPECT_NE(found(66, nothing), "");
+  EXPECT_EQ(found(67, nothing), "");
+  const auto stream = [](v1::DataSpec* data) { data->set_stream(true); };
+  EXPECT_THAT(found(200, stream), HasSubstr("200 documents (a stream holds out whole ones"));
+  EXPECT_EQ(found(1000, stream), "");
+}
+
 TEST(Preflight, DataAtAUrlIsLeftToTheWorkerAndTheReportSaysSo) {
   for (const auto& [source, name] :
        std::map<v1::DataSource, std::string>{{v1::DATA_SOURCE_TEXT, "a.txt?sig=x.bin"},

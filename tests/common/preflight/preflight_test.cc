@@ -230,6 +230,17 @@ const RuleCase kCases[] = {
      }},
     {"VAL_AMBIGUOUS", "data.val_fraction", "0.1, but val_path is set too",
      [](GoodJob* job) { Data(job)->set_val_fraction(0.1); }},
+    {"VAL_TOO_SMALL", "data.val_fraction", "take a sequence of 2,049 each",
+     [](GoodJob* job) {
+       job->Write("train.txt", std::string(4097, 'a'));
+       Data(job)->clear_val_path();
+       Data(job)->set_val_fraction(0.01);
+     }},
+    {"VAL_SHARE", "data.val_fraction", "4,194,304 tokens is 419 (at least one sequence of 2,049",
+     [](GoodJob* job) {
+       Data(job)->clear_val_path();
+       Data(job)->set_val_fraction(1e-4);
+     }},
     {"EVAL_WITHOUT_DATA", "train.eval_every", "there is no validation data",
      [](GoodJob* job) { Data(job)->clear_val_path(); }},
     {"EVAL_EVERY_TOO_LARGE", "train.eval_every", "5001 (at most steps = 5000)",

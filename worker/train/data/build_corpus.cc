@@ -14,8 +14,12 @@
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/held_out.h"
+#include "common/job/data/tokenizer_files.h"
+#include "common/job/data_source.h"
 #include "worker/train/data/encoder.h"
 #include "worker/train/data/fingerprint.h"
+#include "worker/train/data/held_out_balance.h"
 #include "worker/train/data/prepared/folders.h"
 #include "worker/train/data/prepared/token_cache.h"
 #include "worker/train/data/read/document_hash.h"
@@ -34,6 +38,7 @@ struct Found {
   Hash hash;
   const Document* document = nullptr;
   const PreparedDocument* prepared = nullptr;
+  Cut cut = Cut::kNowhere;
 };
 
 // Builds a Corpus document by document.
@@ -70,9 +75,7 @@ class Builder {
     for (size_t i = 0; i < training.size(); ++i) {
       NSA_RETURN_IF_ERROR(ReadTraining(training[i], i));
     }
-    if (fraction() > 0 && corpus_.info.val_documents == 0 && lowest_) {
-      NSA_RETURN_IF_ERROR(HoldOut(*lowest_));
-    }
+    if (fraction() > 0) NSA_RETURN_IF_ERROR(BalanceHeldOut());
     if (corpus_.info.documents == 0) return NoTrainingDocuments();
     return Complete();
   }
@@ -89,11 +92,11 @@ class Builder {
   std::shared_ptr<TokenStore> NewStore() const { return std::make_shared<TokenStore>(vocab_); }
 
   Corpus Complete() {
-    for (const CorpusPart& part : corpus_.parts) {
-      corpus_.info.tokens += part.train->size();
-      corpus_.info.val_tokens += part.val->size();
-    }
+    corpus_.info.tokens = Training();
+    corpus_.info.val_tokens = HeldOut();
     corpus_.info.fingerprint = fingerprint_.Finish();
+    std::string& by_hash = corpus_.info.fingerprint_by_hash;
+    if (by_hash.empty()) by_hash = corpus_.info.fingerprint;
     corpus_.info.parts = std::move(fingerprint_.parts());
     if (corpus_.info.null_rows > 0) {
       spdlog::info("data: {} rows without a text (null) were skipped", corpus_.info.null_rows);
@@ -233,21 +236,29 @@ class Builder {
             .passage_bytes = PassageBytesFor(data_)};
   }
 
+  Cut CutOf(v1::DataSource source, v1::Tokenizer tokenizer) const {
+    if (!HasPassages(source, corpus_.separator)) return Cut::kNowhere;
+    const bool bytes = DataSourceInfoOf(source).has_text() && !HasTokenizerFiles(tokenizer);
+    return bytes ? Cut::kInText : Cut::kAtAnyToken;
+  }
+
   absl::Status ForEachRead(DocumentOptions options, const Visit& visit) {
+    const Cut cut = CutOf(options.source, data_.tokenizer());
     DocumentReader reader(std::move(options), progress_);
     Document document;
     while (true) {
       NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
       if (!found) break;
-      NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document}));
+      NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document, .cut = cut}));
     }
     corpus_.info.null_rows += reader.nulls();
     return absl::OkStatus();
   }
 
   absl::Status ForEachPrepared(const PreparedFolder& folder, const Visit& visit) {
+    const Cut cut = CutOf(folder.manifest().source(), folder.manifest().tokenizer());
     NSA_RETURN_IF_ERROR(folder.ForEach([&](const PreparedDocument& document) {
-      return visit({.hash = document.hash, .prepared = &document});
+      return visit({.hash = document.hash, .prepared = &document, .cut = cut});
     }));
     corpus_.info.null_rows += folder.manifest().null_rows();
     corpus_.info.inner_separators += folder.manifest().inner_separators();
@@ -302,8 +313,12 @@ class Builder {
     }
     const CorpusPart& to = corpus_.parts[part];
     const bool held_out = IsHeldOut(hash, fraction());
-    const int64_t begin = to.train->size();
-    NSA_RETURN_IF_ERROR(Append(found, (held_out ? to.val : to.train).get()));
+    TokenStore* const store = (held_out ? to.val : to.train).get();
+    const int64_t begin = store->size();
+    NSA_RETURN_IF_ERROR(Append(found, store));
+    if (fraction() > 0) {
+      balance_.Add({hash, part, held_out, begin, store->size(), found.cut});
+    }
     ++(held_out ? corpus_.info.val_documents : corpus_.info.documents);
     if (held_out) return absl::OkStatus();
     if (!lowest_ || hash.second < lowest_->hash.second) {
@@ -315,8 +330,35 @@ class Builder {
     return absl::OkStatus();
   }
 
+  absl::Status BalanceHeldOut() {
+    corpus_.info.fingerprint_by_hash = fingerprint_.Finish();
+    const HeldOutTokens share = HeldOutTokensOf(HeldOut() + Training(), fraction(), need_.seq_len);
+    if (need_.fingerprint != corpus_.info.fingerprint_by_hash) {
+      NSA_ASSIGN_OR_RETURN(const bool changed, balance_.Apply(share, &corpus_));
+      if (changed) fingerprint_.AddHeldOut(HeldOut());
+    }
+    if (corpus_.info.val_documents == 0 && lowest_) NSA_RETURN_IF_ERROR(HoldOutOne(*lowest_));
+    if (HeldOut() < share.least || HeldOut() > share.most) {
+      spdlog::warn("data.val_fraction: {} holds out {} of {} tokens ({} to {} were asked for)",
+                   fraction(), HeldOut(), HeldOut() + Training(), share.least, share.most);
+    }
+    return absl::OkStatus();
+  }
+
+  // Tokens of all parts.
+  int64_t HeldOut() const {
+    int64_t tokens = 0;
+    for (const CorpusPart& part : corpus_.parts) tokens += part.val->size();
+    return tokens;
+  }
+  int64_t Training() const {
+    int64_t tokens = 0;
+    for (const CorpusPart& part : corpus_.parts) tokens += part.train->size();
+    return tokens;
+  }
+
   // Moves one document to validation, because the fraction selected none.
-  absl::Status HoldOut(const Place& place) {
+  absl::Status HoldOutOne(const Place& place) {
     if (corpus_.info.documents < 2 || copies_of_lowest_ > 1) {
       return absl::InvalidArgumentError(
           absl::StrFormat("data.val_fraction: %g holds out none of %d documents; use a larger one, "
@@ -390,6 +432,7 @@ class Builder {
   Corpus corpus_;
   Fingerprint fingerprint_;
   std::set<Hash> val_hashes_;
+  HeldOutBalance balance_;
   std::optional<Place> lowest_;  // of the training documents, the one with the lowest hash
   int64_t copies_of_lowest_ = 0;
 };

@@ -1,11 +1,13 @@
 // A corpus: the documents of a job's files as tokens, divided into training and validation. No
-// document is in both sets. The tokens of small data are held in memory. Those of large data are
-// made once for the machine and mapped (prepared/token_cache.h), and those of prepared data are
-// mapped too (prepared/folder.h); both are the tokens of the files that they were made of.
+// document is in both sets; of a text file at most one passage is divided between them. The tokens
+// of small data are held in memory. Those of large data are made once for the machine and mapped
+// (prepared/token_cache.h), and those of prepared data are mapped too (prepared/folder.h); both are
+// the tokens of the files that they were made of.
 //
 // With val_path, the documents of those files are for validation, and training documents with the
 // same content are dropped. With val_fraction f, documents whose content hash (XXH3, as a fraction
-// of 2^64) is below f are for validation, but at least one document. Copies of a document have the
+// of 2^64) is below f are for validation. If these are not about the share f of the tokens, others
+// are held out (held_out_balance.h), but at least a sequence. Copies of a document have the
 // same hash, so all of them are in the same set. With val_fraction, text files are divided into
 // passages (documents.h); otherwise a whole file would be one document. The documents of the sets
 // of data.val are for validation, as those of val_path. With data.mix each source has a store of
@@ -46,7 +48,10 @@ struct CorpusInfo {
   int64_t null_rows = 0;          // rows of parquet files without a text
   int64_t inner_separators = 0;   // separator tokens inside documents; each splits its document
   double load_seconds = 0;
-  std::string fingerprint;      // of the files, 32 hexadecimal digits
+  // Of the files and of what is held out, 32 hexadecimal digits.
+  std::string fingerprint;
+  // The same if the hashes alone decide what is held out; equal unless others are held out.
+  std::string fingerprint_by_hash;
   std::vector<DataPart> parts;  // what it is made of, to say what differs
 };
 
@@ -80,10 +85,13 @@ struct Corpus {
   std::shared_ptr<const StreamPlan> stream;
 };
 
-// How many rows of held-out documents a stream needs for its validation; 0: it validates on none.
+// What the validation needs of the held-out documents.
 struct HeldOutNeed {
-  int64_t rows = 0;
+  int64_t rows = 0;  // of a stream; 0: it validates on none
   int32_t seq_len = 0;
+  // Of a checkpoint. If it is CorpusInfo.fingerprint_by_hash, the hashes alone decide: the
+  // checkpoint was trained with this division, by a worker that knew no other.
+  std::string fingerprint = {};
 };
 
 // Reads the files of `data` on a separate thread. DeadlineExceeded with Reason::kDataStalled if

@@ -38,6 +38,12 @@ void Fingerprint::AddStream(int64_t window) {
   parts_.push_back({"data.shuffle_window", Count(window, "sequence")});
 }
 
+void Fingerprint::AddHeldOut(int64_t tokens) {
+  const std::string line = absl::StrCat("held out\n", tokens, "\n");
+  XXH3_128bits_update(all_, line.data(), line.size());
+  parts_.push_back({"data.val_fraction", Count(tokens, "token")});
+}
+
 void Fingerprint::Begin(const std::vector<std::string>& paths) {
   EndDocuments();
   if (paths.empty()) return;

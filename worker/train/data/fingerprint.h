@@ -34,11 +34,14 @@ class Fingerprint {
   // The files are read in passing, with windows of so many sequences.
   void AddStream(int64_t window);
 
+  // So many tokens are held out that the hashes of the documents do not select.
+  void AddHeldOut(int64_t tokens);
+
   // The documents that follow are of these files.
   void Begin(const std::vector<std::string>& paths);
   void Add(const DocumentHash& hash);
 
-  // Of everything: 32 hexadecimal digits. Ends the documents of the last files.
+  // Of everything so far: 32 hexadecimal digits. Ends the documents of the last files.
   std::string Finish();
 
   // All parts, in the order in which they were read. After Finish().

@@ -88,8 +88,13 @@ absl::Status CheckRows(const LoaderOptions& options, const RowSource& train, con
   const v1::DataSpec& data = options.spec.data();
   if (train.rows() < 1) return TooFewTokens("data.path", info.tokens, spec.seq_len());
   if (val != nullptr && val->rows() < 1) {
-    return TooFewTokens(data.val_path().empty() ? "data.val_fraction" : "data.val_path",
-                        info.val_tokens, spec.seq_len());
+    if (!data.val_path().empty()) {
+      return TooFewTokens("data.val_path", info.val_tokens, spec.seq_len());
+    }
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "data.val_fraction: %g holds out %d of %d tokens (at least train.seq_len + 1 = %d); set a "
+        "larger val_fraction, name files in data.val_path, or use a smaller train.seq_len",
+        data.val_fraction(), info.val_tokens, info.tokens + info.val_tokens, spec.seq_len() + 1));
   }
   const int64_t step_rows =
       int64_t{1} * spec.batch_size() * std::max(1, spec.accumulate_grad_batches());
@@ -321,9 +326,11 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
   }
   NSA_ASSIGN_OR_RETURN(std::shared_ptr<Remote> remote,
                        RemoteFor(data, options.allowed_urls, Timeout(data)));
+  HeldOutNeed need = HeldOutNeedOf(options.spec.train());
+  need.fingerprint = options.fingerprint;
   absl::StatusOr<Corpus> corpus =
       LoadCorpus(data, options.vocab, Timeout(data), options.on_progress, options.cancelled, remote,
-                 options.cache, HeldOutNeedOf(options.spec.train()));
+                 options.cache, need);
   if (!corpus.ok()) {
     const bool stopped = ReasonOf(corpus.status()) == Reason::kStopped;
     if (stopped || !data.allow_synthetic_fallback()) return corpus.status();

@@ -66,6 +66,8 @@ struct LoaderOptions {
   // Where the tokens of large data are kept (prepared/token_cache.h). By default nowhere: all data
   // is held in memory.
   TokenCacheOptions cache = {};
+  // Of the checkpoint that the run continues from, if it is known: HeldOutNeed.fingerprint.
+  std::string fingerprint = {};
   // Called once, on the caller's thread, with the reason when the loader changes to synthetic
   // tokens.
   std::function<void(const std::string&)> on_fallback;

@@ -89,7 +89,9 @@ class Trainer {
   absl::Status SetUp();
   absl::Status OpenRunDir();
   absl::Status OpenOutDir();
+  absl::StatusOr<std::unique_ptr<DataLoader>> LoadData(const std::string& fingerprint);
   absl::Status OpenData();
+  absl::Status KeepHeldOut();
   absl::Status ConnectRanks();
   absl::Status CheckLoaded();
   absl::Status OpenExecutor();

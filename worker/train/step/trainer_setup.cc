@@ -162,7 +162,7 @@ absl::Status Trainer::CloseOutDirUnlessOk(const absl::Status& status) {
   return status;
 }
 
-absl::Status Trainer::OpenData() {
+absl::StatusOr<std::unique_ptr<DataLoader>> Trainer::LoadData(const std::string& fingerprint) {
   page_.SetPhase(Phase::kData);
   const auto on_fallback = [this](const std::string& why) {
     const v1::WorkerEvent event = Event(Reason::kFallback, why, v1::SEVERITY_WARNING);
@@ -171,7 +171,7 @@ absl::Status Trainer::OpenData() {
   // A stop in the launch was known before the start: such a run does one step.
   const bool known = launch_.stop().mode() == v1::STOP_MODE_GRACEFUL;
   NSA_ASSIGN_OR_RETURN(const TokenCacheOptions cache, TokenCacheFromEnvironment());
-  absl::StatusOr<std::unique_ptr<DataLoader>> data = DataLoader::Open(
+  return DataLoader::Open(
       {.spec = spec_,
        .rank = launch_.rank(),
        .world_size = launch_.world_size(),
@@ -179,9 +179,14 @@ absl::Status Trainer::OpenData() {
        .vocab = VocabOf(spec_),
        .allowed_urls = {launch_.allowed_urls().begin(), launch_.allowed_urls().end()},
        .cache = cache,
+       .fingerprint = fingerprint,
        .on_fallback = on_fallback,
        .on_progress = [this] { page_.Touch(); },
        .cancelled = [this, known] { return !known && stop_.stop_after() == 0; }});
+}
+
+absl::Status Trainer::OpenData() {
+  absl::StatusOr<std::unique_ptr<DataLoader>> data = LoadData(/*fingerprint=*/"");
   // The other ranks learn it before the run ends (CheckLoaded).
   if (ReasonOf(data.status()) == Reason::kStopped) return absl::OkStatus();
   NSA_ASSIGN_OR_RETURN(data_, std::move(data));
@@ -359,6 +364,18 @@ absl::Status Trainer::CheckOwnState(const v1::CheckpointState& state) {
   return absl::OkStatus();
 }
 
+// A checkpoint whose validation documents are those that the hashes alone select goes on with them.
+absl::Status Trainer::KeepHeldOut() {
+  const CorpusInfo& info = data_->info();
+  const std::string& fingerprint = state_.data().fingerprint();
+  const bool keeps = fingerprint == info.fingerprint_by_hash && fingerprint != info.fingerprint &&
+                     SameValidation(state_.spec().data(), spec_.data());
+  if (!keeps) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(data_, LoadData(fingerprint));
+  page_.SetPhase(Phase::kLoadingCheckpoint);
+  return absl::OkStatus();
+}
+
 absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
   const std::string job_hash = JobHash(spec_);
   const bool own = point.checkpoint.parent_path() == CheckpointsDir(train_.out_dir());
@@ -372,6 +389,7 @@ absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
                                 .second_moment = host->second_moment()->flat(),
                                 .slice = host->first_moment()->slice()};
   NSA_ASSIGN_OR_RETURN(state_, LoadFor(point, own ? job_hash : "", target, comm_.get()));
+  NSA_RETURN_IF_ERROR(KeepHeldOut());
   const std::string differences = state_.job_hash() == job_hash ? "" : AdaptForkedState();
   if (differences.empty()) NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
   resumed_from_ = point.checkpoint.string();

@@ -12,6 +12,7 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "nlohmann/json.hpp"
 #include "tests/worker/train/step/trainer_jobs.h"
+#include "worker/train/data/corpus.h"
 #include "worker/train/step/trainer.h"
 
 namespace nsa::train {
@@ -71,6 +72,38 @@ TEST(Trainer, ResumesBitForBitWithMuon) {
         spec->mutable_model()->set_zero_init_outputs(true);
       },
       {5});
+}
+
+// A worker that knew only the hashes held out a whole passage of a small text.
+TEST(Trainer, ACheckpointOfTheHashesAloneGoesOnWithItsValidationDocuments) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; text.size() < 100'000; ++i) text += "paragraph " + std::to_string(i) + "\n\n";
+  std::ofstream(dir / "a.txt") << text;
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_model()->set_vocab(256);
+  v1::DataSpec* const data = spec.mutable_data();
+  data->set_source(v1::DATA_SOURCE_TEXT);
+  data->add_path(dir / "a.txt");
+  data->set_tokenizer(v1::TOKENIZER_BYTE);
+  data->set_val_fraction(0.01);
+  const auto corpus = LoadCorpus(*data, 256, absl::Seconds(20), {}, {}, nullptr, {},
+                                 {.seq_len = spec.train().seq_len()});
+  ASSERT_TRUE(corpus.ok()) << corpus.status();
+  ASSERT_NE(corpus->info.fingerprint, corpus->info.fingerprint_by_hash);
+  RunJob(dir, spec, StopAt(7, 0));
+  const std::filesystem::path checkpoint = CheckpointsDir(dir / "out") / CheckpointName(7);
+  absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(checkpoint);
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->data().fingerprint(), corpus->info.fingerprint);
+  state->mutable_data()->set_fingerprint(corpus->info.fingerprint_by_hash);
+  std::ofstream(checkpoint / "state.json") << *SerializeCheckpointState(*state);
+  const RankResult result = RunJob(dir, spec, {.generation = 2})[0];
+  EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  EXPECT_EQ(result.started.resumed_step(), 7);
+  const auto last = ReadCheckpointState(CheckpointsDir(dir / "out") / CheckpointName(12));
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->data().fingerprint(), corpus->info.fingerprint_by_hash);
 }
 
 TEST(Trainer, AnotherOptimizersMomentsAreNotContinued) {

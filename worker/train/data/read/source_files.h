@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/held_out.h"
 #include "nsa/v1/data.pb.h"
 #include "worker/train/data/remote/progress.h"
 
@@ -20,7 +21,6 @@ namespace nsa::train {
 // The least size of the passages that a job divides texts into, so that some of them can be held
 // out; 0: it does not divide them.
 size_t PassageBytesFor(const v1::DataSpec& data);
-inline constexpr size_t kPassageBytes = 16 << 10;
 
 // What reads the URLs of the data, as far as `allowed_urls` (common/job/data/url_policy.h) say so;
 // null if it names none. The errors of RemoteOptionsFor().
