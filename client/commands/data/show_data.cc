@@ -57,6 +57,7 @@ std::string SetText(const v1::InspectedSet& set) {
     add("tokens", absl::StrCat(WithCommas(set.tokens()),
                                bytes == "-" ? "" : absl::StrCat(" (", bytes, " bytes a token)")));
   }
+  if (set.tokens() > 0) add("largest", absl::StrCat("token ", WithCommas(set.largest_token())));
   if (set.document_bytes().most() > 0) add("bytes each", LengthsText(set.document_bytes()));
   if (set.document_tokens().most() > 0) add("tokens each", LengthsText(set.document_tokens()));
   for (const std::string& sample : set.sample()) add("begins", CleanLine(sample));

@@ -8,7 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
+#include "common/estimate/estimate.h"
 #include "common/job/data/file_kind.h"
+#include "common/job/data/token_sample.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/preflight/data/data_facts.h"
@@ -121,10 +124,44 @@ Problems NotUtf8(const PreflightFacts& facts) {
   return problems;
 }
 
+Problems BadTokens(const PreflightFacts& facts) {
+  constexpr int kMostFiles = 32;
+  const int32_t vocab = VocabOf(facts.spec);
+  Problems problems;
+  std::optional<TokenSample> largest;
+  std::string where;
+  int looked_at = 0;
+  for (const NamedFile& file : LocalFiles(facts)) {
+    if (file.source->format != DocumentFormat::kTokens || looked_at == kMostFiles) continue;
+    if (WrongContent(file).has_value()) continue;
+    ++looked_at;
+    const absl::StatusOr<TokenSample> sample = SampleTokens(file.path);
+    if (!sample.ok()) {
+      ProblemAndFix text = SplitFix(std::string(sample.status().message()));
+      problems.push_back({file.field, std::move(text.problem), std::move(text.fix)});
+    } else if (sample->largest >= vocab && (!largest || sample->largest > largest->largest)) {
+      largest = *sample;
+      where = file.path;
+    }
+  }
+  if (!largest) return problems;
+  problems.push_back(
+      {"model.vocab",
+       absl::StrFormat("%d (token %s of %s is %d, the largest of %s that were looked at)", vocab,
+                       Grouped(largest->position), where, largest->largest,
+                       Grouped(largest->looked_at)),
+       absl::StrFormat("set model.vocab to that of the tokenizer that wrote the files, at least "
+                       "%d; without model.vocab and data.tokenizer it is 256",
+                       largest->largest + 1)});
+  return problems;
+}
+
 constexpr PreflightRule kContentRules[] = {
     {"DATA_WRONG_FILE",
      "a file is a Git LFS pointer, a web page, an image or an archive, or UTF-16 text", kError,
      kError, false, kNothing, WrongFile, kMayPass},
+    {"DATA_TOKENS", "a token file has a wrong header, or tokens that are not below model.vocab",
+     kError, kError, false, kNothing, BadTokens, kMayPass},
     {"DATA_NOT_UTF8", "a text is in another encoding than UTF-8", kError, kWarning, true, kNothing,
      NotUtf8},
 };

@@ -147,6 +147,18 @@ const RuleCase kCases[] = {
      [](GoodJob* job) {
        job->Write("train.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
      }},
+    {"DATA_TOKENS", "model.vocab", "256 (token 1 of",
+     [](GoodJob* job) {
+       std::string tokens(8192, '\0');
+       tokens[2] = '\xda';
+       tokens[3] = '\1';
+       job->Write("train.bin", tokens);
+       job->Write("val.bin", std::string(8192, '\0'));
+       Data(job)->set_source(v1::DATA_SOURCE_TOKENS);
+       Data(job)->set_separator("none");
+       Data(job)->set_path(0, job->PathOf("train.bin"));
+       Data(job)->set_val_path(0, job->PathOf("val.bin"));
+     }},
     {"DATA_NOT_UTF8", "data.path[0]", "100 % of the bytes of",
      [](GoodJob* job) {
        std::string latin1;

@@ -9,6 +9,17 @@
 #include "common/job/data_source.h"
 
 namespace nsa::train {
+namespace {
+
+// Of a token file, the first token that is not below the vocabulary.
+std::string PlaceOfFault(const Document& document, int32_t vocab) {
+  const auto large = std::ranges::find_if(document.tokens, [&](Token t) { return t >= vocab; });
+  if (large == document.tokens.end()) return document.place;
+  return absl::StrFormat("%s: token %d", document.file,
+                         document.first_token + (large - document.tokens.begin()));
+}
+
+}  // namespace
 
 absl::StatusOr<DocumentEncoder> DocumentEncoder::Make(const v1::DataSpec& data, int32_t vocab,
                                                       std::optional<int32_t> prepared) {
@@ -52,8 +63,8 @@ absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(
   const auto take = [&](std::span<const Token> tokens) -> absl::Status {
     for (const Token token : tokens) {
       encoded.largest_token = std::max(encoded.largest_token, token);
+      if (token >= vocab_) return TooLarge(token);
     }
-    if (encoded.largest_token >= vocab_) return TooLarge(encoded.largest_token);
     encoded.tokens += std::ssize(tokens);
     encoded.inner_separators += std::count(tokens.begin(), tokens.end(), separator);
     return append(tokens);
@@ -63,7 +74,7 @@ absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(
     status = document.tokens.empty() ? tokenizer_->EncodeInParts(document.text, take, progress)
                                      : take(document.tokens);
   }
-  if (absl::IsInvalidArgument(status)) return Annotate(status, document.place);
+  if (absl::IsInvalidArgument(status)) return Annotate(status, PlaceOfFault(document, vocab_));
   NSA_RETURN_IF_ERROR(status);
   encoded.inner_separators -= separated ? 1 : 0;
   return encoded;

@@ -34,9 +34,9 @@ class DocumentEncoder {
     int32_t largest_token = 0;
     int64_t inner_separators = 0;
   };
-  // Hands the tokens of a document on in parts. InvalidArgument, naming the place, for a token that
-  // is not below the vocabulary and for a text that the tokenizer cannot split; Cancelled; the
-  // errors of `append`.
+  // Hands the tokens of a document on in parts. InvalidArgument, naming the place, of a token file
+  // that of the first such token, for a token that is not below the vocabulary and for a text that
+  // the tokenizer cannot split; Cancelled; the errors of `append`.
   absl::StatusOr<Encoded> Encode(const Document& document, const TextTokenizer::Append& append,
                                  ReadProgress* progress) const;
 

@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data/sha256.h"
+#include "common/job/data/token_layout.h"
 #include "worker/train/data/read/data_file.h"
-#include "worker/train/data/read/token_layout.h"
 
 namespace nsa::train {
 namespace {

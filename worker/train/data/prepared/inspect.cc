@@ -68,6 +68,7 @@ class Inspector {
     if (set_.sample_size() < kSamples) set_.add_sample(Beginning(text));
   }
   bool wants_sample() const { return set_.sample_size() < kSamples; }
+  void SeeToken(int32_t token) { set_.set_largest_token(std::max(set_.largest_token(), token)); }
   void AddTokens(int64_t tokens) {
     set_.set_tokens(set_.tokens() + tokens);
     tokens_.push_back(tokens);
@@ -108,10 +109,14 @@ absl::Status AddDocument(const Document& document, const Reading& reading,
   to->AddHash(HashOf(document));
   if (document.tokens.empty()) to->AddText(document.text);
   if (reading.encoder == nullptr) {
-    if (!document.tokens.empty()) to->AddTokens(std::ssize(document.tokens));
+    if (document.tokens.empty()) return absl::OkStatus();
+    to->AddTokens(std::ssize(document.tokens));
+    to->SeeToken(std::ranges::max(document.tokens));
     return absl::OkStatus();
   }
-  NSA_RETURN_IF_ERROR(reading.encoder->Encode(document, tokens, reading.progress).status());
+  NSA_ASSIGN_OR_RETURN(const DocumentEncoder::Encoded encoded,
+                       reading.encoder->Encode(document, tokens, reading.progress));
+  to->SeeToken(encoded.largest_token);
   to->AddTokens(std::ssize(*tokens));
   return absl::OkStatus();
 }
@@ -156,6 +161,7 @@ absl::Status ReadPreparedFolder(const fs::path& path, ReadProgress* progress, In
     to->AddSample(text);
     return absl::OkStatus();
   }));
+  to->SeeToken(manifest.largest_token());
   to->set().set_text_bytes(to->set().text_bytes() + manifest.text_bytes());
   to->set().set_null_rows(to->set().null_rows() + manifest.null_rows());
   return absl::OkStatus();

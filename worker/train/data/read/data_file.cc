@@ -4,10 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data/url.h"
@@ -16,12 +16,9 @@
 namespace nsa::train {
 
 DataFile::DataFile(Fd fd, std::string name, int64_t size, ReadProgress* progress)
-    : fd_(std::move(fd)), name_(std::move(name)), size_(size), progress_(progress) {}
+    : ByteFile(std::move(name), size), fd_(std::move(fd)), progress_(progress) {}
 DataFile::DataFile(std::unique_ptr<RemoteFile> remote, std::string name, ReadProgress* progress)
-    : remote_(std::move(remote)),
-      name_(std::move(name)),
-      size_(remote_->size()),
-      progress_(progress) {}
+    : ByteFile(std::move(name), remote->size()), remote_(std::move(remote)), progress_(progress) {}
 DataFile::DataFile(DataFile&& other) noexcept = default;
 DataFile& DataFile::operator=(DataFile&& other) noexcept = default;
 DataFile::~DataFile() = default;
@@ -56,14 +53,14 @@ void DataFile::ExpectUpTo(int64_t end) const {
 
 absl::Status DataFile::ReadAt(int64_t offset, std::span<char> to) const {
   if (remote_ != nullptr) {
-    if (std::ssize(to) > size_ - offset) return EndsEarly(size_);
+    if (std::ssize(to) > size() - offset) return EndsEarly(size());
     return remote_->ReadAt(offset, to);
   }
   while (!to.empty()) {
-    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name_, ": cancelled"));
+    if (progress_->cancelled) return absl::CancelledError(absl::StrCat(name(), ": cancelled"));
     const ssize_t count = pread(fd_.get(), to.data(), to.size(), offset);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name_, ": read"));
+    if (count < 0) return absl::ErrnoToStatus(errno, absl::StrCat(name(), ": read"));
     if (count == 0) return EndsEarly(offset);
     progress_->bytes += count;
     offset += count;
@@ -74,14 +71,8 @@ absl::Status DataFile::ReadAt(int64_t offset, std::span<char> to) const {
 
 absl::Status DataFile::EndsEarly(int64_t at) const {
   return absl::DataLossError(absl::StrFormat(
-      "%s: ends at byte %d (%d when it was opened); do not change data files during a run", name_,
-      at, size_));
-}
-
-absl::StatusOr<std::string> DataFile::Head(int64_t count) const {
-  std::string head(static_cast<size_t>(std::min(count, size_)), '\0');
-  NSA_RETURN_IF_ERROR(ReadAt(0, head));
-  return head;
+      "%s: ends at byte %d (%d when it was opened); do not change data files during a run", name(),
+      at, size()));
 }
 
 }  // namespace nsa::train

@@ -10,17 +10,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
+#include "common/job/data/byte_file.h"
 #include "worker/train/data/remote/progress.h"
 
 namespace nsa::train {
 
 class RemoteFile;
 
-class DataFile {
+class DataFile final : public ByteFile {
  public:
   DataFile(DataFile&& other) noexcept;
   DataFile& operator=(DataFile&& other) noexcept;
-  ~DataFile();
+  ~DataFile() override;
 
   // Opens a path or a URL. NotFound, PermissionDenied, or InvalidArgument (a folder, a pipe or a
   // device; a URL without ReadProgress.remote), naming the file; for a URL the errors of
@@ -30,17 +31,10 @@ class DataFile {
   // Fills `to` with the bytes from `offset` on, which is at least 0, and adds their number to the
   // progress. DataLoss, naming the file, if the file ends before; Cancelled; for a URL the errors
   // of RemoteFile::ReadAt().
-  absl::Status ReadAt(int64_t offset, std::span<char> to) const;
-
-  // The first `count` bytes; fewer if the file is shorter.
-  absl::StatusOr<std::string> Head(int64_t count) const;
+  absl::Status ReadAt(int64_t offset, std::span<char> to) const override;
 
   // What lies before `end` will be read in order from now on: of a URL it is fetched ahead.
   void ExpectUpTo(int64_t end) const;
-
-  // Bytes, when the file was opened.
-  int64_t size() const { return size_; }
-  const std::string& name() const { return name_; }
 
  private:
   DataFile(Fd fd, std::string name, int64_t size, ReadProgress* progress);
@@ -50,8 +44,6 @@ class DataFile {
 
   Fd fd_;
   std::unique_ptr<RemoteFile> remote_;  // null: fd_ is open
-  std::string name_;
-  int64_t size_;
   ReadProgress* progress_;
 };
 

@@ -145,8 +145,9 @@ absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
 
 absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
   const TokenLayout& layout = tokens_->layout();
-  document->place =
-      absl::StrFormat("%s: token %d", options_.files[file_].string(), tokens_->position());
+  document->file = options_.files[file_].string();
+  document->first_token = tokens_->position();
+  document->place = absl::StrFormat("%s: token %d", document->file, document->first_token);
   if (!layout.document_ends) {
     if (tokens_->position() == layout.count) return false;
     const bool whole = *options_.separator != kNoSeparator || options_.passage_bytes == 0;
@@ -163,7 +164,10 @@ absl::StatusOr<bool> DocumentReader::NextTokens(Document* document) {
                                    kNoSeparator, document));
   std::vector<Token>& tokens = document->tokens;
   if (!tokens.empty() && tokens.back() == options_.separator) tokens.pop_back();
-  if (!tokens.empty() && tokens.front() == options_.separator) tokens.erase(tokens.begin());
+  if (!tokens.empty() && tokens.front() == options_.separator) {
+    tokens.erase(tokens.begin());
+    ++document->first_token;
+  }
   return true;
 }
 

@@ -22,6 +22,8 @@ struct Document {
   std::string text;           // of text, jsonl and parquet files
   std::vector<Token> tokens;  // of token files, without separators
   std::string place;          // "books.jsonl:17", for messages
+  std::string file;           // of token files, for messages
+  int64_t first_token = 0;    // of token files: the place of tokens[0] in its file
   int64_t line = 0;           // of jsonl files (of parquet files the row), 1-based
   // 0-based place in its file, counted as the file does: lines of jsonl files, rows of parquet
   // files, passages of text files, documents of token files. Empty ones count too.

@@ -1,10 +1,9 @@
 #include "worker/train/data/read/token_reader.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
-#include "absl/strings/str_format.h"
-#include "common/base/little_endian.h"
 #include "common/base/status.h"
 
 namespace nsa::train {
@@ -12,13 +11,15 @@ namespace {
 
 constexpr int64_t kChunk = 1 << 20;  // bytes
 
-int64_t TokenAt(std::string_view bytes, const TokenLayout& layout) {
-  if (layout.width == 1) return static_cast<uint8_t>(bytes[0]);
-  if (layout.width == 2 && layout.is_signed) return LittleEndian<int16_t>(bytes);
-  if (layout.width == 2) return LittleEndian<uint16_t>(bytes);
-  if (layout.width == 4 && layout.is_signed) return LittleEndian<int32_t>(bytes);
-  if (layout.width == 4) return LittleEndian<uint32_t>(bytes);
-  return LittleEndian<int64_t>(bytes);
+// The index beside a Megatron file; nothing for another file.
+absl::StatusOr<std::optional<DataFile>> OpenIndex(const std::filesystem::path& path,
+                                                  ReadProgress* progress) {
+  const std::optional<std::filesystem::path> name = IndexNameOf(path);
+  if (!name) return std::nullopt;
+  absl::StatusOr<DataFile> index = DataFile::Open(*name, progress);
+  if (absl::IsNotFound(index.status())) return std::nullopt;
+  NSA_RETURN_IF_ERROR(index.status());
+  return *std::move(index);
 }
 
 }  // namespace
@@ -26,7 +27,9 @@ int64_t TokenAt(std::string_view bytes, const TokenLayout& layout) {
 absl::StatusOr<std::unique_ptr<TokenReader>> TokenReader::Open(const std::filesystem::path& path,
                                                                ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, progress));
-  NSA_ASSIGN_OR_RETURN(TokenLayout layout, FindTokens(file, path, progress));
+  NSA_ASSIGN_OR_RETURN(const std::optional<DataFile> index, OpenIndex(path, progress));
+  NSA_ASSIGN_OR_RETURN(TokenLayout layout,
+                       FindTokens(file, index ? &*index : nullptr, FindDocuments::kYes));
   file.ExpectUpTo(file.size());
   return std::unique_ptr<TokenReader>(new TokenReader(std::move(file), std::move(layout)));
 }
@@ -58,12 +61,7 @@ absl::Status TokenReader::Refill() {
     const int64_t byte = i * layout_.width;
     const int64_t token =
         TokenAt(std::string_view(bytes_).substr(static_cast<size_t>(byte)), layout_);
-    if (token < 0 || token >= kMostTokens) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: token %d, at byte %d: %d (from 0 to %d); use the tokens of a tokenizer with at most "
-          "1,048,576",
-          file_.name(), position_ + i, offset + byte, token, kMostTokens - 1));
-    }
+    NSA_RETURN_IF_ERROR(CheckToken(file_, layout_, position_ + i, token));
     tokens_.push_back(static_cast<Token>(token));
   }
   return absl::OkStatus();

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job/data/token_layout.h"
 #include "worker/train/data/read/data_file.h"
-#include "worker/train/data/read/token_layout.h"
 #include "worker/train/data/tokens/token.h"
 
 namespace nsa::train {

@@ -49,6 +49,7 @@ TEST(Inspect, CountsDocumentsLengthsCopiesAndBlanks) {
   EXPECT_EQ(set.document_bytes().p90(), 10);
   EXPECT_EQ(set.document_bytes().most(), 10);
   EXPECT_EQ(set.document_tokens().most(), 11);
+  EXPECT_EQ(set.largest_token(), 'a');
   EXPECT_THAT(set.sample(), ElementsAre("a", "aa", "aaa"));
 }
 

@@ -96,6 +96,16 @@ class TokenFiles : public testing::Test {
   std::optional<std::string> separator_ = "0";
 };
 
+TEST_F(TokenFiles, ATokenOutsideTheVocabularyIsNamedAtItsOwnPlace) {
+  Write("a.npy", Npy(1, "<u2", "(7,)", Raw<uint16_t>({7, 0, 8, 9, 474, 500, 1})));
+  EXPECT_THAT(Load("a.npy", 256), StatusIs(absl::StatusCode::kInvalidArgument,
+                                           AllOf(HasSubstr("a.npy: token 4: token 474"),
+                                                 HasSubstr("model.vocab is 256"))));
+  separator_ = "none";
+  EXPECT_THAT(Load("a.npy", 256),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a.npy: token 4: token 474")));
+}
+
 TEST_F(TokenFiles, ANumpyArrayIsReadWithoutItsHeader) {
   const std::string two = Raw<uint16_t>({7, 50000, 9}), four = Raw<uint32_t>({7, 50000, 9}),
                     eight = Raw<int64_t>({7, 50000, 9});

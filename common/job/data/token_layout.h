@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/train/data/read/data_file.h"
+#include "common/job/data/byte_file.h"
 
-namespace nsa::train {
+namespace nsa {
 
 struct TokenLayout {
   int64_t offset = 0;      // byte of the first token
@@ -37,14 +37,29 @@ struct TokenLayout {
   std::optional<std::vector<int64_t>> document_ends;
 };
 
-// `file` is open on `path`.
-absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesystem::path& path,
-                                       ReadProgress* progress);
+// Whether the layout of a Megatron file has its documents. Without them only the header of the
+// index is read and checked.
+enum class FindDocuments { kNo, kYes };
+
+// The name that the index of a Megatron file has, which lies beside it; nothing for another file.
+std::optional<std::filesystem::path> IndexNameOf(const std::filesystem::path& path);
+
+// `index` is open on IndexNameOf(); null if there is no such file.
+absl::StatusOr<TokenLayout> FindTokens(const ByteFile& file, const ByteFile* index,
+                                       FindDocuments documents);
+
+// The token at the beginning of `bytes`, which may be any number of its width.
+int64_t TokenAt(std::string_view bytes, const TokenLayout& layout);
+
+// InvalidArgument, naming the file and the place, for a token that is not in [0, kMostTokens).
+absl::Status CheckToken(const ByteFile& file, const TokenLayout& layout, int64_t position,
+                        int64_t token);
 
 // The parts of FindTokens() for one format each. `head` has the file's first bytes
 // (kFileHeadBytes).
-absl::StatusOr<TokenLayout> NumpyLayout(const DataFile& file);
-absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view head);
-absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile& index);
+absl::StatusOr<TokenLayout> NumpyLayout(const ByteFile& file);
+absl::StatusOr<TokenLayout> LlmCLayout(const ByteFile& file, std::string_view head);
+absl::StatusOr<TokenLayout> MegatronLayout(const ByteFile& file, const ByteFile& index,
+                                           FindDocuments documents = FindDocuments::kYes);
 
-}  // namespace nsa::train
+}  // namespace nsa

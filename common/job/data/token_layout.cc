@@ -1,4 +1,4 @@
-#include "worker/train/data/read/token_layout.h"
+#include "common/job/data/token_layout.h"
 
 #include <set>
 
@@ -7,8 +7,9 @@
 #include "common/base/little_endian.h"
 #include "common/base/status.h"
 #include "common/job/data/file_kind.h"
+#include "common/job/data_source.h"
 
-namespace nsa::train {
+namespace nsa {
 namespace {
 
 // Whether the first tokens are uint32 that nobody marked as such: read as uint16, every second one
@@ -24,7 +25,7 @@ bool LooksLikeUint32(std::string_view head) {
   return lower.size() >= kDifferent;
 }
 
-absl::StatusOr<TokenLayout> RawLayout(const DataFile& file, std::string_view head) {
+absl::StatusOr<TokenLayout> RawLayout(const ByteFile& file, std::string_view head) {
   if (file.size() % 2 != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: %d bytes (must be a multiple of 2); a token file without a header "
@@ -40,19 +41,11 @@ absl::StatusOr<TokenLayout> RawLayout(const DataFile& file, std::string_view hea
   return TokenLayout{.count = file.size() / 2};
 }
 
-// The index beside a Megatron file. NotFound if there is none.
-absl::StatusOr<DataFile> OpenIndex(const std::filesystem::path& path, ReadProgress* progress) {
-  if (path.extension() != ".bin") return absl::NotFoundError("");
-  std::filesystem::path index = path;
-  index.replace_extension(".idx");
-  return DataFile::Open(index, progress);
-}
-
 }  // namespace
 
 // Version 1 has GPT-2's tokens as uint16; version 7, with a magic number of its own, has Llama 3's
 // as uint32.
-absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view head) {
+absl::StatusOr<TokenLayout> LlmCLayout(const ByteFile& file, std::string_view head) {
   constexpr int32_t kLlama3 = 20240801;
   constexpr int64_t kHeader = 256 * sizeof(int32_t);
   if (file.size() < kHeader) {
@@ -80,11 +73,34 @@ absl::StatusOr<TokenLayout> LlmCLayout(const DataFile& file, std::string_view he
   return TokenLayout{.offset = kHeader, .count = count, .width = width};
 }
 
-absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesystem::path& path,
-                                       ReadProgress* progress) {
-  const absl::StatusOr<DataFile> index = OpenIndex(path, progress);
-  if (index.ok()) return MegatronLayout(file, *index);
-  if (!absl::IsNotFound(index.status())) return index.status();
+std::optional<std::filesystem::path> IndexNameOf(const std::filesystem::path& path) {
+  if (path.extension() != ".bin") return std::nullopt;
+  std::filesystem::path index = path;
+  index.replace_extension(".idx");
+  return index;
+}
+
+int64_t TokenAt(std::string_view bytes, const TokenLayout& layout) {
+  if (layout.width == 1) return static_cast<uint8_t>(bytes[0]);
+  if (layout.width == 2 && layout.is_signed) return LittleEndian<int16_t>(bytes);
+  if (layout.width == 2) return LittleEndian<uint16_t>(bytes);
+  if (layout.width == 4 && layout.is_signed) return LittleEndian<int32_t>(bytes);
+  if (layout.width == 4) return LittleEndian<uint32_t>(bytes);
+  return LittleEndian<int64_t>(bytes);
+}
+
+absl::Status CheckToken(const ByteFile& file, const TokenLayout& layout, int64_t position,
+                        int64_t token) {
+  if (token >= 0 && token < kMostTokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: token %d, at byte %d: %d (from 0 to %d); use the tokens of a tokenizer with at most "
+      "1,048,576",
+      file.name(), position, layout.offset + position * layout.width, token, kMostTokens - 1));
+}
+
+absl::StatusOr<TokenLayout> FindTokens(const ByteFile& file, const ByteFile* index,
+                                       FindDocuments documents) {
+  if (index != nullptr) return MegatronLayout(file, *index, documents);
   NSA_ASSIGN_OR_RETURN(const std::string head, file.Head(kFileHeadBytes));
   const FileKindInfo info = RecogniseFile(head, file.size());
   switch (info.kind) {
@@ -101,4 +117,4 @@ absl::StatusOr<TokenLayout> FindTokens(const DataFile& file, const std::filesyst
   }
 }
 
-}  // namespace nsa::train
+}  // namespace nsa

@@ -12,9 +12,9 @@
 #include "absl/strings/str_format.h"
 #include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/token_layout.h"
+#include "common/job/data/token_layout.h"
 
-namespace nsa::train {
+namespace nsa {
 namespace {
 
 using std::string_view_literals::operator""sv;
@@ -33,13 +33,13 @@ struct IndexHeader {
   int64_t end() const { return bounds_at() + 8 * bounds; }
 };
 
-absl::Status Damaged(const DataFile& index, int64_t byte, std::string_view what) {
+absl::Status Damaged(const ByteFile& index, int64_t byte, std::string_view what) {
   return absl::DataLossError(absl::StrFormat(
       "%s: byte %d: %s; the index is damaged or is not that of the .bin file, copy both again",
       index.name(), byte, what));
 }
 
-absl::Status SetDtype(const DataFile& index, int code, IndexHeader* header) {
+absl::Status SetDtype(const ByteFile& index, int code, IndexHeader* header) {
   switch (code) {
     case 1:
       header->width = 1;
@@ -66,7 +66,7 @@ absl::Status SetDtype(const DataFile& index, int code, IndexHeader* header) {
   }
 }
 
-absl::StatusOr<IndexHeader> ReadHeader(const DataFile& index) {
+absl::StatusOr<IndexHeader> ReadHeader(const ByteFile& index) {
   NSA_ASSIGN_OR_RETURN(const std::string bytes, index.Head(kHeader));
   const std::string_view head = bytes;
   if (!head.starts_with(kMagic)) {
@@ -107,7 +107,7 @@ absl::StatusOr<IndexHeader> ReadHeader(const DataFile& index) {
 
 // Calls `visit(i, value)` for the `count` integers of type T from byte `at` on.
 template <typename T, typename Visit>
-absl::Status ForEach(const DataFile& index, int64_t at, int64_t count, Visit visit) {
+absl::Status ForEach(const ByteFile& index, int64_t at, int64_t count, Visit visit) {
   constexpr int64_t kAtATime = 1 << 16;
   std::string buffer;
   for (int64_t first = 0; first < count; first += kAtATime) {
@@ -123,7 +123,7 @@ absl::Status ForEach(const DataFile& index, int64_t at, int64_t count, Visit vis
 }
 
 // For each sequence, the index of the token after its last one.
-absl::StatusOr<std::vector<int64_t>> SequenceEnds(const DataFile& index, const IndexHeader& header,
+absl::StatusOr<std::vector<int64_t>> SequenceEnds(const ByteFile& index, const IndexHeader& header,
                                                   int64_t tokens) {
   std::vector<int64_t> ends(static_cast<size_t>(header.sequences));
   int64_t total = 0;
@@ -156,7 +156,8 @@ absl::StatusOr<std::vector<int64_t>> SequenceEnds(const DataFile& index, const I
 
 }  // namespace
 
-absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile& index) {
+absl::StatusOr<TokenLayout> MegatronLayout(const ByteFile& file, const ByteFile& index,
+                                           FindDocuments documents) {
   NSA_ASSIGN_OR_RETURN(const IndexHeader header, ReadHeader(index));
   TokenLayout layout;
   layout.width = header.width;
@@ -168,6 +169,7 @@ absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile&
                         "off, copy it again",
                         file.name(), file.size(), header.width));
   }
+  if (documents == FindDocuments::kNo) return layout;
   NSA_ASSIGN_OR_RETURN(const std::vector<int64_t> sequences,
                        SequenceEnds(index, header, layout.count));
   std::vector<int64_t>& ends = layout.document_ends.emplace();
@@ -191,4 +193,4 @@ absl::StatusOr<TokenLayout> MegatronLayout(const DataFile& file, const DataFile&
   return layout;
 }
 
-}  // namespace nsa::train
+}  // namespace nsa

@@ -9,9 +9,9 @@
 #include "absl/strings/strip.h"
 #include "common/base/little_endian.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/token_layout.h"
+#include "common/job/data/token_layout.h"
 
-namespace nsa::train {
+namespace nsa {
 namespace {
 
 constexpr int64_t kLongestHeader = 64 << 10;
@@ -47,7 +47,7 @@ bool ParseShape(std::string_view shape, int64_t* count) {
   return absl::SimpleAtoi(absl::string_view(shape.data(), shape.size()), count) && *count >= 0;
 }
 
-absl::Status Refused(const DataFile& file, int64_t byte, std::string_view what) {
+absl::Status Refused(const ByteFile& file, int64_t byte, std::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrFormat("%s: byte %d: %s; save the tokens with "
                       "numpy.save(file, tokens.astype('<u4').ravel())",
@@ -55,7 +55,7 @@ absl::Status Refused(const DataFile& file, int64_t byte, std::string_view what) 
 }
 
 // Reads the dictionary and sets `data` to the byte after it.
-absl::StatusOr<std::string> ReadDictionary(const DataFile& file, int64_t* data) {
+absl::StatusOr<std::string> ReadDictionary(const ByteFile& file, int64_t* data) {
   NSA_ASSIGN_OR_RETURN(std::string head, file.Head(12));
   head.resize(12, '\0');
   const int major = static_cast<unsigned char>(head[6]);
@@ -81,7 +81,7 @@ absl::StatusOr<std::string> ReadDictionary(const DataFile& file, int64_t* data) 
 
 }  // namespace
 
-absl::StatusOr<TokenLayout> NumpyLayout(const DataFile& file) {
+absl::StatusOr<TokenLayout> NumpyLayout(const ByteFile& file) {
   TokenLayout layout;
   NSA_ASSIGN_OR_RETURN(const std::string dictionary, ReadDictionary(file, &layout.offset));
   const int64_t at = layout.offset - static_cast<int64_t>(dictionary.size());
@@ -110,4 +110,4 @@ absl::StatusOr<TokenLayout> NumpyLayout(const DataFile& file) {
   return layout;
 }
 
-}  // namespace nsa::train
+}  // namespace nsa
