@@ -59,7 +59,7 @@ absl::Status AddData(Session& session, const v1::JobSpec& spec, v1::PreflightRep
   AddCount("data: documents for validation", corpus.val_documents(), "documents", report);
   AddCount("data: tokens for validation", corpus.val_tokens(), "tokens", report);
   AddCount("data: rows for validation", corpus.val_rows(), "rows", report);
-  AddCount("data: rows of Parquet files without a text (null), skipped", corpus.null_rows(), "rows",
+  AddCount("data: lines and rows without a text (null), skipped", corpus.null_rows(), "rows",
            report);
   return absl::OkStatus();
 }

@@ -2,50 +2,16 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/base/clean_text.h"
-#include "common/base/status.h"
 #include "common/job/data/url.h"
 #include "common/job/enum_words.h"
 #include "common/job/scalar.h"
-#include "nlohmann/json.hpp"
 
 namespace nsa {
 namespace {
-
-// The names of an object's fields, for messages: "id, meta, url".
-std::string FieldsOf(const nlohmann::json& object) {
-  constexpr size_t kMost = 20;
-  std::vector<std::string> names;
-  for (const auto& field : object.items()) {
-    if (names.size() == kMost) {
-      names.emplace_back("…");
-      break;
-    }
-    names.push_back(CleanLine(CutText(field.key(), 100)));
-  }
-  return names.empty() ? "none" : absl::StrJoin(names, ", ");
-}
-
-absl::StatusOr<std::string> TextOfJsonLine(std::string_view line, std::string_view text_field) {
-  nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) return absl::InvalidArgumentError("not valid JSON");
-  if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
-  const std::string field(text_field);
-  const auto text = json.find(field);
-  if (text == json.end()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no field '", field, "' (fields: ", FieldsOf(json), ")"));
-  }
-  if (!text->is_string()) {
-    return absl::InvalidArgumentError(absl::StrCat("the field '", field, "' is not a string"));
-  }
-  return std::move(text->get_ref<std::string&>());
-}
 
 constexpr std::string_view kNotText[] = {".gz",  ".zst", ".jsonl",  ".ndjson",
                                          ".bin", ".npy", ".parquet"};
@@ -55,14 +21,12 @@ constexpr std::string_view kNotParquet[] = {".gz",  ".zst", ".jsonl", ".ndjson",
                                             ".txt", ".bin", ".npy"};
 
 constexpr DataSourceInfo kSources[] = {
-    {v1::DATA_SOURCE_TEXT, DocumentFormat::kText, kNotText, nullptr, ""},
-    {v1::DATA_SOURCE_JSONL, DocumentFormat::kLines, kNotJsonLines, TextOfJsonLine,
-     "a JSON object with a string field of the name data.text_field, in UTF-8"},
-    {v1::DATA_SOURCE_TOKENS, DocumentFormat::kTokens, kNotTokens, nullptr, ""},
-    {v1::DATA_SOURCE_PARQUET, DocumentFormat::kRows, kNotParquet, nullptr, ""},
+    {v1::DATA_SOURCE_TEXT, DocumentFormat::kText, kNotText},
+    {v1::DATA_SOURCE_JSONL, DocumentFormat::kLines, kNotJsonLines},
+    {v1::DATA_SOURCE_TOKENS, DocumentFormat::kTokens, kNotTokens},
+    {v1::DATA_SOURCE_PARQUET, DocumentFormat::kRows, kNotParquet},
 };
-constexpr DataSourceInfo kGenerated = {
-    v1::DATA_SOURCE_UNSPECIFIED, DocumentFormat::kNone, {}, nullptr, ""};
+constexpr DataSourceInfo kGenerated = {v1::DATA_SOURCE_UNSPECIFIED, DocumentFormat::kNone, {}};
 
 }  // namespace
 

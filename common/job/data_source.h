@@ -16,7 +16,7 @@ namespace nsa {
 enum class DocumentFormat {
   kNone,    // There are no files: the tokens are generated.
   kText,    // The file is one document.
-  kLines,   // Each line that is not blank is a document; `text_of_line` extracts its text.
+  kLines,   // Each line that is not blank is a document; data/json_line.h extracts its text.
   kRows,    // Each row of a Parquet file is a document; one of its columns is the text.
   kTokens,  // Tokens in one of the formats of docs/job_file.md; a separator token begins a
             // document.
@@ -27,11 +27,6 @@ struct DataSourceInfo {
   DocumentFormat format;
   // File name endings that show that a file is for another source.
   std::span<const std::string_view> wrong_endings;
-  // kLines: returns the text in a line, which is in its field `text_field`. The error says what is
-  // wrong, without the line's number; for a missing field it names those that exist.
-  absl::StatusOr<std::string> (*text_of_line)(std::string_view line, std::string_view text_field);
-  // kLines: describes what a line must be, for error messages.
-  std::string_view line_format;
 
   bool has_files() const { return format != DocumentFormat::kNone; }
   // True if the files contain text, which a tokenizer converts to tokens.
@@ -67,6 +62,10 @@ inline constexpr std::string_view kSetSeparator =
 
 // The field of a line or row that has the text if data.text_field is not set.
 inline constexpr std::string_view kDefaultTextField = "text";
+
+// What stands between the texts of a list, in a JSON line or a row of a Parquet file: the list is
+// one document.
+inline constexpr char kBetweenElements = '\n';
 
 // "text, jsonl, tokens or parquet": the sources that read files.
 std::string SourcesWithFiles();

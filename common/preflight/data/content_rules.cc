@@ -2,7 +2,6 @@
 // kind of file, or text of another encoding. The worker looks at compressed and remote files.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 
@@ -18,19 +17,6 @@
 
 namespace nsa {
 namespace {
-
-constexpr int64_t kSampleBytes = 64 << 10;
-
-// Up to `most` bytes of a file from a place on; empty if it cannot be read, which DATA_UNREADABLE
-// reports.
-std::string Sample(const std::string& path, int64_t at, int64_t most = kSampleBytes) {
-  std::string bytes(static_cast<size_t>(most), '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.seekg(at);
-  in.read(bytes.data(), std::ssize(bytes));
-  bytes.resize(static_cast<size_t>(in.gcount()));
-  return bytes;
-}
 
 // The local files of the data.
 std::vector<NamedFile> LocalFiles(const PreflightFacts& facts) {
@@ -106,11 +92,10 @@ double ShareNotUtf8Of(const std::string& path) {
 constexpr double kMostNotUtf8 = 0.1;
 
 Problems NotUtf8(const PreflightFacts& facts) {
-  constexpr int kMostFiles = 32;
   Problems problems;
   int looked_at = 0;
   for (const NamedFile& file : LocalFiles(facts)) {
-    if (looked_at == kMostFiles) break;
+    if (looked_at == kMostSampledFiles) break;
     if (!IsPlainText(file) || WrongContent(file).has_value()) continue;
     ++looked_at;
     const double share = ShareNotUtf8Of(file.path);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include "common/base/fd.h"
@@ -70,6 +71,15 @@ std::optional<std::string> ReadFault(const std::string& path) {
   if (!S_ISREG(info.st_mode)) return "is not a regular file";
   if (got == 0) return "is empty";
   return std::nullopt;
+}
+
+std::string Sample(const std::string& path, int64_t at, int64_t most) {
+  std::string bytes(static_cast<size_t>(most), '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.seekg(at);
+  in.read(bytes.data(), std::ssize(bytes));
+  bytes.resize(static_cast<size_t>(in.gcount()));
+  return bytes;
 }
 
 ProblemAndFix SplitFix(std::string_view message) {

@@ -1,6 +1,7 @@
 // What the rules about data share: the files of a job and whether they can be read.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,6 +45,15 @@ bool IsCompressed(const std::string& path);
 
 // Why a file cannot be read, or nullopt.
 std::optional<std::string> ReadFault(const std::string& path);
+
+// Up to `most` bytes of a file from a place on; empty if it cannot be read, which DATA_UNREADABLE
+// reports.
+inline constexpr int64_t kSampleBytes = 64 << 10;
+std::string Sample(const std::string& path, int64_t at, int64_t most = kSampleBytes);
+
+// Rules that look into files at several places do so in the first files only, so that preflight
+// takes seconds for any number of them.
+inline constexpr int kMostSampledFiles = 32;
 
 // The two halves of a message "what: value (limit); what to do".
 struct ProblemAndFix {

@@ -1,7 +1,9 @@
 // Rules about the files of the data: whether they are listed, can be read and are what the job
 // says.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/json_line.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/preflight/data/data_facts.h"
@@ -110,34 +113,68 @@ bool IsHere(const NamedFile& file, DocumentFormat format) {
   return file.source->format == format && !IsUrl(file.path) && !ReadFault(file.path).has_value();
 }
 
-// What is wrong with the first line of an uncompressed file, or nullopt. Preflight reads at most 4
-// MiB of the file; only the worker checks a longer first line.
-std::optional<std::string> FirstLineFault(const NamedFile& file) {
-  constexpr std::streamsize kLongest = 4 << 20;
-  std::string line(kLongest, '\0');
-  std::ifstream in(file.path, std::ios::binary);
-  in.read(line.data(), kLongest);
-  line.resize(static_cast<size_t>(in.gcount()));
-  const size_t begin = line.find_first_not_of(" \t\r\n");
+// A part of a file: up to `bytes` from byte `at` on, of which up to `lines` lines are read.
+struct Part {
+  int64_t at = 0;
+  int64_t bytes = 0;
+  int64_t lines = std::numeric_limits<int64_t>::max();
+};
+
+// The first bad line of a part of a file of `size` bytes, or nullopt. Lines that lie half outside
+// the part are passed.
+std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const Part& part, int64_t size) {
+  const std::string text = Sample(file.path, part.at, part.bytes);
+  const bool to_end = part.at + std::ssize(text) >= size;
+  size_t begin = part.at == 0 ? 0 : text.find('\n');
   if (begin == std::string::npos) return std::nullopt;
-  const size_t end = line.find('\n', begin);
-  if (end == std::string::npos && in.gcount() == kLongest) return std::nullopt;
-  line = line.substr(begin, end - begin);
-  const absl::StatusOr<std::string> text = file.source->text_of_line(line, file.text_field);
-  if (text.ok()) return std::nullopt;
-  return absl::StrCat("first line: ", text.status().message());
+  if (part.at > 0) ++begin;
+  for (int64_t number = 1; begin < text.size() && number <= part.lines; ++number) {
+    size_t end = text.find('\n', begin);
+    if (end == std::string::npos && !to_end) break;
+    end = std::min(end, text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    const absl::Status status =
+        IsBlankJsonLine(line) ? absl::OkStatus() : TextOfJsonLine(line, file.text_field).status();
+    if (!status.ok()) {
+      ProblemAndFix fault = SplitFix(std::string(status.message()));
+      const std::string place =
+          part.at == 0 ? absl::StrCat("line ", number)
+                       : absl::StrCat("line at byte ", part.at + static_cast<int64_t>(begin));
+      return ProblemAndFix{absl::StrCat(file.path, ": ", place, ": ", fault.problem), fault.fix};
+    }
+    begin = end + 1;
+  }
+  return std::nullopt;
 }
 
-Problems BadFirstLine(const PreflightFacts& facts) {
+// Looks at the beginning of an uncompressed file, its middle and its end; of further files at the
+// first line. Only the worker looks at the rest.
+std::optional<ProblemAndFix> FaultOfJsonLines(const NamedFile& file, bool further) {
+  constexpr int64_t kBeginning = 1 << 20;
+  constexpr int64_t kLongestFirstLine = 4 << 20;
+  std::error_code error;
+  const auto size = static_cast<int64_t>(std::filesystem::file_size(file.path, error));
+  if (error) return std::nullopt;
+  if (further) return FaultOfLines(file, {.bytes = kSampleBytes, .lines = 1}, size);
+  std::vector<Part> parts = {{.bytes = kBeginning},
+                             {.bytes = kLongestFirstLine, .lines = 1},
+                             {.at = size / 2, .bytes = kSampleBytes},
+                             {.at = size - kSampleBytes, .bytes = kSampleBytes}};
+  if (size <= kBeginning) parts.resize(1);
+  for (const Part& part : parts) {
+    if (auto fault = FaultOfLines(file, part, size)) return fault;
+  }
+  return std::nullopt;
+}
+
+Problems NotJsonLines(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
   Problems problems;
+  int looked_at = 0;
   for (const NamedFile& file : AllFiles(facts)) {
     if (!IsHere(file, DocumentFormat::kLines) || IsCompressed(file.path)) continue;
-    if (const auto fault = FirstLineFault(file)) {
-      problems.push_back({file.field,
-                          absl::StrFormat("%s: %s (each line must be %s)", file.path, *fault,
-                                          std::string(file.source->line_format)),
-                          "fix the file, or set data.source to what the file holds"});
+    if (auto fault = FaultOfJsonLines(file, ++looked_at > kMostSampledFiles)) {
+      problems.push_back({file.field, std::move(fault->problem), std::move(fault->fix)});
     }
   }
   return problems;
@@ -286,8 +323,8 @@ constexpr PreflightRule kDataRules[] = {
      true, kNothing, PathIgnored},
     {"DATA_KIND_MISMATCH", "a file name ending belongs to another data.source", kError, kError,
      true, kNothing, KindMismatch},
-    {"DATA_NOT_JSONL", "the first line of a jsonl file is not a document", kError, kError, false,
-     kNothing, BadFirstLine},
+    {"DATA_NOT_JSONL", "a line of a jsonl file is not a document", kError, kError, false, kNothing,
+     NotJsonLines},
     {"DATA_NOT_PARQUET", "a file of source: parquet does not begin and end as one", kError, kError,
      false, kNothing, NotParquet},
     {"DATA_URL", "a URL of the data cannot be read", kError, kError, false, kNothing, BadUrl},

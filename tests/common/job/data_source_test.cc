@@ -27,8 +27,6 @@ TEST(DataSource, SaysWhichSourcesReadFilesAndWhichHoldText) {
     const DataSourceInfo& info = DataSourceInfoOf(one.source);
     EXPECT_EQ(info.has_files(), one.files) << v1::DataSource_Name(one.source);
     EXPECT_EQ(info.has_text(), one.text) << v1::DataSource_Name(one.source);
-    EXPECT_EQ(info.text_of_line != nullptr, info.format == DocumentFormat::kLines);
-    EXPECT_EQ(info.line_format.empty(), info.format != DocumentFormat::kLines);
   }
   EXPECT_EQ(SourcesWithFiles(), "text, jsonl, tokens or parquet");
 }
@@ -53,24 +51,6 @@ TEST(DataSource, ASeparatorIsATokenOrNone) {
     EXPECT_THAT(ParseSeparator(word), StatusIs(absl::StatusCode::kInvalidArgument,
                                                testing::HasSubstr("GPT-2's is 50256")))
         << word;
-  }
-}
-
-TEST(DataSource, ReadsTheTextOfAJsonLineOrSaysWhatIsWrongWithIt) {
-  const auto text_of_line = DataSourceInfoOf(v1::DATA_SOURCE_JSONL).text_of_line;
-  EXPECT_EQ(text_of_line(R"({"id": 1, "text": "a \u00e9"})", "text").value(), "a é");
-  EXPECT_EQ(text_of_line(R"({"id": 1, "body": "b", "text": 7})", "body").value(), "b");
-  const std::pair<const char*, const char*> bad[] = {
-      {"{\"text\": \"tw", "not valid JSON"},
-      {"[\"text\"]", "not a JSON object"},
-      {"{\"body\": \"a\"}", "no field 'text' (fields: body)"},
-      {"{}", "no field 'text' (fields: none)"},
-      {"{\"text\": 7}", "the field 'text' is not a string"},
-      {"{\"text\": \"\xff\"}", "not valid JSON"},
-  };
-  for (const auto& [line, fault] : bad) {
-    EXPECT_THAT(text_of_line(line, "text"),
-                StatusIs(absl::StatusCode::kInvalidArgument, testing::StrEq(fault)));
   }
 }
 

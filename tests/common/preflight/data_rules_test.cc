@@ -233,6 +233,30 @@ TEST(Preflight, AFewDocumentsAreNotDividedAsTheFractionSays) {
   EXPECT_EQ(found(1000, stream), "");
 }
 
+TEST(DataRules, LooksForBadLinesAtTheBeginningTheMiddleAndTheEndOfAFile) {
+  GoodJob job;
+  Data(&job)->set_source(v1::DATA_SOURCE_JSONL);
+  Data(&job)->set_path(0, job.PathOf("train.jsonl"));
+  Data(&job)->set_val_path(0, job.PathOf("val.jsonl"));
+  job.Write("val.jsonl", "\x1e{\"text\": \"b\"}\n{\"text\": null}\n");
+  const std::string good = "{\"score\": NaN, \"text\": \"" + std::string(71, 'a') + "\"}\n";
+  ASSERT_EQ(good.size(), 100u);
+  std::string lines;
+  while (lines.size() < 4'000'000) lines += good;
+  const auto found = [&](size_t at, const std::string& bad) {
+    std::string with = lines;
+    with.replace(at, bad.size(), bad);
+    job.Write("train.jsonl", with);
+    return FoundBy(job, "DATA_NOT_JSONL");
+  };
+  EXPECT_EQ(found(0, ""), "");
+  EXPECT_THAT(found(500'000, "{\"text\": 7 }"),
+              HasSubstr("train.jsonl: line 5001: not valid JSON"));
+  EXPECT_THAT(found(2'000'100, "x"), HasSubstr("train.jsonl: line at byte 2000100: not valid"));
+  EXPECT_THAT(found(3'999'900, "x"), HasSubstr("train.jsonl: line at byte 3999900: not valid"));
+  EXPECT_THAT(found(0, "["), HasSubstr("jq -c '.[]' FILE"));
+}
+
 TEST(Preflight, DataAtAUrlIsLeftToTheWorkerAndTheReportSaysSo) {
   for (const auto& [source, name] :
        std::map<v1::DataSource, std::string>{{v1::DATA_SOURCE_TEXT, "a.txt?sig=x.bin"},

@@ -173,7 +173,7 @@ const RuleCase kCases[] = {
        job->Write("train.jsonl.zst", std::string(4 << 20, 'a'));
        Data(job)->set_path(0, job->PathOf("train.jsonl.zst"));
      }},
-    {"DATA_NOT_JSONL", "data.path[0]", "first line: no field 'text'",
+    {"DATA_NOT_JSONL", "data.path[0]", "line 1: no field 'text'",
      [](GoodJob* job) {
        Data(job)->set_source(v1::DATA_SOURCE_JSONL);
        job->Write("train.jsonl", "{\"body\": \"a\"}\n{\"text\": \"b\"}\n");

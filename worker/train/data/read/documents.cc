@@ -4,9 +4,9 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data/json_line.h"
 
 namespace nsa::train {
 DocumentReader::DocumentReader(DocumentOptions options, ReadProgress* progress)
@@ -103,23 +103,22 @@ absl::StatusOr<bool> DocumentReader::NextOfFile(Document* document) {
 
 absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
   std::string_view line;
-  do {
+  while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, lines_->Next(&line));
     if (!found) return false;
-  } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
-  document->place = absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
-  document->line = lines_->line_number();
-  document->index = document->line - 1;
-  absl::StatusOr<std::string> text = source_.text_of_line(line, options_.text_field);
-  if (!text.ok()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %s: '%s' (each line must be %s)", document->place,
-        std::string(text.status().message()),
-        absl::CHexEscape(absl::string_view(line.data(), std::min<size_t>(line.size(), 60))),
-        std::string(source_.line_format)));
+    if (IsBlankJsonLine(line)) continue;
+    document->place =
+        absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
+    document->line = lines_->line_number();
+    document->index = document->line - 1;
+    absl::StatusOr<std::optional<std::string>> text = TextOfJsonLine(line, options_.text_field);
+    NSA_RETURN_IF_ERROR(Annotate(text.status(), document->place));
+    if (text->has_value()) {
+      document->text = **std::move(text);
+      return true;
+    }
+    ++nulls_;
   }
-  document->text = *std::move(text);
-  return true;
 }
 
 absl::StatusOr<bool> DocumentReader::NextRow(Document* document) {

@@ -56,8 +56,8 @@ class DocumentReader {
   DocumentReader(DocumentOptions options, ReadProgress* progress);
   ~DocumentReader();
 
-  // Reads the next document that is not empty; false at the end. Rows of parquet files whose text
-  // is null are skipped. Errors name the file and the line: NotFound, InvalidArgument (a line that
+  // Reads the next document that is not empty; false at the end. Lines and rows whose text is null
+  // are skipped. Errors name the file and the line: NotFound, InvalidArgument (a line that
   // is not what the source expects, a file that is not a token file or needs a separator),
   // DataLoss.
   absl::StatusOr<bool> Next(Document* document);
@@ -68,7 +68,7 @@ class DocumentReader {
   // errors.
   void SkipTo(int64_t index) { skip_to_ = index; }
 
-  // Rows without a text that Next() skipped.
+  // Lines and rows without a text that Next() skipped.
   int64_t nulls() const;
 
  private:
@@ -92,9 +92,9 @@ class DocumentReader {
   std::unique_ptr<LineReader> lines_;            // for jsonl files
   std::unique_ptr<TokenReader> tokens_;          // for token files
   std::unique_ptr<parquet::ColumnReader> rows_;  // for parquet files
-  int64_t nulls_ = 0;                            // in the parquet files before this one
-  int64_t next_index_ = 0;                       // of text and token files: of the next document
-  int64_t skip_to_ = 0;                          // in the first file
+  int64_t nulls_ = 0;       // of jsonl files, and of the parquet files before this one
+  int64_t next_index_ = 0;  // of text and token files: of the next document
+  int64_t skip_to_ = 0;     // in the first file
 };
 
 }  // namespace nsa::train

@@ -3,6 +3,7 @@
 #include <ctime>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -40,6 +41,27 @@ TEST(DocumentReader, TheLastLineNeedsNoNewline) {
   Write(dir / "a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}");
   EXPECT_THAT(ReadAllDocuments({.source = v1::DATA_SOURCE_JSONL, .files = {dir / "a.jsonl"}}),
               testing::ElementsAre("one", "two"));
+}
+
+TEST(DocumentReader, LinesWithoutATextAreCountedAndKeepTheirNumbers) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", "\x1e{\"text\": \"one\"}\n\x1e\n{\"text\": null}\n{\"text\": \"two\"}\n");
+  Write(dir / "b.jsonl", "{\"text\": null}\n{\"text\": \"three\", \"score\": NaN}\n[\n");
+  ReadProgress progress;
+  DocumentReader reader(
+      {.source = v1::DATA_SOURCE_JSONL, .files = {dir / "a.jsonl", dir / "b.jsonl"}}, &progress);
+  Document document;
+  for (const auto& [text, line] :
+       std::vector<std::pair<std::string, int64_t>>{{"one", 1}, {"two", 4}, {"three", 2}}) {
+    ASSERT_TRUE(*reader.Next(&document));
+    EXPECT_EQ(document.text, text);
+    EXPECT_EQ(document.line, line);
+    EXPECT_EQ(document.index, line - 1);
+  }
+  EXPECT_EQ(reader.nulls(), 2);
+  EXPECT_THAT(reader.Next(&document),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("b.jsonl:3: a JSON array"), HasSubstr("jq -c '.[]' FILE"))));
 }
 
 // 64 MiB take about 64 KiB as gzip, and 2 KiB as Zstandard: less than one read of the file.

@@ -1,0 +1,165 @@
+#include "common/job/data/json_line.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clean_text.h"
+#include "common/base/status.h"
+#include "common/job/data_source.h"
+#include "nlohmann/json.hpp"
+
+namespace nsa {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kBlank = " \t\r\x1e";
+constexpr std::string_view kFix = "fix the file, or set data.source to what it holds";
+
+// The names of an object's fields, for messages: "id, meta, url".
+std::string FieldsOf(const Json& object) {
+  constexpr size_t kMost = 20;
+  std::vector<std::string> names;
+  for (const auto& field : object.items()) {
+    if (names.size() == kMost) {
+      names.emplace_back("…");
+      break;
+    }
+    names.push_back(CleanLine(CutText(field.key(), 100)));
+  }
+  return names.empty() ? "none" : absl::StrJoin(names, ", ");
+}
+
+absl::Status Fault(std::string_view what, std::string_view line, std::string_view fix) {
+  const std::string begin = absl::CHexEscape(std::string(line.substr(0, 60)));
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(what), ": '", begin,
+                   "' (each line must be a JSON object with a string field of the name "
+                   "data.text_field, in UTF-8); ",
+                   std::string(fix)));
+}
+
+// The code unit of the escape \uXXXX at the front of `text`; nothing if there is none.
+std::optional<uint32_t> UnitAt(std::string_view text) {
+  if (!text.starts_with("\\u") || text.size() < 6) return std::nullopt;
+  uint32_t unit = 0;
+  for (const char c : text.substr(2, 4)) {
+    if (!absl::ascii_isxdigit(static_cast<unsigned char>(c))) return std::nullopt;
+    const int digit = absl::ascii_isdigit(static_cast<unsigned char>(c))
+                          ? c - '0'
+                          : absl::ascii_tolower(static_cast<unsigned char>(c)) - 'a' + 10;
+    unit = unit << 4 | static_cast<uint32_t>(digit);
+  }
+  return unit;
+}
+
+// Takes an escape from the front of `rest` and appends it, or U+FFFD for half of a surrogate pair.
+void TakeEscape(std::string_view* rest, std::string* out) {
+  const auto is = [](std::optional<uint32_t> unit, uint32_t first) {
+    return unit && *unit >= first && *unit < first + 0x400;
+  };
+  const std::optional<uint32_t> unit = UnitAt(*rest);
+  const bool high = is(unit, 0xd800);
+  const bool pair = high && is(UnitAt(rest->substr(6)), 0xdc00);
+  const size_t length = std::min<size_t>(pair ? 12 : unit ? 6 : 2, rest->size());
+  const bool half = (high && !pair) || is(unit, 0xdc00);
+  *out += half ? "\\ufffd" : rest->substr(0, length);
+  rest->remove_prefix(length);
+}
+
+// A line that is no JSON, with null for the numbers that JSON lacks and U+FFFD for halves of
+// surrogate pairs.
+std::string Repaired(std::string_view rest) {
+  std::string out;
+  out.reserve(rest.size());
+  bool quoted = false;
+  while (!rest.empty()) {
+    if (quoted && rest[0] == '\\') {
+      TakeEscape(&rest, &out);
+      continue;
+    }
+    size_t number = 0;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+      if (!quoted && rest.starts_with(word)) number = word.size();
+    }
+    if (number > 0) {
+      out += "null";
+      rest.remove_prefix(number);
+      continue;
+    }
+    if (rest[0] == '"') quoted = !quoted;
+    out += rest[0];
+    rest.remove_prefix(1);
+  }
+  return out;
+}
+
+// Null if there is no such field. A name that is there with its dots comes first.
+Json* FindField(Json* object, std::string_view name) {
+  while (object->is_object()) {
+    if (const auto found = object->find(std::string(name)); found != object->end()) return &*found;
+    const size_t dot = name.find('.');
+    if (dot == std::string_view::npos) return nullptr;
+    const auto outer = object->find(std::string(name.substr(0, dot)));
+    if (outer == object->end()) return nullptr;
+    if (outer->is_null()) return &*outer;
+    object = &*outer;
+    name.remove_prefix(dot + 1);
+  }
+  return nullptr;
+}
+
+// False if a value of the list is neither a text nor null.
+bool JoinTexts(const Json& list, std::optional<std::string>* text) {
+  for (const Json& element : list) {
+    if (element.is_null()) continue;
+    if (!element.is_string()) return false;
+    if (text->has_value()) **text += kBetweenElements;
+    if (!text->has_value()) text->emplace();
+    **text += element.get_ref<const std::string&>();
+  }
+  return true;
+}
+
+}  // namespace
+
+bool IsBlankJsonLine(std::string_view line) {
+  return line.find_first_not_of(kBlank) == std::string_view::npos;
+}
+
+absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
+                                                          std::string_view text_field) {
+  if (line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
+  line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+  if (line.starts_with('[')) {
+    return Fault("a JSON array, not an object", line,
+                 "if the file is one array, jq -c '.[]' FILE > NEW makes JSON lines of it");
+  }
+  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    json = Json::parse(Repaired(line), nullptr, /*allow_exceptions=*/false);
+  }
+  if (json.is_discarded() && line.find_first_not_of(kBlank, 1) == std::string_view::npos) {
+    return Fault("not valid JSON", line,
+                 "if each object takes several lines, jq -c . FILE > NEW makes one of them");
+  }
+  if (json.is_discarded()) return Fault("not valid JSON", line, kFix);
+  if (!json.is_object()) return Fault("not a JSON object", line, kFix);
+  Json* const value = FindField(&json, text_field);
+  const std::string field(text_field);
+  if (value == nullptr) {
+    return Fault(absl::StrCat("no field '", field, "' (fields: ", FieldsOf(json), ")"), line,
+                 "set data.text_field, or fix the file");
+  }
+  std::optional<std::string> text;
+  if (value->is_null() || (value->is_array() && JoinTexts(*value, &text))) return text;
+  if (value->is_string()) return std::move(value->get_ref<std::string&>());
+  return Fault(absl::StrCat("the field '", field, "' is not a string"), line, kFix);
+}
+
+}  // namespace nsa

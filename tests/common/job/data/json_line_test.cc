@@ -1,0 +1,95 @@
+#include "common/job/data/json_line.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/testing/status_matchers.h"
+
+namespace nsa {
+namespace {
+
+using testing::AllOf;
+using testing::EndsWith;
+using testing::StartsWith;
+
+std::string TextOf(std::string_view line, std::string_view field = "text") {
+  const auto text = TextOfJsonLine(line, field);
+  EXPECT_OK(text);
+  return text.ok() ? text->value_or("(null)") : "";
+}
+
+TEST(JsonLine, HasTheTextOfItsField) {
+  EXPECT_EQ(TextOf(R"({"id": 1, "text": "a \u00e9"})"), "a é");
+  EXPECT_EQ(TextOf(R"({"id": 1, "body": "b", "text": 7})", "body"), "b");
+  EXPECT_EQ(TextOf("\xEF\xBB\xBF{\"text\": \"a\"}\r"), "a");
+}
+
+TEST(JsonLine, WithoutATextIsNotAFault) {
+  EXPECT_EQ(TextOf(R"({"text": null})"), "(null)");
+  EXPECT_EQ(TextOf(R"({"text": NaN})"), "(null)");
+  EXPECT_EQ(TextOf(R"({"doc": null})", "doc.text"), "(null)");
+  EXPECT_EQ(TextOf(R"({"text": []})"), "(null)");
+  EXPECT_EQ(TextOf(R"({"text": [null]})"), "(null)");
+}
+
+TEST(JsonLine, ANameWithDotsIsAFieldWithinOthersAndAListIsOneText) {
+  EXPECT_EQ(TextOf(R"({"doc": {"text": "a"}})", "doc.text"), "a");
+  EXPECT_EQ(TextOf(R"({"a": {"b": {"c": "d"}}})", "a.b.c"), "d");
+  EXPECT_EQ(TextOf(R"({"doc.text": "a", "doc": {"text": "b"}})", "doc.text"), "a");
+  EXPECT_EQ(TextOf(R"({"doc": {"texts": ["a", null, "", "b"]}})", "doc.texts"), "a\n\nb");
+}
+
+TEST(JsonLine, HasNumbersAsPythonWritesThem) {
+  EXPECT_EQ(TextOf(R"({"score": NaN, "text": "NaN \" -Infinity", "x": [Infinity, -Infinity]})"),
+            "NaN \" -Infinity");
+}
+
+TEST(JsonLine, HalfASurrogatePairBecomesTheReplacementCharacter) {
+  EXPECT_EQ(TextOf(R"({"text": "a\ud800b\uDC00\ud83d\ude00\ud800\ud800\\ud800"})"),
+            "a\uFFFDb\uFFFD\U0001F600\uFFFD\uFFFD\\ud800");
+}
+
+TEST(JsonLine, RecordSeparatorsArePassed) {
+  EXPECT_EQ(TextOf("\x1e{\"text\": \"a\"}"), "a");
+  EXPECT_EQ(TextOf("\x1e\x1e {\"text\": \"a\"}"), "a");
+  for (const char* line : {"", " \t\r", "\x1e", "\x1e \r"}) EXPECT_TRUE(IsBlankJsonLine(line));
+  EXPECT_FALSE(IsBlankJsonLine("\x1e{"));
+}
+
+TEST(JsonLine, SaysWhatIsWrongWithItAndWhatToDo) {
+  const struct {
+    const char* line;
+    const char* fault;
+    const char* fix;
+  } bad[] = {
+      {"{\"text\": \"tw",
+       "not valid JSON: '{\\\"text\\\": \\\"tw' (each line must be a JSON object",
+       "; fix the file, or set data.source to what it holds"},
+      {"{\"text\": \"a\"} x", "not valid JSON", "what it holds"},
+      {"{\"text\": \"\xff\"}", "not valid JSON", "what it holds"},
+      {"{\"text\": \"\\ud8", "not valid JSON", "what it holds"},
+      {"{\"text\": NaNa}", "not valid JSON", "what it holds"},
+      {"{", "not valid JSON",
+       "; if each object takes several lines, jq -c . FILE > NEW makes one of them"},
+      {"[{\"text\": \"a\"}]", "a JSON array, not an object",
+       "; if the file is one array, jq -c '.[]' FILE > NEW makes JSON lines of it"},
+      {"[", "a JSON array, not an object", "makes JSON lines of it"},
+      {"7", "not a JSON object", "what it holds"},
+      {"{\"body\": \"a\"}", "no field 'text' (fields: body)",
+       "; set data.text_field, or fix the file"},
+      {"{}", "no field 'text' (fields: none)", "fix the file"},
+      {"{\"text\": 7}", "the field 'text' is not a string", "what it holds"},
+      {"{\"text\": [\"a\", 7]}", "the field 'text' is not a string", "what it holds"},
+  };
+  for (const auto& one : bad) {
+    EXPECT_THAT(TextOfJsonLine(one.line, "text"),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith(one.fault), EndsWith(one.fix))));
+  }
+  EXPECT_THAT(TextOfJsonLine(R"({"doc": "a"})", "doc.text"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("no field 'doc.text' (fields: doc)")));
+}
+
+}  // namespace
+}  // namespace nsa
