@@ -52,6 +52,16 @@ def check_same(reader, folder):
     return checked
 
 
+def check_nested(reader, folder):
+    for field in ("doc.text", "texts", "deep.parts"):
+        expected = reader.texts("jsonl", folder / "nested.jsonl", field)
+        assert len(expected) > 1000, field
+        for version in ("V1", "V2"):
+            assert reader.texts("parquet", folder / f"nested-{version}.parquet", field) == expected, (field, version)
+        counts = [reader.run("--count", source, field, folder / name).stdout.split()[:3] for source, name in (("jsonl", "nested.jsonl"), ("parquet", "nested-V1.parquet"))]
+        assert counts[0] == counts[1], (field, counts)
+
+
 def check_refused(reader, folder):
     for name, field, message in json.loads((folder / "bad.json").read_text()):
         done = reader.run("parquet", field, folder / name)
@@ -82,7 +92,8 @@ def main():
         if speed:
             return print_speed(reader, folder)
         checked = check_same(reader, folder)
-        assert checked["hyparquet"] == 64 and checked["duckdb"] == 48, checked
+        assert checked["hyparquet"] == 64 and checked["duckdb"] == 72, checked
+        check_nested(reader, folder)
         check_refused(reader, folder)
         print(f"{sum(checked.values())} files have the rows of their JSON lines")
 

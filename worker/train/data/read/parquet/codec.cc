@@ -1,9 +1,13 @@
 #include "worker/train/data/read/parquet/codec.h"
 
+#include <brotli/decode.h>
+#include <lz4.h>
 #include <zlib.h>
 #include <zstd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
@@ -16,6 +20,9 @@ constexpr std::string_view kNames[] = {"uncompressed", "snappy", "gzip", "lzo",
                                        "brotli",       "lz4",    "zstd", "lz4_raw"};
 // A byte of deflate becomes at most 1,032.
 constexpr size_t kGzipRatio = 1040;
+// A byte of LZ4 lengthens a copy by at most 255.
+constexpr size_t kLz4Ratio = 256;
+constexpr Codec kCodecs[] = {kUncompressed, kSnappy, kGzip, kBrotli, kZstd, kLz4Raw};
 
 absl::Status WrongSize(uint64_t got, size_t size) {
   return absl::DataLossError(
@@ -48,11 +55,30 @@ absl::Status Unzstd(std::string_view from, char* to, size_t size) {
   return got == size ? absl::OkStatus() : WrongSize(got, size);
 }
 
+absl::Status Unbrotli(std::string_view from, char* to, size_t size) {
+  size_t got = size;
+  const BrotliDecoderResult result =
+      BrotliDecoderDecompress(from.size(), reinterpret_cast<const uint8_t*>(from.data()), &got,
+                              reinterpret_cast<uint8_t*>(to));
+  if (result != BROTLI_DECODER_RESULT_SUCCESS) return absl::DataLossError("brotli: is damaged");
+  return got == size ? absl::OkStatus() : WrongSize(got, size);
+}
+
+// The sizes are below 2 GiB, as those of all pages.
+absl::Status Unlz4(std::string_view from, char* to, size_t size) {
+  const int got =
+      LZ4_decompress_safe(from.data(), to, static_cast<int>(from.size()), static_cast<int>(size));
+  if (got < 0) return absl::DataLossError("lz4_raw: is damaged");
+  return static_cast<size_t>(got) == size ? absl::OkStatus()
+                                          : WrongSize(static_cast<uint64_t>(got), size);
+}
+
 // The most bytes that `from` can become.
 size_t Largest(int64_t codec, size_t from) {
   if (codec == kUncompressed) return from;
   if (codec == kSnappy) return from * kSnappyRatio;
   if (codec == kGzip) return from * kGzipRatio;
+  if (codec == kLz4Raw) return from * kLz4Ratio;
   return SIZE_MAX;
 }
 
@@ -64,12 +90,11 @@ std::string CodecName(int64_t codec) {
 }
 
 absl::Status CheckCodec(int64_t codec) {
-  if (codec == kUncompressed || codec == kSnappy || codec == kGzip || codec == kZstd) {
-    return absl::OkStatus();
-  }
+  if (std::ranges::find(kCodecs, codec) != std::end(kCodecs)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("compressed with ", CodecName(codec),
-                   " (uncompressed, snappy, gzip or zstd); write the file again with one of them"));
+                   " (uncompressed, snappy, gzip, brotli, zstd or lz4_raw); write the file again "
+                   "with one of them"));
 }
 
 absl::Status Decompress(int64_t codec, std::string_view from, size_t size, PageBytes* to) {
@@ -85,8 +110,12 @@ absl::Status Decompress(int64_t codec, std::string_view from, size_t size, PageB
       return DecompressSnappy(from, {bytes, size});
     case kGzip:
       return Gunzip(from, bytes, size);
+    case kBrotli:
+      return Unbrotli(from, bytes, size);
     case kZstd:
       return Unzstd(from, bytes, size);
+    case kLz4Raw:
+      return Unlz4(from, bytes, size);
     default:
       if (from.size() != size) return WrongSize(from.size(), size);
       std::memcpy(bytes, from.data(), size);

@@ -11,7 +11,14 @@
 namespace nsa::train::parquet {
 
 // As numbered in the file.
-enum Codec : int32_t { kUncompressed = 0, kSnappy = 1, kGzip = 2, kZstd = 6 };
+enum Codec : int32_t {
+  kUncompressed = 0,
+  kSnappy = 1,
+  kGzip = 2,
+  kBrotli = 4,
+  kZstd = 6,
+  kLz4Raw = 7,  // a block of LZ4; the codec before it, 5, has a frame that no text describes
+};
 
 // "snappy"; "codec 17" for a number that is not known.
 std::string CodecName(int64_t codec);

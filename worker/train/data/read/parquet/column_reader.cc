@@ -3,11 +3,13 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/base/little_endian.h"
 #include "common/base/status.h"
+#include "common/job/data_source.h"
 
 namespace nsa::train::parquet {
 namespace {
@@ -22,6 +24,23 @@ absl::Status CheckCrc(const PageHeader& header, std::string_view body) {
   if (crc == *header.crc) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrFormat("a checksum of %08x, its header says %08x", crc, *header.crc));
+}
+
+// Takes levels from the front of a page of version 1: their length in four bytes, and they.
+absl::StatusOr<std::string_view> TakeLevels(std::string_view kind, int64_t encoding,
+                                            std::string_view* bytes) {
+  if (encoding != kRle) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s levels of encoding %d (RLE, 3); write the file again with a newer program", kind,
+        encoding));
+  }
+  if (bytes->size() < 4 || LittleEndian<uint32_t>(*bytes) > bytes->size() - 4) {
+    return absl::DataLossError(absl::StrFormat("%s levels that are longer than the page", kind));
+  }
+  const size_t size = LittleEndian<uint32_t>(*bytes);
+  const std::string_view levels = bytes->substr(4, size);
+  bytes->remove_prefix(4 + size);
+  return levels;
 }
 
 }  // namespace
@@ -46,6 +65,7 @@ absl::Status ColumnReader::AtPage(const absl::Status& status) const {
 }
 
 absl::StatusOr<bool> ColumnReader::Next(std::string_view* text) {
+  if (layout_.repetition > 0) return NextList(text);
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, NextOfPage(text));
     if (found) return true;
@@ -60,22 +80,31 @@ void ColumnReader::SkipGroups(int64_t row) {
   }
 }
 
+// Passes one value of the open page, or up to `most` nulls that follow each other. How many nulls
+// it passed; with 0 the next of values_ is the value.
+absl::StatusOr<int64_t> ColumnReader::PassNulls(int64_t most) {
+  int64_t nulls = 0;
+  if (definitions_) {
+    NSA_ASSIGN_OR_RETURN(const HybridReader::Run level, definitions_->Peek());
+    const auto text = static_cast<uint32_t>(layout_.definition);
+    if (level.value > text) {
+      return absl::DataLossError(absl::StrFormat("a definition level above %d", text));
+    }
+    nulls = level.value < text ? std::min(level.count, most) : 0;
+    definitions_->Advance(std::max<int64_t>(nulls, 1));
+  }
+  page_values_ -= std::max<int64_t>(nulls, 1);
+  return nulls;
+}
+
 // False when no row of the open page is left.
 absl::StatusOr<bool> ColumnReader::NextOfPage(std::string_view* text) {
-  while (page_rows_ > 0) {
-    int64_t nulls = 0;
-    if (levels_) {
-      const absl::StatusOr<HybridReader::Run> level = levels_->Peek();
-      if (!level.ok()) return AtPage(level.status());
-      if (level->value > 1) return AtPage(absl::DataLossError("a definition level above 1"));
-      nulls = level->value == 0 ? std::min(level->count, page_rows_) : 0;
-      levels_->Advance(std::max<int64_t>(nulls, 1));
-    }
-    const int64_t passed = std::max<int64_t>(nulls, 1);
-    page_rows_ -= passed;
-    row_ += passed;
-    nulls_ += nulls;
-    if (nulls > 0) continue;
+  while (page_values_ > 0) {
+    const absl::StatusOr<int64_t> nulls = PassNulls(page_values_);
+    if (!nulls.ok()) return AtPage(nulls.status());
+    row_ += std::max<int64_t>(*nulls, 1);
+    nulls_ += *nulls;
+    if (*nulls > 0) continue;
     const absl::StatusOr<std::string_view> value = values_->Next();
     if (!value.ok()) return AtPage(value.status());
     *text = *value;
@@ -84,19 +113,84 @@ absl::StatusOr<bool> ColumnReader::NextOfPage(std::string_view* text) {
   return false;
 }
 
+absl::StatusOr<bool> ColumnReader::NextList(std::string_view* text) {
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool found, ReadList());
+    if (!found) return false;
+    if (list_) {
+      *text = *list_;
+      return true;
+    }
+    ++nulls_;
+  }
+}
+
+// Reads the texts of the next row into list_; false at the end of the column. A row may go on in
+// the next page, but not in the next row group.
+absl::StatusOr<bool> ColumnReader::ReadList() {
+  list_.reset();
+  for (bool begun = false;; begun = true) {
+    while (page_values_ == 0) {
+      if (begun && values_left_ == 0) return true;
+      NSA_ASSIGN_OR_RETURN(const bool more, NextPage());
+      if (!more) return false;
+    }
+    const absl::StatusOr<bool> begins = BeginsRow(!begun);
+    if (!begins.ok()) return AtPage(begins.status());
+    if (begun && *begins) return true;
+    NSA_RETURN_IF_ERROR(AtPage(ReadElement()));
+  }
+}
+
+// Whether the next value begins a row. If it must, the row is counted.
+absl::StatusOr<bool> ColumnReader::BeginsRow(bool must) {
+  NSA_ASSIGN_OR_RETURN(const HybridReader::Run level, repetitions_->Peek());
+  if (level.value > 1) return absl::DataLossError("a repetition level above 1");
+  if (!must) return level.value == 0;
+  if (level.value != 0) return absl::DataLossError("a row that does not begin");
+  if (rows_left_ == 0) return absl::DataLossError("more rows than the row group has");
+  --rows_left_;
+  ++row_;
+  return true;
+}
+
+absl::Status ColumnReader::ReadElement() {
+  repetitions_->Advance(1);
+  NSA_ASSIGN_OR_RETURN(const int64_t nulls, PassNulls(1));
+  if (nulls > 0) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const std::string_view value, values_->Next());
+  if (list_) {
+    list_->push_back(kBetweenElements);
+  } else {
+    list_.emplace();
+  }
+  if (std::ssize(*list_) + std::ssize(value) > kLargestPage) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("row %d: a list of more than 1 GiB of text; divide it", row_));
+  }
+  list_->append(value);
+  return absl::OkStatus();
+}
+
 // Opens the next page, of this chunk or of the next one; false at the end of the column.
 absl::StatusOr<bool> ColumnReader::NextPage() {
-  if (in_chunk_ && rows_left_ == 0) {
+  if (in_chunk_ && values_left_ == 0) {
+    if (layout_.repetition > 0 && rows_left_ > 0) {
+      return AtPage(absl::DataLossError(absl::StrFormat(
+          "%d rows are missing when the column's values end in this row group", rows_left_)));
+    }
     in_chunk_ = false;
     ++chunk_;
   }
   if (chunk_ == layout_.chunks.size()) return false;
   if (!in_chunk_) {
+    const ColumnChunk& chunk = layout_.chunks[chunk_];
     in_chunk_ = true;
     dictionary_.reset();
-    rows_left_ = layout_.chunks[chunk_].rows;
-    next_page_ = layout_.chunks[chunk_].begin;
-    file_.ExpectUpTo(layout_.chunks[chunk_].end);
+    values_left_ = chunk.values;
+    rows_left_ = chunk.rows;
+    next_page_ = chunk.begin;
+    file_.ExpectUpTo(chunk.end);
   }
   page_ = next_page_;
   NSA_RETURN_IF_ERROR(AtPage(ReadPage()));
@@ -128,7 +222,7 @@ absl::StatusOr<PageHeader> ColumnReader::ReadHeader() {
     if (!absl::IsOutOfRange(header.status())) return header;
     if (size >= left) {
       return absl::DataLossError(absl::StrFormat(
-          "%d rows are missing when the column's bytes end in this row group", rows_left_));
+          "%d values are missing when the column's bytes end in this row group", values_left_));
     }
     if (size >= kLongestHeader) return absl::DataLossError("a header of more than 16 MiB");
   }
@@ -160,48 +254,46 @@ absl::Status ColumnReader::OpenDictionary(const PageHeader& header) {
 absl::Status ColumnReader::OpenData(const PageHeader& header) {
   NSA_RETURN_IF_ERROR(Decompress(layout_.chunks[chunk_].codec, body_.view(),
                                  static_cast<size_t>(header.plain_size), &plain_));
-  std::string_view bytes = plain_.view();
-  if (!layout_.optional) return OpenValues(header, "", bytes);
-  if (header.level_encoding != kRle) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("definition levels of encoding %d (RLE, 3); write the file again with a "
-                        "newer program",
-                        header.level_encoding));
+  std::string_view bytes = plain_.view(), repetitions, definitions;
+  if (layout_.repetition > 0) {
+    NSA_ASSIGN_OR_RETURN(repetitions, TakeLevels("repetition", header.repetition_encoding, &bytes));
   }
-  if (bytes.size() < 4 || LittleEndian<uint32_t>(bytes) > bytes.size() - 4) {
-    return absl::DataLossError("definition levels that are longer than the page");
+  if (layout_.definition > 0) {
+    NSA_ASSIGN_OR_RETURN(definitions, TakeLevels("definition", header.level_encoding, &bytes));
   }
-  const size_t levels = LittleEndian<uint32_t>(bytes);
-  return OpenValues(header, bytes.substr(4, levels), bytes.substr(4 + levels));
+  return OpenValues(header, repetitions, definitions, bytes);
 }
 
 // The header's sizes were checked: the levels lie in the page.
 absl::Status ColumnReader::OpenDataV2(const PageHeader& header) {
   const std::string_view body = body_.view();
+  const auto repetitions_end = static_cast<size_t>(header.repetition_bytes);
   const auto levels_end = static_cast<size_t>(header.repetition_bytes + header.definition_bytes);
-  const std::string_view levels = body.substr(static_cast<size_t>(header.repetition_bytes),
-                                              static_cast<size_t>(header.definition_bytes));
   const size_t size = static_cast<size_t>(header.plain_size) - levels_end;
   const int64_t codec = header.compressed ? layout_.chunks[chunk_].codec : int64_t{kUncompressed};
   // A page of nulls only may have no compressed bytes at all.
   const std::string_view rest = body.substr(levels_end);
   const bool none = size == 0 && rest.empty();
   NSA_RETURN_IF_ERROR(Decompress(none ? int64_t{kUncompressed} : codec, rest, size, &plain_));
-  return OpenValues(header, levels, plain_.view());
+  return OpenValues(header, body.substr(0, repetitions_end),
+                    body.substr(repetitions_end, levels_end - repetitions_end), plain_.view());
 }
 
-absl::Status ColumnReader::OpenValues(const PageHeader& header, std::string_view levels,
-                                      std::string_view values) {
-  if (header.values > rows_left_) {
-    return absl::DataLossError(absl::StrFormat("a page of %d rows (the row group has %d left)",
-                                               header.values, rows_left_));
+absl::Status ColumnReader::OpenValues(const PageHeader& header, std::string_view repetitions,
+                                      std::string_view definitions, std::string_view values) {
+  if (header.values > values_left_) {
+    return absl::DataLossError(absl::StrFormat("a page of %d values (the row group has %d left)",
+                                               header.values, values_left_));
   }
-  levels_.reset();
-  if (layout_.optional) levels_.emplace(levels, 1);
+  const auto width = [](int largest) { return std::bit_width(static_cast<unsigned>(largest)); };
+  repetitions_.reset();
+  definitions_.reset();
+  if (layout_.repetition > 0) repetitions_.emplace(repetitions, width(layout_.repetition));
+  if (layout_.definition > 0) definitions_.emplace(definitions, width(layout_.definition));
   NSA_ASSIGN_OR_RETURN(values_, ValueReader::Make(header.encoding, values, header.values,
                                                   dictionary_ ? &*dictionary_ : nullptr));
-  page_rows_ = header.values;
-  rows_left_ -= header.values;
+  page_values_ = header.values;
+  values_left_ -= header.values;
   return absl::OkStatus();
 }
 

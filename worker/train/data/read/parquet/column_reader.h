@@ -3,9 +3,12 @@
 //   PAR1 | pages of the columns, row group after row group | footer | its length | PAR1
 //
 // A row group has one run of pages per column: a dictionary page perhaps, then data pages. A data
-// page has definition levels if the column may have nulls, then the values that are none.
+// page has repetition levels if a row is a list (0 begins a row, 1 goes on with it), definition
+// levels if there may be nulls (below the largest there is no text: the text is null, or something
+// that it is in is null or an empty list), then the texts.
 // Read are pages of version 1 and 2, compressed or not (codec.h), in the encodings of values.h, of
-// columns of texts that are not nested. Checksums of pages are compared if the file has them.
+// columns of texts, also within structures and in lists. The texts of a list are one text
+// (kBetweenElements). Checksums of pages are compared if the file has them.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +29,8 @@
 
 namespace nsa::train::parquet {
 
-// Memory: one page and one dictionary page, each as it is in the file and decompressed, and the
-// layout (metadata.h).
+// Memory: one page and one dictionary page, each as it is in the file and decompressed, the layout
+// (metadata.h), and the texts of a list, of at most 1 GiB.
 class ColumnReader {
  public:
   // The errors of DataFile::Open() and ReadLayout(). `progress` must outlive the reader.
@@ -35,7 +38,7 @@ class ColumnReader {
                                                             std::string_view column,
                                                             ReadProgress* progress);
 
-  // The text of the next row that is not null, valid until the next call; false at the end. Errors
+  // The text of the next row that has one, valid until the next call; false at the end. Errors
   // name the file, the byte of the page and the column: DataLoss for a damaged file,
   // InvalidArgument for an encoding that is not read; Cancelled.
   absl::StatusOr<bool> Next(std::string_view* text);
@@ -46,7 +49,7 @@ class ColumnReader {
 
   // 1-based number of the row that Next() returned last.
   int64_t row() const { return row_; }
-  // Nulls that Next() passed.
+  // Rows without a text that Next() passed: nulls, and lists that are empty or have only nulls.
   int64_t nulls() const { return nulls_; }
 
  private:
@@ -54,6 +57,11 @@ class ColumnReader {
       : file_(std::move(file)), layout_(std::move(layout)), column_(std::move(column)) {}
 
   absl::StatusOr<bool> NextOfPage(std::string_view* text);
+  absl::StatusOr<bool> NextList(std::string_view* text);
+  absl::StatusOr<bool> ReadList();
+  absl::StatusOr<bool> BeginsRow(bool must);
+  absl::Status ReadElement();
+  absl::StatusOr<int64_t> PassNulls(int64_t most);
   absl::StatusOr<bool> NextPage();
   absl::Status ReadPage();
   absl::StatusOr<PageHeader> ReadHeader();
@@ -61,26 +69,29 @@ class ColumnReader {
   absl::Status OpenDictionary(const PageHeader& header);
   absl::Status OpenData(const PageHeader& header);
   absl::Status OpenDataV2(const PageHeader& header);
-  absl::Status OpenValues(const PageHeader& header, std::string_view levels,
-                          std::string_view values);
+  absl::Status OpenValues(const PageHeader& header, std::string_view repetitions,
+                          std::string_view definitions, std::string_view values);
   absl::Status AtPage(const absl::Status& status) const;
 
   const DataFile file_;
   const ColumnLayout layout_;
   const std::string column_;
-  size_t chunk_ = 0;       // index of the chunk that is read
-  int64_t rows_left_ = 0;  // of the chunk; those of the open page are not among them
+  size_t chunk_ = 0;         // index of the chunk that is read
+  int64_t values_left_ = 0;  // of the chunk; those of the open page are not among them
+  int64_t rows_left_ = 0;    // of a chunk of lists: those that did not begin yet
   bool in_chunk_ = false;
-  int64_t next_page_ = 0;  // byte of the file
-  int64_t page_ = 0;       // byte of the file of the open page, for messages
-  int64_t page_rows_ = 0;  // rows of the open page that were not passed yet
-  std::string header_;     // the bytes of a header, and perhaps more
-  PageBytes body_;         // of the open page, as in the file
-  PageBytes plain_;        // the same, decompressed
+  int64_t next_page_ = 0;    // byte of the file
+  int64_t page_ = 0;         // byte of the file of the open page, for messages
+  int64_t page_values_ = 0;  // of the open page, nulls included, that were not passed yet
+  std::string header_;       // the bytes of a header, and perhaps more
+  PageBytes body_;           // of the open page, as in the file
+  PageBytes plain_;          // the same, decompressed
   PageBytes dictionary_page_;
   std::optional<Dictionary> dictionary_;
-  std::optional<HybridReader> levels_;  // of the open page; nothing if it has no nulls
+  std::optional<HybridReader> repetitions_;  // of the open page; nothing if a row is no list
+  std::optional<HybridReader> definitions_;  // of the open page; nothing if there are no nulls
   std::unique_ptr<ValueReader> values_;
+  std::optional<std::string> list_;  // the texts of a row, if it has any
   int64_t row_ = 0;
   int64_t nulls_ = 0;
 };

@@ -139,18 +139,21 @@ class RowGroups {
           file_, byte,
           absl::StrFormat("%s has %d columns, the schema %d", group, columns, column_.leaves));
     }
+    if (rows == 0 && chunk.values == 0)
+      return absl::OkStatus();  // its other fields may be anything
     if (chunk.elsewhere) return Refused(file_, "keeps its columns in other files; write it again");
     if (chunk.encrypted) return Refused(file_, "is encrypted; decrypt it before it is used");
     NSA_RETURN_IF_ERROR(Annotate(CheckCodec(chunk.codec), file_.name()));
     const bool indexed = chunk.dictionary > 0 && chunk.dictionary < chunk.data;
     const int64_t begin = indexed ? chunk.dictionary : chunk.data;
-    if (rows < 0 || chunk.values != rows || begin < 4 || begin > footer_begin_ || chunk.size < 0 ||
+    const bool each = column_.repetition > 0 ? chunk.values >= rows : chunk.values == rows;
+    if (rows <= 0 || !each || begin < 4 || begin > footer_begin_ || chunk.size < 0 ||
         chunk.size > footer_begin_ - begin) {
       return Damaged(file_, byte,
                      absl::StrFormat("%s: %d rows, %d values in %d bytes from byte %d on", group,
                                      rows, chunk.values, chunk.size, begin));
     }
-    if (rows > 0) chunks_.push_back({rows, begin, begin + chunk.size, chunk.codec});
+    chunks_.push_back({rows, chunk.values, begin, begin + chunk.size, chunk.codec});
     return absl::OkStatus();
   }
 
@@ -188,7 +191,7 @@ absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view c
     return Damaged(file, begin + static_cast<int64_t>(reader.position()),
                    absl::StrCat("footer: ", std::string(reader.fault())));
   }
-  return ColumnLayout{text->optional, groups.Take()};
+  return ColumnLayout{text->definition, text->repetition, groups.Take()};
 }
 
 }  // namespace nsa::train::parquet

@@ -13,11 +13,12 @@ using Field = CompactReader::Field;
 
 void ReadDataPage(CompactReader* reader, PageHeader* header) {
   reader->Struct([&](const Field& field) {
-    if (field.id < 1 || field.id > 3) return false;
+    if (field.id < 1 || field.id > 4) return false;
     const int64_t value = reader->Integer(field);
     if (field.id == 1) header->values = value;
     if (field.id == 2) header->encoding = value;
     if (field.id == 3) header->level_encoding = value;
+    if (field.id == 4) header->repetition_encoding = value;
     return true;
   });
 }

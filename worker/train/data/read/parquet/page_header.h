@@ -19,7 +19,8 @@ struct PageHeader {
   int64_t values = -1;  // nulls included
   int64_t encoding = -1;
   // Of data pages of version 1.
-  int64_t level_encoding = -1;
+  int64_t level_encoding = -1;  // of the definition levels
+  int64_t repetition_encoding = -1;
   // Of data pages of version 2: bytes of the levels, which come first and are never compressed.
   int64_t repetition_bytes = 0;
   int64_t definition_bytes = 0;

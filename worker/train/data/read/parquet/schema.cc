@@ -62,11 +62,11 @@ Element ReadElement(CompactReader* reader) {
   return element;
 }
 
-// What an element is instead of a text, or "".
-std::string_view Fault(const Element& element) {
-  if (element.repetition == 2) return "a list";
-  if (element.children > 0) return "nested";
+// What an element without children is instead of a text, or "". `repetition`: how many lists it is
+// in.
+std::string_view Fault(const Element& element, int repetition) {
   if (element.type != kByteArray) return "not of type BYTE_ARRAY";
+  if (repetition > 1) return "a list within a list";
   constexpr int kString = 1, kEnum = 4, kJson = 12;
   if (element.logical != 0) {
     const bool text =
@@ -79,31 +79,24 @@ std::string_view Fault(const Element& element) {
   return text ? "" : "not a text";
 }
 
-// Walks over the schema. A nested element's descendants are counted, and nothing else.
+// Walks over the schema.
 class Schema {
  public:
   explicit Schema(std::string_view name) : name_(name) {}
 
   void Add(const Element& element) {
-    bad_ = bad_ || element.children < 0 || element.children > INT32_MAX;
+    bad_ =
+        bad_ || element.children < 0 || element.children > INT32_MAX || (!first_ && nodes_.empty());
     if (bad_) return;
-    if (first_) {
-      first_ = false;
-      top_left_ = element.children;
-      return;
-    }
-    const bool top = inner_left_ == 0;
-    if (top) {
-      --top_left_;
-      AddColumn(element);
+    if (std::exchange(first_, false)) {
+      nodes_.push_back({.left = element.children});
     } else {
-      --inner_left_;
+      AddNode(element);
     }
-    inner_left_ += element.children;
-    if (element.children == 0) ++leaves_;
+    while (!nodes_.empty() && nodes_.back().left == 0) nodes_.pop_back();
   }
 
-  bool whole() const { return !bad_ && !first_ && top_left_ == 0 && inner_left_ == 0; }
+  bool whole() const { return !bad_ && !first_ && nodes_.empty(); }
 
   absl::StatusOr<TextColumn> Result() const {
     if (!found_) {
@@ -116,22 +109,71 @@ class Schema {
                           "data.text_field to another one, or write the file again",
                           Clean(name_), fault_, Listed()));
     }
-    return TextColumn{leaf_, leaves_, optional_};
+    TextColumn column = column_;
+    column.leaves = leaves_;
+    return column;
   }
 
  private:
+  // An element whose children are still to come.
+  struct Node {
+    std::string_view name;
+    int64_t left = 0;   // children
+    bool only = false;  // it is what is looked for, and so is its only child
+    int definition = 0;
+    int repetition = 0;
+  };
+
   static std::string Clean(std::string_view name) {
     return CleanLine(name.substr(0, std::min<size_t>(name.size(), 100)));
   }
 
-  void AddColumn(const Element& element) {
-    const std::string_view fault = Fault(element);
-    if (fault.empty() && ++texts_ <= kListed) names_.push_back(Clean(element.name));
-    if (element.name != name_ || found_) return;
-    found_ = true;
-    fault_ = fault;
-    leaf_ = leaves_;
-    optional_ = element.repetition == 1;
+  void AddNode(const Element& element) {
+    Node& parent = nodes_.back();
+    --parent.left;
+    const bool wanted = parent.only || IsAt(element.name);
+    const Node node = {.name = element.name,
+                       .left = element.children,
+                       .only = wanted && element.children == 1,
+                       .definition = parent.definition + (element.repetition == 0 ? 0 : 1),
+                       .repetition = parent.repetition + (element.repetition == 2 ? 1 : 0)};
+    if (element.children == 0) return AddColumn(element, node, wanted);
+    if (wanted && !found_) fault_ = "nested";
+    found_ = found_ || wanted;
+    nodes_.push_back(node);
+  }
+
+  void AddColumn(const Element& element, const Node& node, bool wanted) {
+    const std::string_view fault = Fault(element, node.repetition);
+    if (fault.empty() && ++texts_ <= kListed) names_.push_back(PathOf(element.name));
+    if (wanted && !chosen_) {
+      found_ = chosen_ = true;
+      fault_ = fault;
+      column_ = {.leaf = leaves_, .definition = node.definition, .repetition = node.repetition};
+    }
+    ++leaves_;
+  }
+
+  // Whether the name that is looked for is that of the element `last` in the nodes. Stops at the
+  // first difference: a schema may have a million nodes within each other.
+  bool IsAt(std::string_view last) const {
+    std::string_view rest = name_;
+    for (size_t i = 1; i < nodes_.size(); ++i) {
+      const std::string_view name = nodes_[i].name;
+      if (!rest.starts_with(name) || !rest.substr(name.size()).starts_with('.')) return false;
+      rest.remove_prefix(name.size() + 1);
+    }
+    return rest == last;
+  }
+
+  std::string PathOf(std::string_view last) const {
+    std::string path;
+    for (size_t i = 1; i < nodes_.size() && path.size() <= 100; ++i) {
+      path += nodes_[i].name;
+      path += '.';
+    }
+    path += last;
+    return Clean(path);
   }
 
   std::string Listed() const {
@@ -143,14 +185,13 @@ class Schema {
   const std::string_view name_;
   bool first_ = true;
   bool bad_ = false;
-  int64_t top_left_ = 0;    // columns that are still to come
-  int64_t inner_left_ = 0;  // descendants of the last column that are still to come
+  std::vector<Node> nodes_;  // from the root to the parent of the next element
   size_t leaves_ = 0;
   size_t texts_ = 0;
   std::vector<std::string> names_;
   bool found_ = false;
-  size_t leaf_ = 0;
-  bool optional_ = false;
+  bool chosen_ = false;  // column_ is set
+  TextColumn column_;
   std::string_view fault_;
 };
 

@@ -11,13 +11,16 @@ namespace nsa::train::parquet {
 
 // Where a column of texts is.
 struct TextColumn {
-  size_t leaf = 0;    // its index among the columns of a row group
-  size_t leaves = 0;  // columns of a row group
-  bool optional = false;
+  size_t leaf = 0;     // its index among the columns of a row group
+  size_t leaves = 0;   // columns of a row group
+  int definition = 0;  // the definition level of a text; below it there is none
+  int repetition = 0;  // the largest repetition level: 1 if a row is a list of texts, else 0
 };
 
-// Finds the column of this name in a footer. InvalidArgument if there is none, or if it does not
-// hold text; DataLoss if the schema is damaged. The messages name neither file nor byte.
+// Finds the column of this name in a footer: the names from the top on with dots between them
+// ("doc.text", "texts.list.element"), or those of a structure or list whose only column it is
+// ("texts"). InvalidArgument if there is none, or if it does not hold text or lists of texts;
+// DataLoss if the schema is damaged. The messages name neither file nor byte.
 absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name);
 
 }  // namespace nsa::train::parquet
