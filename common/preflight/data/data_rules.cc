@@ -66,17 +66,59 @@ Problems BadPatterns(const PreflightFacts& facts) {
   return problems;
 }
 
+// The local files of a set but for prepared data. Call it only if the rules may look.
+std::vector<NamedFile> PlainFiles(const PreflightFacts& facts, const DataFiles& files) {
+  std::vector<NamedFile> named = FilesOf(facts, {files});
+  std::erase_if(named, [&](const NamedFile& file) {
+    return IsUrl(file.path) || !ExpandPath(file.path).ok() || file.prepared();
+  });
+  return named;
+}
+
+bool IsEmpty(const NamedFile& file) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(file.path, error) &&
+         std::filesystem::file_size(file.path, error) == 0 && !error;
+}
+
+// Whether some files of a set have data, here or at a URL: then others may be empty, as the shards
+// are that a program writes without rows.
+bool HasFilledFile(const PreflightFacts& facts, const DataFiles& files) {
+  return std::ranges::any_of(FilesOf(facts, {files}),
+                             [](const NamedFile& file) { return !IsEmpty(file); });
+}
+
 Problems Unreadable(const PreflightFacts& facts) {
-  Problems problems;
-  if (MayLook(facts)) problems = BadPatterns(facts);
-  for (const NamedFile& file : AllFiles(facts)) {
-    if (IsUrl(file.path) || !MayLook(facts) || !ExpandPath(file.path).ok()) continue;
-    if (file.prepared()) continue;
-    if (const auto fault = ReadFault(file.path)) {
-      problems.push_back(
-          {file.field, absl::StrFormat("%s: %s", file.path, *fault),
-           "give a file that exists and is readable on the machine that runs the job"});
+  if (!MayLook(facts)) return {};
+  Problems problems = BadPatterns(facts);
+  for (const DataFiles& files : AllDataFiles(facts.spec.data())) {
+    const bool filled = HasFilledFile(facts, files);
+    for (const NamedFile& file : PlainFiles(facts, files)) {
+      if (filled && IsEmpty(file)) continue;
+      if (const auto fault = ReadFault(file.path)) {
+        problems.push_back(
+            {file.field, absl::StrFormat("%s: %s", file.path, *fault),
+             "give a file that exists and is readable on the machine that runs the job"});
+      }
     }
+  }
+  return problems;
+}
+
+// One finding for the empty files of a set, if it has others.
+Problems EmptyFiles(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return {};
+  Problems problems;
+  for (const DataFiles& files : AllDataFiles(facts.spec.data())) {
+    std::vector<NamedFile> empty = PlainFiles(facts, files);
+    const size_t all = empty.size();
+    std::erase_if(empty, [](const NamedFile& file) { return !IsEmpty(file); });
+    if (empty.empty() || !HasFilledFile(facts, files)) continue;
+    problems.push_back(
+        {empty.front().field,
+         absl::StrFormat("%d of %d files have 0 bytes and are passed, the first is %s",
+                         empty.size(), all, empty.front().path),
+         "write them again if they should have data"});
   }
   return problems;
 }
@@ -332,6 +374,8 @@ constexpr PreflightRule kDataRules[] = {
      kNothing, NotFetched},
     {"DATA_UNREADABLE", "a data file cannot be read, or a pattern has no files", kError, kError,
      false, kNothing, Unreadable, kMayPass},
+    {"DATA_EMPTY_FILES", "some files of a set, but not all, have 0 bytes", kInfo, kInfo, true,
+     kNothing, EmptyFiles},
     {"DATA_PREPARED", "a folder of tokens is not prepared data, is damaged, or is not for this job",
      kError, kError, false, kNothing, BadPrepared, kMayPass},
     {"DATA_SEPARATOR", "the separator of token files is missing or wrong", kError, kError, false,

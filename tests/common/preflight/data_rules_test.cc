@@ -169,7 +169,13 @@ TEST(DataRules, PatternsStandForTheFilesThatMatch) {
   Data(&job)->set_path(0, job.PathOf("shards/a-*.txt"));
   EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
   job.Write("shards/a-3.txt", "");
-  EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("a-3.txt: is empty"));
+  EXPECT_EQ(FoundBy(job, "DATA_UNREADABLE"), "");
+  EXPECT_THAT(FoundBy(job, "DATA_EMPTY_FILES"), HasSubstr("1 of 3 files have 0 bytes"));
+  job.Write("shards/c-1.txt", "");
+  job.Write("shards/c-2.txt", "");
+  Data(&job)->set_path(0, job.PathOf("shards/c-*.txt"));
+  EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("c-1.txt: is empty"));
+  EXPECT_EQ(FoundBy(job, "DATA_EMPTY_FILES"), "");
   Data(&job)->set_path(0, job.PathOf("shards/b-*.txt"));
   EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("data.path[0]: "));
   EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("no file matches this pattern"));

@@ -195,6 +195,11 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Data(job)->set_path(0, "https://example.com/x.txt"); }},
     {"DATA_UNREADABLE", "data.path[0]", "No such file",
      [](GoodJob* job) { Data(job)->set_path(0, job->PathOf("missing.txt")); }},
+    {"DATA_EMPTY_FILES", "data.path[1]", "1 of 2 files have 0 bytes",
+     [](GoodJob* job) {
+       job->Write("empty.txt", "");
+       Data(job)->add_path(job->PathOf("empty.txt"));
+     }},
     {"DATA_PREPARED", "data.path[0]", "is a folder without a manifest.json",
      [](GoodJob* job) {
        job->Write("train.tokens/tokens-00000.bin", "no manifest beside it");

@@ -91,7 +91,7 @@ async function nested() {
     CASE WHEN id % 7 = 2 THEN NULL ELSE {'text': CASE WHEN id % 5 = 1 THEN NULL ELSE 't' || id END, 'n': id} END AS doc,
     CASE id % 6 WHEN 1 THEN NULL WHEN 2 THEN [] WHEN 3 THEN [NULL] WHEN 4 THEN ['a' || id, NULL, 'b'] ELSE ['x' || id, repeat('y', id % 50), 'z'] END AS texts,
     CASE WHEN id % 4 = 1 THEN NULL ELSE {'parts': CASE WHEN id % 3 = 0 THEN ['p' || id, 'q'] ELSE NULL END} END AS deep
-    FROM range(5000) rows(id)`);
+    FROM range(5000) t(id)`);
   for (const version of ['V1', 'V2']) await copy('nested', `nested-${version}.parquet`, `PARQUET_VERSION ${version}, ROW_GROUP_SIZE 2048`);
   await connection.run(`COPY (SELECT * FROM nested ORDER BY id) TO '${at('nested.jsonl')}' (FORMAT json)`);
 }

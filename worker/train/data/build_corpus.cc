@@ -252,6 +252,9 @@ class Builder {
       NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document, .cut = cut}));
     }
     corpus_.info.null_rows += reader.nulls();
+    if (reader.empty_files() > 0) {
+      spdlog::info("data: {} empty files were passed", reader.empty_files());
+    }
     return absl::OkStatus();
   }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data/json_line.h"
+#include "worker/train/data/read/source_files.h"
 
 namespace nsa::train {
 DocumentReader::DocumentReader(DocumentOptions options, ReadProgress* progress)
@@ -38,6 +39,12 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
 absl::Status DocumentReader::OpenFile() {
   const std::filesystem::path& path = options_.files[file_];
   next_index_ = 0;
+  NSA_ASSIGN_OR_RETURN(const int64_t size, SourceFiles(progress_).SizeOf(path.string()));
+  if (size == 0 && source_.has_text()) {
+    ++empty_files_;
+    open_ = true;
+    return absl::OkStatus();
+  }
   if (source_.format == DocumentFormat::kTokens) {
     NSA_RETURN_IF_ERROR(OpenTokens(path));
   } else if (source_.format == DocumentFormat::kRows) {
@@ -89,6 +96,7 @@ absl::Status DocumentReader::OpenText(const std::filesystem::path& path) {
 absl::StatusOr<bool> DocumentReader::NextOfFile(Document* document) {
   document->text.clear();
   document->tokens.clear();
+  if (!lines_ && !passages_ && !tokens_ && !rows_) return false;  // an empty file
   switch (source_.format) {
     case DocumentFormat::kLines:
       return NextLine(document);

@@ -70,6 +70,8 @@ class DocumentReader {
 
   // Lines and rows without a text that Next() skipped.
   int64_t nulls() const;
+  // Files of text of 0 bytes that Next() passed, whatever their format.
+  int64_t empty_files() const { return empty_files_; }
 
  private:
   absl::StatusOr<bool> NextOfFile(Document* document);
@@ -92,7 +94,8 @@ class DocumentReader {
   std::unique_ptr<LineReader> lines_;            // for jsonl files
   std::unique_ptr<TokenReader> tokens_;          // for token files
   std::unique_ptr<parquet::ColumnReader> rows_;  // for parquet files
-  int64_t nulls_ = 0;       // of jsonl files, and of the parquet files before this one
+  int64_t nulls_ = 0;  // of jsonl files, and of the parquet files before this one
+  int64_t empty_files_ = 0;
   int64_t next_index_ = 0;  // of text and token files: of the next document
   int64_t skip_to_ = 0;     // in the first file
 };

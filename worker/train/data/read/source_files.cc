@@ -32,27 +32,44 @@ absl::StatusOr<std::shared_ptr<Remote>> RemoteFor(const v1::DataSpec& data,
 }
 
 absl::Status SourceFiles::CheckUrls(const v1::DataSpec& data) const {
-  for (const DataFiles& files : AllDataFiles(data)) {
-    for (size_t i = 0; i < files.paths.size(); ++i) {
-      if (!IsUrl(files.paths[i])) continue;
-      NSA_RETURN_IF_ERROR(Annotate(CheckUrl(files.paths[i], files.source), files.FieldOf(i)));
-    }
-  }
+  for (const DataFiles& files : AllDataFiles(data)) NSA_RETURN_IF_ERROR(CheckSet(files));
   return absl::OkStatus();
 }
 
-absl::Status SourceFiles::CheckUrl(const std::string& url, v1::DataSource source) const {
-  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandOne(url));
-  for (const std::string& path : paths) {
-    NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
-    if (size > 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(path, ": is empty; give a file that has data"));
+// Some files of a set may be empty, as shards without rows are, but not all.
+absl::Status SourceFiles::CheckSet(const DataFiles& files) const {
+  absl::Status empty;
+  bool filled = false;
+  for (size_t i = 0; i < files.paths.size(); ++i) {
+    absl::StatusOr<std::string> found = std::string();
+    if (IsUrl(files.paths[i])) found = CheckUrl(files.paths[i], files.source);
+    NSA_RETURN_IF_ERROR(Annotate(found.status(), files.FieldOf(i)));
+    filled = filled || found->empty();
+    if (!empty.ok() || found->empty()) continue;
+    empty = absl::InvalidArgumentError(
+        absl::StrCat(files.FieldOf(i), ": ", *found, ": is empty; give a file that has data"));
   }
-  const bool parquet = DataSourceInfoOf(source).format == DocumentFormat::kRows;
-  return parquet ? CheckParquet(paths.front()) : absl::OkStatus();
+  return filled ? absl::OkStatus() : empty;
 }
 
-// Of a pattern, the first file stands for all: a request for each may take minutes.
+// An empty name, or if all files of the URL are empty the first of them.
+absl::StatusOr<std::string> SourceFiles::CheckUrl(const std::string& url,
+                                                  v1::DataSource source) const {
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandOne(url));
+  const std::string* filled = nullptr;
+  for (const std::string& path : paths) {
+    NSA_ASSIGN_OR_RETURN(const int64_t size, SizeOf(path));
+    if (size > 0 && filled == nullptr) filled = &path;
+  }
+  if (filled == nullptr) return paths.front();
+  if (DataSourceInfoOf(source).format == DocumentFormat::kRows) {
+    NSA_RETURN_IF_ERROR(CheckParquet(*filled));
+  }
+  return std::string();
+}
+
+// Of a pattern, the first file that is not empty stands for all: a request for each may take
+// minutes.
 absl::Status SourceFiles::CheckParquet(const std::string& url) const {
   if (progress_->remote == nullptr) return absl::OkStatus();  // opening it is an error
   const auto head = [&](int64_t bytes) { return progress_->remote->Head(url, bytes, progress_); };

@@ -34,8 +34,8 @@ class SourceFiles {
   explicit SourceFiles(ReadProgress* progress) : progress_(progress) {}
 
   // Asks the servers about all URLs of a job before anything is read, in the words of preflight for
-  // local files. InvalidArgument, naming the field and the URL, for a file that is empty or no
-  // Parquet file though it should be one; the errors of Remote.
+  // local files. InvalidArgument, naming the field and the URL, if all files of a set are empty
+  // or a file is no Parquet file though it should be one; the errors of Remote.
   absl::Status CheckUrls(const v1::DataSpec& data) const;
 
   // The files that the paths of a set stand for, in order. Each error names the field.
@@ -52,7 +52,8 @@ class SourceFiles {
   absl::StatusOr<v1::PreparedSource> Describe(const std::string& path) const;
 
  private:
-  absl::Status CheckUrl(const std::string& url, v1::DataSource source) const;
+  absl::Status CheckSet(const DataFiles& files) const;
+  absl::StatusOr<std::string> CheckUrl(const std::string& url, v1::DataSource source) const;
   absl::Status CheckParquet(const std::string& url) const;
   absl::StatusOr<std::vector<std::string>> ExpandOne(const std::string& path) const;
 

@@ -64,6 +64,30 @@ TEST(DocumentReader, LinesWithoutATextAreCountedAndKeepTheirNumbers) {
                        AllOf(HasSubstr("b.jsonl:3: a JSON array"), HasSubstr("jq -c '.[]' FILE"))));
 }
 
+TEST(DocumentReader, FilesOfZeroBytesArePassedAndCountedInEveryFormat) {
+  const TempDir dir;
+  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n");
+  for (const char* name : {"b.jsonl", "c.jsonl.gz", "d.jsonl.zst", "e.parquet", "f.txt"}) {
+    Write(dir / name, "");
+  }
+  for (const auto& [source, files] : std::map<v1::DataSource, std::vector<std::filesystem::path>>{
+           {v1::DATA_SOURCE_JSONL,
+            {dir / "b.jsonl", dir / "c.jsonl.gz", dir / "a.jsonl", dir / "d.jsonl.zst"}},
+           {v1::DATA_SOURCE_PARQUET, {dir / "e.parquet"}},
+           {v1::DATA_SOURCE_TEXT, {dir / "f.txt"}}}) {
+    ReadProgress progress;
+    DocumentReader reader({.source = source, .files = files}, &progress);
+    Document document;
+    const bool lines = source == v1::DATA_SOURCE_JSONL;
+    if (lines) {
+      ASSERT_TRUE(*reader.Next(&document));
+      EXPECT_EQ(document.text, "one");
+    }
+    EXPECT_FALSE(*reader.Next(&document));
+    EXPECT_EQ(reader.empty_files(), lines ? 3 : 1);
+  }
+}
+
 // 64 MiB take about 64 KiB as gzip, and 2 KiB as Zstandard: less than one read of the file.
 TEST(DocumentReader, ASmallArchiveWithVeryMuchTextDoesNotFillTheMemory) {
   const TempDir dir;

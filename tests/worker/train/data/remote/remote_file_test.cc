@@ -294,16 +294,20 @@ TEST(RemoteCorpus, AsksForAllFilesBeforeItReadsOne) {
   Write(dir / "a.jsonl", ManyLines(200));
   Write(dir / "empty.jsonl", "");
   DataServer server(Flaky(dir.path()));
-  for (const auto& [name, why] : std::vector<std::pair<std::string, std::string>>{
-           {"/missing.jsonl", "HTTP 404"}, {"/empty.jsonl", "is empty"}}) {
-    v1::DataSpec spec = Spec(server.url("/a.jsonl"));
-    spec.add_path(server.url(name));
-    const auto corpus =
-        LoadCorpus(spec, 256, absl::Seconds(20), {}, {}, std::make_shared<Remote>(QuickOptions()));
-    EXPECT_THAT(corpus.status().message(),
-                AllOf(HasSubstr("data.path[1]: "), HasSubstr(name), HasSubstr(why)));
-  }
+  const auto load = [&](const char* first, const char* second) {
+    v1::DataSpec spec = Spec(server.url(first));
+    spec.add_path(server.url(second));
+    return LoadCorpus(spec, 256, absl::Seconds(20), {}, {},
+                      std::make_shared<Remote>(QuickOptions()))
+        .status();
+  };
+  EXPECT_THAT(
+      load("/a.jsonl", "/missing.jsonl").message(),
+      AllOf(HasSubstr("data.path[1]: "), HasSubstr("/missing.jsonl"), HasSubstr("HTTP 404")));
+  EXPECT_THAT(load("/empty.jsonl", "/empty.jsonl").message(),
+              AllOf(HasSubstr("data.path[0]: "), HasSubstr("/empty.jsonl: is empty")));
   for (const std::string& range : RangesOf(server)) EXPECT_EQ(range, "0-0");
+  EXPECT_OK(load("/empty.jsonl", "/a.jsonl"));
 }
 
 }  // namespace
