@@ -108,7 +108,9 @@ std::string MainFooter() {
   return absl::StrCat(
       "'nsactl COMMAND --help' or 'nsactl help COMMAND' shows the help of one command, with "
       "examples.\n"
-      "JOB is a job's id or its name; a name means the newest job with that name.\n\n",
+      "JOB is a job's id or its name. Of several jobs with a name, a command that reads shows the "
+      "newest that has\nnot ended, else the newest; one that changes takes the only one that it "
+      "can change, else lists their ids.\n\n",
       ExitCodeHelp(), "\nEnvironment:\n",
       "  NSACTL_ADDRESS, NSACTL_CONTEXT, NSACTL_TIMEOUT, NSACTL_OUTPUT   defaults of the flags of "
       "the same name\n"
@@ -171,6 +173,16 @@ void Options::Choose(JobFilter* filter) {
        "Only jobs in these states (running, failed, …; active: not ended)");
   Texts("--label", "KEY=VALUE", &filter->labels,
         "Only jobs with this label; may be repeated, then with all of them");
+}
+
+void Options::ChooseMatching(JobSelection* selection) {
+  Choose(&selection->filter);
+  Flag("-y,--yes", &selection->yes, "Do not ask");
+}
+
+void Options::ChooseToActOn(JobSelection* selection) {
+  OptionalArguments("JOB", &selection->jobs, "Job ids or names; none with --state or --label");
+  ChooseMatching(selection);
 }
 
 CLI::Option* Options::Number(const std::string& names, int* value, Range range,

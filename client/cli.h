@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/connect/act_on_jobs.h"
 #include "client/connect/collect_jobs.h"
 #include "client/connect/session.h"
 #include "client/exit_code.h"
@@ -68,6 +69,10 @@ class Options {
 
   // --state and --label, which choose jobs.
   void Choose(JobFilter* filter);
+  // The same, and --yes, for a command that changes the jobs that match.
+  void ChooseMatching(JobSelection* selection);
+  // The same, and JOB.
+  void ChooseToActOn(JobSelection* selection);
 
   // Refuses a command line that has both flags.
   void Exclude(CLI::Option* one, CLI::Option* other);

@@ -44,7 +44,7 @@ std::string ExitCodeHelp() {
          "  6    precondition: not possible in this state or with this coordinator's version, or\n"
          "       no machine can take the job\n"
          "  7    timeout: no answer within --timeout\n"
-         "  130  interrupted by Ctrl-C, or delete was not confirmed\n";
+         "  130  interrupted by Ctrl-C, or a change was not confirmed\n";
 }
 
 }  // namespace nsa::client

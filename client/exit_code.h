@@ -17,7 +17,7 @@ enum class ExitCode : int {
   kAuth = 5,          // token or certificate missing or refused
   kPrecondition = 6,  // not possible in this state or version, or no machine fits
   kTimeout = 7,       // no answer within --timeout
-  kInterrupted = 130  // Ctrl-C, or `delete` was not confirmed
+  kInterrupted = 130  // Ctrl-C, or a change was not confirmed
 };
 
 // The exit code of an error.

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/connect/act_on_jobs.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/count.h"
@@ -15,11 +15,6 @@
 namespace nsa::client {
 namespace {
 
-struct DeleteFlags {
-  std::vector<std::string> jobs;
-  bool yes = false;
-};
-
 // The named jobs, each once. All are checked before the first is deleted, so a mistake in the last
 // name deletes nothing.
 absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
@@ -27,7 +22,7 @@ absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
   std::vector<v1::Job> jobs;
   std::set<std::string> seen;
   for (const std::string& name : names) {
-    NSA_ASSIGN_OR_RETURN(v1::Job job, client->GetJob(name));
+    NSA_ASSIGN_OR_RETURN(v1::Job job, client->GetJob(name, v1::JOB_USE_ENDED));
     if (!HasEnded(job.state())) {
       return absl::FailedPreconditionError(
           absl::StrCat("state: job ", Title(job), " is ", StateName(job.state()),
@@ -39,24 +34,19 @@ absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
   return jobs;
 }
 
-// Asks on the terminal; true when the answer is yes.
-absl::StatusOr<bool> Ask(Session& session, const std::vector<v1::Job>& jobs) {
-  if (!session.console().can_ask) {
-    return absl::InvalidArgumentError(
-        "--yes: not given, and there is no terminal to ask on; add --yes to delete without asking");
-  }
-  std::ostream& err = *session.console().err;
-  for (const v1::Job& job : jobs) {
-    err << "  " << Title(job) << "  " << StateName(job.state()) << " at "
-        << StepText(job.progress()) << ", out_dir " << job.spec().train().out_dir() << "\n";
-  }
-  err << "Delete the records, events, metrics and logs of "
-      << (jobs.size() == 1 ? "this job" : Count(static_cast<int64_t>(jobs.size()), "job"))
-      << " for good? Every out_dir stays, with its checkpoints. [y/N] " << std::flush;
-  std::string answer;
-  std::getline(*session.console().in, answer);
-  answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
-  return answer == "y" || answer == "yes";
+absl::Status ConfirmDelete(Session& session, const std::vector<v1::Job>& jobs) {
+  return Confirm(
+      session, "delete", jobs,
+      absl::StrCat("Delete the records, events, metrics and logs of ",
+                   jobs.size() == 1 ? "this job" : Count(static_cast<int64_t>(jobs.size()), "job"),
+                   " for good? Every out_dir stays, with its checkpoints."));
+}
+
+absl::StatusOr<std::vector<v1::Job>> JobsToDelete(Session& session, Client* client,
+                                                  const JobSelection& chosen) {
+  NSA_RETURN_IF_ERROR(CheckChosen(chosen));
+  if (chosen.filter.empty()) return FindEnded(client, chosen.jobs);
+  return MatchingJobs(session, "delete", chosen.filter, v1::JOB_USE_ENDED);
 }
 
 absl::Status DeleteOne(Session& session, Client* client, const v1::Job& job) {
@@ -75,15 +65,13 @@ absl::Status DeleteOne(Session& session, Client* client, const v1::Job& job) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<ExitCode> Delete(Session& session, const DeleteFlags& flags) {
+absl::StatusOr<ExitCode> Delete(Session& session, const JobSelection& chosen) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, FindEnded(client, flags.jobs));
-  if (!flags.yes) {
-    NSA_ASSIGN_OR_RETURN(const bool yes, Ask(session, jobs));
-    if (!yes) {
-      session.Note("nothing deleted");
-      return ExitCode::kInterrupted;
-    }
+  NSA_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs, JobsToDelete(session, client, chosen));
+  if (!chosen.yes && !jobs.empty()) {
+    const absl::Status confirmed = ConfirmDelete(session, jobs);
+    if (absl::IsCancelled(confirmed)) session.Note("nothing deleted");
+    NSA_RETURN_IF_ERROR(confirmed);
   }
   nlohmann::ordered_json deleted = nlohmann::ordered_json::array();
   absl::Status status;
@@ -100,7 +88,7 @@ absl::StatusOr<ExitCode> Delete(Session& session, const DeleteFlags& flags) {
 }  // namespace
 
 void AddDelete(Cli* cli) {
-  const auto flags = std::make_shared<DeleteFlags>();
+  const auto flags = std::make_shared<JobSelection>();
   Options options = cli->Add(
       {.name = "delete",
        .what = "Delete the records of jobs that have ended",
@@ -115,10 +103,9 @@ void AddDelete(Cli* cli) {
            "job_retention_days deletes jobs that ended long ago in the same way.",
        .examples = "nsactl delete demo\n"
                    "nsactl delete jqx2m4k7c3zap jw5d6y3tn2hbe --yes\n"
-                   "nsactl list --state failed -o name | xargs nsactl delete --yes",
+                   "nsactl delete --state failed --label team=vision",
        .run = [flags](Session& session) { return Delete(session, *flags); }});
-  options.Argument("JOB", &flags->jobs, "Job ids or names");
-  options.Flag("-y,--yes", &flags->yes, "Do not ask");
+  options.ChooseToActOn(flags.get());
 }
 
 }  // namespace nsa::client

@@ -3,6 +3,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
 #include "client/commands/saved_stacks.h"
+#include "client/connect/act_on_jobs.h"
 #include "client/connect/each_job.h"
 #include "client/connect/local/output_file.h"
 #include "client/show/document.h"
@@ -15,7 +16,7 @@ namespace nsa::client {
 namespace {
 
 struct DumpFlags {
-  std::vector<std::string> jobs;
+  JobSelection chosen;
   std::string file;
   int rank = -1;
   bool saved = false;
@@ -48,8 +49,8 @@ absl::Status DumpOne(Client* client, const DumpFlags& flags, const std::string& 
   request.set_rank(flags.rank);
   std::string heading;
   nlohmann::ordered_json document;
-  if (flags.jobs.size() > 1) {
-    NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name));
+  if (flags.chosen.several()) {
+    NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name, v1::JOB_USE_ACTIVE));
     request.set_job(job.id());
     heading = absl::StrCat("##### ", Title(job), "\n");
     document = {{"job_id", job.id()}, {"job_name", job.name()}};
@@ -73,7 +74,7 @@ absl::Status DumpOne(Client* client, const DumpFlags& flags, const std::string& 
 std::string TextOf(Session& session, const DumpFlags& flags, Output output) {
   if (!session.structured()) return output.text;
   nlohmann::ordered_json document;
-  if (flags.jobs.size() > 1) {
+  if (flags.chosen.several()) {
     document["jobs"] = std::move(output.documents);
   } else if (!output.documents.empty()) {
     document = std::move(output.documents[0]);
@@ -84,14 +85,21 @@ std::string TextOf(Session& session, const DumpFlags& flags, Output output) {
 }
 
 absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
-  if (flags.saved && flags.jobs.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--saved: ", flags.jobs.size(), " jobs (at most 1); name one job"));
+  NSA_RETURN_IF_ERROR(CheckChosen(flags.chosen));
+  if (flags.saved && flags.chosen.several()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--saved: ",
+        flags.chosen.filter.empty() ? Count(static_cast<int64_t>(flags.chosen.jobs.size()), "job")
+                                    : "the jobs of --state and --label",
+        " (at most 1); name one job"));
   }
-  if (flags.saved) return ShowSavedStacks(session, flags.jobs.front(), flags.saved_id);
+  if (flags.saved) return ShowSavedStacks(session, flags.chosen.jobs.front(), flags.saved_id);
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> jobs,
+                       ChosenJobs(session, "dump-stack", flags.chosen, v1::JOB_USE_ACTIVE,
+                                  /*ask=*/false));
   Output output;
-  const absl::Status status = ForEachJob("dump-stack", flags.jobs, [&](const std::string& name) {
+  const absl::Status status = ForEachJob("dump-stack", jobs, [&](const std::string& name) {
     return DumpOne(client, flags, name, &output);
   });
   const int ranks = output.ranks;
@@ -123,10 +131,10 @@ void AddDumpStack(Cli* cli) {
                    "nsactl dump-stack demo --rank 1\n"
                    "nsactl dump-stack demo -o stacks.txt\n"
                    "nsactl dump-stack demo --saved\n"
-
-                   "nsactl list --state active -o name | xargs nsactl dump-stack",
+                   "nsactl dump-stack --state running",
        .run = [flags](Session& session) { return DumpStack(session, *flags); }});
-  options.Argument("JOB", &flags->jobs, "Job ids or names");
+  options.OptionalArguments("JOB", &flags->chosen.jobs, "Job ids or names");
+  options.Choose(&flags->chosen.filter);
   options.Rank(&flags->rank, "Only this rank (default all)");
   options.Text("-o,--file", "FILE", &flags->file, "Write to this file");
   options.OptionalNumber("--saved", "[ID]", &flags->saved, &flags->saved_id,

@@ -4,6 +4,7 @@
 
 #include "client/cli.h"
 #include "client/commands/watch.h"
+#include "client/connect/act_on_jobs.h"
 #include "client/connect/job_source.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
@@ -13,39 +14,62 @@ namespace nsa::client {
 namespace {
 
 struct ResumeFlags {
-  std::string job;
+  JobSelection chosen;
   std::vector<std::string> sets;
   bool watch = false;
 };
 
 // The job's spec with the changes of --set.
-absl::StatusOr<v1::JobSpec> ChangedSpec(Client* client, const ResumeFlags& flags) {
-  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
+absl::StatusOr<v1::JobSpec> ChangedSpec(const v1::Job& job, const std::vector<std::string>& sets) {
   v1::JobSpec spec = job.spec();
-  for (const std::string& assignment : flags.sets) {
+  for (const std::string& assignment : sets) {
     NSA_RETURN_IF_ERROR(ApplySet(assignment, &spec).status());
   }
   return spec;
 }
 
-absl::StatusOr<ExitCode> Resume(Session& session, const ResumeFlags& flags) {
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+v1::JobUse UseOf(const ResumeFlags& flags) {
+  return flags.sets.empty() ? v1::JOB_USE_RESUMABLE : v1::JOB_USE_ENDED;
+}
+
+absl::StatusOr<v1::Job> ResumeOne(Session& session, Client* client, const ResumeFlags& flags,
+                                  const std::string& name) {
+  // Looked up once: when the request is sent again, the name may mean another job.
+  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name, UseOf(flags)));
   v1::ResumeJobRequest request;
-  request.set_job(flags.job);
+  request.set_job(job.id());
   if (!flags.sets.empty()) {
-    NSA_ASSIGN_OR_RETURN(*request.mutable_spec(), ChangedSpec(client, flags));
+    NSA_ASSIGN_OR_RETURN(*request.mutable_spec(), ChangedSpec(job, flags.sets));
   }
   NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
   NSA_ASSIGN_OR_RETURN(const auto response, Resend(session, [&] {
                          return client->Call<v1::ResumeJobResponse>(request);
                        }));
-  const v1::Job& job = response.job();
-  if (!session.PrintDocumentOrName(job, job.id())) {
-    session.out() << "resumed " << Title(job) << ": " << StateName(job.state()) << " (was at "
-                  << StepText(job.progress()) << ")\n";
+  return response.job();
+}
+
+absl::StatusOr<ExitCode> Resume(Session& session, const ResumeFlags& flags) {
+  const bool several = flags.chosen.several();
+  if (flags.watch && several) {
+    return absl::InvalidArgumentError("--watch: several jobs (at most 1); name one job");
   }
-  if (flags.watch) return WatchToEnd(session, job);
-  if (!session.structured()) session.Note("Next:\n" + NextCommands(job));
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  v1::Job resumed;
+  const Action action = {.command = "resume",
+                         .use = UseOf(flags),
+                         .act = [&](const std::string& name) -> absl::StatusOr<v1::Job> {
+                           NSA_ASSIGN_OR_RETURN(resumed, ResumeOne(session, client, flags, name));
+                           return resumed;
+                         },
+                         .print =
+                             [&](const v1::Job& job) {
+                               session.out()
+                                   << "resumed " << Title(job) << ": " << StateName(job.state())
+                                   << " (was at " << StepText(job.progress()) << ")\n";
+                             }};
+  NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
+  if (flags.watch) return WatchToEnd(session, resumed);
+  if (!several && !session.structured()) session.Note("Next:\n" + NextCommands(resumed));
   return ExitCode::kOk;
 }
 
@@ -55,16 +79,17 @@ void AddResume(Cli* cli) {
   const auto flags = std::make_shared<ResumeFlags>();
   Options options = cli->Add(
       {.name = "resume",
-       .what = "Put a stopped or failed job back into the queue, or train a finished one further",
+       .what = "Put stopped or failed jobs back into the queue, or train finished ones further",
        .group = "Jobs",
        .more = "The job keeps its id and continues from its newest checkpoint that verifies. --set "
                "may change train.steps,\nintervals, limits and waivers. When other steps change "
                "the learning rate in the middle of the run,\nadd --set "
                "restart.allow_new_schedule=true.",
        .examples = "nsactl resume demo\nnsactl resume demo --watch\n"
-                   "nsactl resume demo --set train.steps=2000",
+                   "nsactl resume demo --set train.steps=2000\n"
+                   "nsactl resume --state failed --label team=vision",
        .run = [flags](Session& session) { return Resume(session, *flags); }});
-  options.Argument("JOB", &flags->job, "Job id or name");
+  options.ChooseToActOn(&flags->chosen);
   options.Texts("--set", "FIELD=VALUE", &flags->sets,
                 "Change a field of the job first; may be repeated");
   options.Flag("-w,--watch", &flags->watch, "Then show its progress until it ends");

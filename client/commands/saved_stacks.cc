@@ -27,11 +27,13 @@ absl::StatusOr<ExitCode> ShowOne(Session& session, const std::string& job, int64
 
 }  // namespace
 
-absl::StatusOr<ExitCode> ShowSavedStacks(Session& session, const std::string& job, int64_t id) {
+absl::StatusOr<ExitCode> ShowSavedStacks(Session& session, const std::string& name, int64_t id) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  NSA_ASSIGN_OR_RETURN(const v1::Job found, client->GetJob(name));
+  const std::string& job = found.id();
   if (id != 0) return ShowOne(session, job, id);
   v1::ListSavedStacksRequest request;
   request.set_job(job);
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::ListSavedStacksResponse>(request));
   if (session.structured()) {
     session.PrintDocument(response);

@@ -1,17 +1,15 @@
 // nsactl stop: ends jobs after a given step, after the step in progress, or at once.
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
-#include "client/connect/each_job.h"
-#include "client/show/document.h"
+#include "client/connect/act_on_jobs.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
-#include "nlohmann/json.hpp"
 
 namespace nsa::client {
 namespace {
 
 struct StopFlags {
-  std::vector<std::string> jobs;
+  JobSelection chosen;
   int64_t at_step = 0;
   bool now = false;
 };
@@ -38,22 +36,21 @@ absl::StatusOr<ExitCode> Stop(Session& session, const StopFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   v1::StopJobRequest request;
   *request.mutable_stop() = RequestOf(flags);
-  const bool several = flags.jobs.size() > 1;
-  nlohmann::ordered_json stopped = nlohmann::ordered_json::array();
-  const absl::Status status =
-      ForEachJob("stop", flags.jobs, [&](const std::string& name) -> absl::Status {
-        request.set_job(name);
-        NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::StopJobResponse>(request));
-        if (several && session.structured()) {
-          stopped.push_back(ToJson(response.job()));
-        } else if (!session.PrintDocumentOrName(response.job(), response.job().id())) {
-          PrintStopped(session, response.job());
-          if (!several) session.Note("Next:\n" + NextCommands(response.job()));
-        }
-        return absl::OkStatus();
-      });
-  if (several && session.structured()) session.PrintDocument({{"jobs", std::move(stopped)}});
-  NSA_RETURN_IF_ERROR(status);
+  const bool several = flags.chosen.several();
+  const Action action = {.command = "stop",
+                         .use = v1::JOB_USE_ACTIVE,
+                         .act = [&](const std::string& name) -> absl::StatusOr<v1::Job> {
+                           request.set_job(name);
+                           NSA_ASSIGN_OR_RETURN(const auto response,
+                                                client->Call<v1::StopJobResponse>(request));
+                           return response.job();
+                         },
+                         .print =
+                             [&](const v1::Job& job) {
+                               PrintStopped(session, job);
+                               if (!several) session.Note("Next:\n" + NextCommands(job));
+                             }};
+  NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
   return ExitCode::kOk;
 }
 
@@ -73,9 +70,9 @@ void AddStop(Cli* cli) {
        .examples = "nsactl stop demo\n"
                    "nsactl stop demo --at-step 5000\n"
                    "nsactl stop demo --now\n"
-                   "nsactl list --state active -o name | xargs nsactl stop",
+                   "nsactl stop --label team=vision --state queued --yes",
        .run = [flags](Session& session) { return Stop(session, *flags); }});
-  options.Argument("JOB", &flags->jobs, "Job ids or names");
+  options.ChooseToActOn(&flags->chosen);
   const auto at_step = options.Number("--at-step", &flags->at_step, {.least = 1},
                                       "End every rank after step N, with a checkpoint at N");
   options.Exclude(options.Flag("--now", &flags->now, "End at once, without a checkpoint"), at_step);

@@ -5,10 +5,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/connect/grpc_failure.h"
 #include "client/connect/interrupt.h"
 #include "client/show/clean_message.h"
 #include "client/show/human.h"
+#include "client/show/job_text.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/rpc/rpc.h"
@@ -182,10 +184,18 @@ absl::Status Client::StreamInto(const Message& request, Message* response,
   return status.ok() ? absl::OkStatus() : Explain(status, absl::InfiniteDuration());
 }
 
-absl::StatusOr<v1::Job> Client::GetJob(const std::string& job) {
+absl::StatusOr<v1::Job> Client::GetJob(const std::string& job, v1::JobUse use) {
   v1::GetJobRequest request;
   request.set_job(job);
+  request.set_use(use);
   NSA_ASSIGN_OR_RETURN(v1::GetJobResponse response, Call<v1::GetJobResponse>(request));
+  if (use == v1::JOB_USE_UNSPECIFIED && response.namesakes() > 0 && note_) {
+    note_(absl::StrFormat(
+        "%s: job %s, the newest%s; %s the name too, 'nsactl list' shows the ids", job,
+        response.job().id(), HasEnded(response.job()) ? "" : " that has not ended",
+        response.namesakes() == 1 ? "another job has"
+                                  : absl::StrCat(response.namesakes(), " other jobs have")));
+  }
   return std::move(*response.mutable_job());
 }
 

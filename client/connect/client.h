@@ -84,8 +84,12 @@ class Client {
   // them.
   void set_clean(bool clean) { clean_ = clean; }
 
-  // The job of this id or name.
-  absl::StatusOr<v1::Job> GetJob(const std::string& job);
+  // What is called with notes for the user; without it there are none.
+  void set_note(std::function<void(const std::string& text)> note) { note_ = std::move(note); }
+
+  // The job of this id, or the one that this name means for `use`. To a reader it is noted that
+  // there are others of the name.
+  absl::StatusOr<v1::Job> GetJob(const std::string& job, v1::JobUse use = v1::JOB_USE_UNSPECIFIED);
 
   // All checkpoints of the job of this id or name, oldest first.
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);
@@ -119,6 +123,7 @@ class Client {
   std::shared_ptr<grpc::Channel> channel_ ABSL_GUARDED_BY(mutex_);
   std::string warning_ ABSL_GUARDED_BY(mutex_);
   bool clean_ = true;
+  std::function<void(const std::string& text)> note_;
 };
 
 }  // namespace nsa::client

@@ -22,6 +22,7 @@ absl::StatusOr<Client*> Session::client() {
     NSA_ASSIGN_OR_RETURN(client_, Client::Open(endpoint, timeout, interrupt_));
     // Documents are cleaned when they are written, without a loss.
     client_->set_clean(!structured());
+    client_->set_note([this](const std::string& text) { Note(text); });
   }
   return client_.get();
 }

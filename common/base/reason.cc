@@ -78,6 +78,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kJobHasNotEnded, "JOB_HAS_NOT_ENDED", kRequestRefused, kFinal, Fault::kAsked},
     {Reason::kNotResumable, "NOT_RESUMABLE", kRequestRefused, kFinal, Fault::kAsked},
     {Reason::kSweepMismatch, "SWEEP_MISMATCH", kRequestRefused, kFinal, Fault::kAsked},
+    // Several jobs have the name that a request gives.
+    {Reason::kAmbiguousName, "AMBIGUOUS_NAME", kRequestRefused, kFinal, Fault::kAsked},
 
     {Reason::kNoNodes, "NO_NODES", kWaiting, kGoesOn, Fault::kNone},
     {Reason::kUnplaceable, "UNPLACEABLE", kWaiting, kGoesOn, Fault::kNone},

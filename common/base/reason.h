@@ -67,6 +67,7 @@ enum class Reason : uint8_t {
   kJobHasNotEnded,
   kNotResumable,
   kSweepMismatch,
+  kAmbiguousName,
   // A queued job waits.
   kNoNodes,
   kUnplaceable,

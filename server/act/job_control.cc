@@ -226,8 +226,9 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Known(const v1::StoredJob& job
   return response;
 }
 
-absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name, const Asker& asker) const {
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name, asker.only()));
+absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name, const Asker& asker,
+                                        v1::JobUse use) const {
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name, asker.only(), use));
   return View(*job);
 }
 
@@ -291,7 +292,7 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request, cons
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED) {
     return absl::InvalidArgumentError("stop.mode: not set; choose at-step, graceful or now");
   }
-  NSA_ASSIGN_OR_RETURN(JobPtr job, store_.Find(request.job(), asker.only()));
+  NSA_ASSIGN_OR_RETURN(JobPtr job, store_.Find(request.job(), asker.only(), v1::JOB_USE_ACTIVE));
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     if (IsTerminal(stored->job().state())) {
@@ -342,7 +343,15 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
 absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
                                            const Asker& asker) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(request.job(), asker.only()));
+  const std::string fingerprint =
+      absl::StrCat("resume ", request.job(), request.has_spec() ? Fingerprint(request.spec()) : "");
+  // Before the job is looked up by its name: by now that may mean another one.
+  NSA_ASSIGN_OR_RETURN(const JobPtr known, store_.FindRequest(request.request_id(), fingerprint));
+  NSA_ASSIGN_OR_RETURN(
+      const JobPtr job,
+      store_.Find(known == nullptr ? request.job() : known->job().id(), asker.only(),
+                  request.has_spec() ? v1::JOB_USE_ENDED : v1::JOB_USE_RESUMABLE));
+  if (known != nullptr) return View(*job);
   NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request));
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
@@ -367,11 +376,8 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
     fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());
     return absl::OkStatus();
   };
-  const auto resumed = store_.Update(
-      job->job().id(), change,
-      {.id = request.request_id(),
-       .fingerprint = absl::StrCat("resume ", request.job(),
-                                   request.has_spec() ? Fingerprint(request.spec()) : "")});
+  const auto resumed = store_.Update(job->job().id(), change,
+                                     {.id = request.request_id(), .fingerprint = fingerprint});
   if (!resumed.ok()) return OutDirRefused(Veiled(resumed.status(), store_, asker.only()));
   return View(**resumed);
 }
@@ -381,14 +387,8 @@ absl::StatusOr<v1::DeleteJobResponse> JobControl::Delete(const v1::DeleteJobRequ
                                                          const Asker& asker) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   // A request that is repeated finds its job gone; the store recognises it by its id.
-  const absl::StatusOr<JobPtr> meant = store_.Find(request.job());
-  std::string job = request.job();
-  if (asker.own_jobs_only && meant.ok() && (*meant)->job().owner() != asker.name) {
-    // The newest job of this name is somebody else's.
-    NSA_ASSIGN_OR_RETURN(const JobPtr own, store_.Find(request.job(), asker.only()));
-    job = own->job().id();
-  }
-  const auto deleted = store_.Delete(job, DeletedBy::kUser, request.request_id());
+  const auto deleted =
+      store_.Delete(request.job(), DeletedBy::kUser, request.request_id(), asker.only());
   if (absl::IsFailedPrecondition(deleted.status())) {
     return WithReason(deleted.status(), Reason::kJobHasNotEnded);
   }

@@ -43,7 +43,8 @@ class JobControl {
   absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request,
                                                const std::function<bool()>& abandoned = nullptr,
                                                const Asker& asker = {});
-  absl::StatusOr<v1::Job> Get(const std::string& id_or_name, const Asker& asker = {}) const;
+  absl::StatusOr<v1::Job> Get(const std::string& id_or_name, const Asker& asker = {},
+                              v1::JobUse use = v1::JOB_USE_UNSPECIFIED) const;
   absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request,
                                             const Asker& asker = {}) const;
   absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request, const Asker& asker = {});

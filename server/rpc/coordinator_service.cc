@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/known.h"
 #include "server/act/checkpoints.h"
 #include "server/act/edit/edit_job.h"
 #include "server/act/profile/profile_job.h"
@@ -69,9 +70,16 @@ CoordinatorService::Unary* CoordinatorService::GetJob(Context* context,
                                                       const v1::GetJobRequest* request,
                                                       v1::GetJobResponse* response) {
   return UnaryCall(context, parts_.rules, "GetJob")
-      .Run<v1::GetJobResponse>(response, [=, this](const Caller& caller) {
-        return Wrap<v1::GetJobResponse>(parts_.control.Get(request->job(), AskerOf(caller)));
-      });
+      .Run<v1::GetJobResponse>(
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::GetJobResponse> {
+            NSA_RETURN_IF_ERROR(CheckKnownValues(*request, "request"));
+            const Asker asker = AskerOf(caller);
+            v1::GetJobResponse found;
+            NSA_ASSIGN_OR_RETURN(*found.mutable_job(),
+                                 parts_.control.Get(request->job(), asker, request->use()));
+            found.set_namesakes(parts_.store.Namesakes(request->job(), asker.only()));
+            return found;
+          });
 }
 
 CoordinatorService::Unary* CoordinatorService::ListJobs(Context* context,
@@ -204,7 +212,7 @@ CoordinatorService::Writer<v1::StreamLogsResponse>* CoordinatorService::StreamLo
 
 absl::StatusOr<std::vector<v1::RankPlacement>> CoordinatorService::RanksToDump(
     const v1::DumpStackRequest& request, const std::string& only, JobPtr* job) const {
-  NSA_ASSIGN_OR_RETURN(*job, parts_.store.Find(request.job(), only));
+  NSA_ASSIGN_OR_RETURN(*job, parts_.store.Find(request.job(), only, v1::JOB_USE_ACTIVE));
   const v1::StoredJob& stored = **job;
   NSA_RETURN_IF_ERROR(CheckRank(request.rank(), stored.job()));
   if (!HasGang(stored.job().state()) || stored.restart_decided()) {

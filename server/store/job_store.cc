@@ -1,6 +1,7 @@
 #include "server/store/job_store.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -107,6 +108,33 @@ bool IsWanted(const v1::Job& job, const JobStore::Filter& filter) {
     const auto label = labels.find(wanted.first);
     return label != labels.end() && label->second == wanted.second;
   });
+}
+
+// Whether a job in this state can be used so.
+bool IsFor(v1::JobUse use, v1::Job::State state) {
+  switch (use) {
+    case v1::JOB_USE_RESUMABLE:
+      return state == v1::Job::STATE_FAILED || state == v1::Job::STATE_STOPPED;
+    case v1::JOB_USE_ENDED:
+      return IsTerminal(state);
+    default:
+      return !IsTerminal(state);
+  }
+}
+
+// `jobs`, newest first, can all be meant by `name`.
+absl::Status AmbiguousName(const std::string& name, const std::vector<const v1::Job*>& jobs) {
+  constexpr size_t kMostShown = 8;
+  std::vector<std::string> shown;
+  for (const v1::Job* job : jobs) {
+    if (shown.size() == kMostShown) break;
+    shown.push_back(absl::StrCat(job->id(), " ", StateName(job->state())));
+  }
+  if (jobs.size() > shown.size()) shown.emplace_back("…");
+  return WithReason(absl::InvalidArgumentError(absl::StrFormat(
+                        "job: '%s' can mean %d jobs (at most 1): %s; use the id of one",
+                        CutText(name, 80), jobs.size(), absl::StrJoin(shown, ", "))),
+                    Reason::kAmbiguousName);
 }
 
 absl::StatusOr<int64_t> ParsePageToken(const std::string& token) {
@@ -226,7 +254,7 @@ void JobStore::Remember(int64_t number, JobPtr job) {
   if (const auto before = jobs_.find(id); before != jobs_.end()) {
     --counts_[before->second.job->job().state()];
   } else {
-    newest_by_name_[job->job().name()] = id;
+    by_name_[job->job().name()].insert(number);
   }
   numbers_[number] = job;
   sweeps_.Put(number, job);
@@ -254,47 +282,62 @@ void JobStore::Drop(const std::string& job_id) {
   sweeps_.Remove(entry.number, job);
   jobs_.erase(job.id());
   deleted_[job.id()] = entry.number;
-  const auto named = newest_by_name_.find(job.name());
-  if (named == newest_by_name_.end() || named->second != job.id()) return;
-  newest_by_name_.erase(named);
-  for (auto older = numbers_.rbegin(); older != numbers_.rend(); ++older) {
-    if (older->second->job().name() != job.name()) continue;
-    newest_by_name_[job.name()] = older->second->job().id();
-    return;
+  const auto named = by_name_.find(job.name());
+  named->second.erase(entry.number);
+  if (named->second.empty()) by_name_.erase(named);
+}
+
+std::vector<const JobStore::Entry*> JobStore::Named(const std::string& name,
+                                                    const std::string& owner) const {
+  std::vector<const Entry*> found;
+  const auto named = by_name_.find(name);
+  if (named == by_name_.end()) return found;
+  for (auto number = named->second.rbegin(); number != named->second.rend(); ++number) {
+    const v1::Job& job = numbers_.at(*number)->job();
+    if (owner.empty() || job.owner() == owner) found.push_back(&jobs_.at(job.id()));
   }
+  return found;
 }
 
 absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id_or_name,
-                                                           const std::string& owner) const {
-  auto entry = jobs_.find(id_or_name);
-  if (entry == jobs_.end()) {
-    if (const auto named = newest_by_name_.find(id_or_name); named != newest_by_name_.end()) {
-      entry = jobs_.find(named->second);
-    }
+                                                           const std::string& owner,
+                                                           v1::JobUse use) const {
+  const auto by_id = jobs_.find(id_or_name);
+  if (by_id != jobs_.end() && (owner.empty() || by_id->second.job->job().owner() == owner)) {
+    return &by_id->second;
   }
-  if (entry != jobs_.end() && !owner.empty() && entry->second.job->job().owner() != owner) {
-    // A newer job of the same name may be somebody else's.
-    entry = jobs_.end();
-    for (auto older = numbers_.rbegin(); older != numbers_.rend(); ++older) {
-      const v1::Job& job = older->second->job();
-      if (job.name() != id_or_name || job.owner() != owner) continue;
-      entry = jobs_.find(job.id());
-      break;
-    }
-  }
-  if (entry == jobs_.end()) {
+  const std::vector<const Entry*> named = Named(id_or_name, owner);
+  if (named.empty()) {
     return absl::NotFoundError(absl::StrCat("job: no job has the id or name '",
                                             CutText(id_or_name, 80),
                                             "'; `nsactl list` shows them"));
   }
-  return &entry->second;
+  std::vector<const Entry*> meant;
+  std::ranges::copy_if(named, std::back_inserter(meant),
+                       [use](const Entry* entry) { return IsFor(use, entry->job->job().state()); });
+  if (use == v1::JOB_USE_EDIT && meant.empty()) meant = named;
+  if (meant.size() > 1 && use != v1::JOB_USE_UNSPECIFIED) {
+    std::vector<const v1::Job*> jobs;
+    for (const Entry* entry : meant) jobs.push_back(&entry->job->job());
+    return AmbiguousName(id_or_name, jobs);
+  }
+  return meant.empty() ? named.front() : meant.front();
 }
 
-absl::StatusOr<JobPtr> JobStore::Find(const std::string& id_or_name,
-                                      const std::string& owner) const {
+absl::StatusOr<JobPtr> JobStore::Find(const std::string& id_or_name, const std::string& owner,
+                                      v1::JobUse use) const {
   MutexLock lock(&mutex_);
-  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name, owner));
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name, owner, use));
   return entry->job;
+}
+
+int32_t JobStore::Namesakes(const std::string& id_or_name, const std::string& owner) const {
+  MutexLock lock(&mutex_);
+  const auto by_id = jobs_.find(id_or_name);
+  if (by_id != jobs_.end() && (owner.empty() || by_id->second.job->job().owner() == owner)) {
+    return 0;
+  }
+  return std::max(static_cast<int32_t>(Named(id_or_name, owner).size()) - 1, 0);
 }
 
 std::vector<JobPtr> JobStore::Active() const {

@@ -105,9 +105,14 @@ class JobStore {
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id,
                                      const std::string& fingerprint) const;
 
-  // The job with this id, else the newest job with this name, else NotFound. With `owner`, only
+  // The job with this id, else the one that this name means for `use` (coordinator.proto), else
+  // NotFound. InvalidArgument (kAmbiguousName) when the name can mean several. With `owner`, only
   // among the jobs of that owner: others do not exist for the caller.
-  absl::StatusOr<JobPtr> Find(const std::string& id_or_name, const std::string& owner = "") const;
+  absl::StatusOr<JobPtr> Find(const std::string& id_or_name, const std::string& owner = "",
+                              v1::JobUse use = v1::JOB_USE_UNSPECIFIED) const;
+
+  // How many other jobs have the name of a job that was found by it; with `owner`, of that owner.
+  int32_t Namesakes(const std::string& id_or_name, const std::string& owner = "") const;
 
   // Jobs that have not ended, oldest first.
   std::vector<JobPtr> Active() const;
@@ -185,12 +190,13 @@ class JobStore {
   // name is free. This is one small transaction; Purge() and Forget() remove the rows later.
   // NotFound for an unknown job, FailedPrecondition for one that has not ended. A request id that
   // is known gets the same answer again if it was for the same `id_or_name`, else AlreadyExists.
+  // `owner` as in Find().
   struct Deleted {
     std::string job_id;
     JobPtr job;  // as it was before; null when the request id was known
   };
   absl::StatusOr<Deleted> Delete(const std::string& id_or_name, DeletedBy by,
-                                 const std::string& request_id);
+                                 const std::string& request_id, const std::string& owner = "");
 
   // Jobs that ended before `when`, the earliest first; at most `limit`.
   std::vector<JobPtr> EndedBefore(absl::Time when, size_t limit) const;
@@ -290,8 +296,12 @@ class JobStore {
   absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Remember(int64_t number, JobPtr job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Drop(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The jobs of this name, newest first; with `owner`, only those of that owner.
+  std::vector<const Entry*> Named(const std::string& name, const std::string& owner) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<const Entry*> FindEntry(const std::string& id_or_name,
-                                         const std::string& owner = "") const
+                                         const std::string& owner = "",
+                                         v1::JobUse use = v1::JOB_USE_UNSPECIFIED) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobPtr> FindRequestLocked(const std::string& request_id,
                                            const std::string& fingerprint) const
@@ -301,7 +311,8 @@ class JobStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change,
                                       const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Deleted> DeleteLocked(const std::string& id_or_name, const std::string& request_id)
+  absl::StatusOr<Deleted> DeleteLocked(const std::string& id_or_name, const std::string& request_id,
+                                       const std::string& owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -367,10 +378,10 @@ class JobStore {
   const Observer observer_;
   mutable Mutex mutex_;
   const std::unique_ptr<Database> database_ ABSL_PT_GUARDED_BY(mutex_);
-  std::string id_;                                                             // set by Open()
-  std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                  // by id
-  std::map<int64_t, JobPtr> numbers_ ABSL_GUARDED_BY(mutex_);                  // by number
-  std::map<std::string, std::string> newest_by_name_ ABSL_GUARDED_BY(mutex_);  // name → id
+  std::string id_;                                                            // set by Open()
+  std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                 // by id
+  std::map<int64_t, JobPtr> numbers_ ABSL_GUARDED_BY(mutex_);                 // by number
+  std::map<std::string, std::set<int64_t>> by_name_ ABSL_GUARDED_BY(mutex_);  // name → numbers
   std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: not ended
   OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                  // of active jobs
   SweepIndex sweeps_ ABSL_GUARDED_BY(mutex_);

@@ -24,11 +24,12 @@ std::string FingerprintOf(const std::string& id_or_name) {
 }  // namespace
 
 absl::StatusOr<JobStore::Deleted> JobStore::Delete(const std::string& id_or_name, DeletedBy by,
-                                                   const std::string& request_id) {
+                                                   const std::string& request_id,
+                                                   const std::string& owner) {
   absl::StatusOr<Deleted> deleted;
   {
     MutexLock lock(&mutex_);
-    deleted = DeleteLocked(id_or_name, request_id);
+    deleted = DeleteLocked(id_or_name, request_id, owner);
   }
   const bool known = deleted.ok() && deleted->job == nullptr;
   if (known) return deleted;
@@ -38,7 +39,8 @@ absl::StatusOr<JobStore::Deleted> JobStore::Delete(const std::string& id_or_name
 }
 
 absl::StatusOr<JobStore::Deleted> JobStore::DeleteLocked(const std::string& id_or_name,
-                                                         const std::string& request_id) {
+                                                         const std::string& request_id,
+                                                         const std::string& owner) {
   const std::string fingerprint = FingerprintOf(id_or_name);
   if (!request_id.empty()) {
     NSA_ASSIGN_OR_RETURN(Statement row,
@@ -51,7 +53,7 @@ absl::StatusOr<JobStore::Deleted> JobStore::DeleteLocked(const std::string& id_o
                                                    row.Text(1), "; use a new request_id"));
     }
   }
-  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name));
+  NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name, owner, v1::JOB_USE_ENDED));
   const JobPtr job = entry->job;
   const std::string id = job->job().id();
   if (!IsTerminal(job->job().state())) {

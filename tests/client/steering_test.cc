@@ -47,6 +47,60 @@ TEST_F(CommandsTest, StopTakesSeveralJobsAndGoesOnAfterOneThatIsRefused) {
   EXPECT_EQ(nlohmann::json::parse(Run({"stop", "old", "-o", "json"}).out)["id"], "jold12345678a");
 }
 
+TEST_F(CommandsTest, StopActsOnAllThatMatchAndListsThem) {
+  for (v1::Job& job : state().jobs) (*job.mutable_spec()->mutable_labels())["run"] = "7";
+  const Ran refused = Run({"stop", "--label", "run=7"});
+  EXPECT_EQ(refused.code, ExitCode::kUsage) << "no terminal to ask on";
+  EXPECT_THAT(refused.err, HasSubstr("--yes: not given"));
+  EXPECT_THAT(service().Requests("StopJob"), SizeIs(0));
+  const Ran ran = Run({"stop", "--label", "run=7", "--yes"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_THAT(ran.out, StartsWith("demo (jdemo1234567): STOPPING"));
+  EXPECT_THAT(ran.err, HasSubstr("stop: 1 of 2 matching jobs left out"));
+  EXPECT_THAT(service().Requests("StopJob"), ElementsAre(HasSubstr("job: \"jdemo1234567\"")));
+}
+
+TEST_F(CommandsTest, ACommandThatChangesAsksBeforeItActsOnWhatMatches) {
+  can_ask_ = true;
+  typed_ = "n\n";
+  const Ran no = Run({"resume", "--state", "failed"});
+  EXPECT_EQ(no.code, ExitCode::kInterrupted);
+  EXPECT_THAT(no.err,
+              AllOf(HasSubstr("old (jold12345678a)  FAILED"),
+                    HasSubstr("resume: go on with 1 job? [y/N]"), HasSubstr("nothing changed")));
+  EXPECT_THAT(service().Requests("ResumeJob"), SizeIs(0));
+  typed_ = "y\n";
+  const auto json = nlohmann::json::parse(Run({"resume", "--state", "failed", "-o", "json"}).out);
+  EXPECT_THAT(json["jobs"], SizeIs(1)) << "a list, however many match";
+}
+
+TEST_F(CommandsTest, JobsAreNamedOrMatched) {
+  for (const std::string command : {"stop", "resume", "delete", "dump-stack"}) {
+    EXPECT_EQ(Run({command}).code, ExitCode::kUsage);
+    const Ran both = Run({command, "demo", "--state", "active"});
+    EXPECT_EQ(both.code, ExitCode::kUsage);
+    EXPECT_THAT(both.err, HasSubstr("name a job or choose some, not both"));
+    const Ran none = Run({command, "--state", "queued"});
+    EXPECT_EQ(none.code, ExitCode::kOk) << none.err;
+    EXPECT_THAT(none.err, HasSubstr("no jobs in these states"));
+  }
+}
+
+TEST_F(CommandsTest, LabelsAreSetOnAllThatMatch) {
+  const Ran ran = Run({"label", "--state", "failed", "--yes", "team=vision"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(service().Requests("EditJob"),
+              ElementsAre(AllOf(HasSubstr("job: \"jold12345678a\""), HasSubstr("vision"))));
+}
+
+TEST_F(CommandsTest, AReaderSaysThatThereAreOthersOfTheName) {
+  state().jobs[1].set_name("demo");
+  EXPECT_THAT(Run({"describe", "demo"}).err,
+              HasSubstr("demo: job jdemo1234567, the newest that has not ended; another job has"));
+  EXPECT_EQ(Run({"describe", "jdemo1234567"}).err, "");
+  EXPECT_EQ(Run({"describe", "demo", "-q"}).err, "");
+}
+
 TEST_F(CommandsTest, WithoutACoordinatorSeveralJobsGiveOneError) {
   const Ran ran = RunAlone({"stop", "demo", "old"});
   EXPECT_EQ(ran.code, ExitCode::kUnreachable);

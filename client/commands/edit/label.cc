@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/connect/act_on_jobs.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
@@ -15,7 +16,8 @@ namespace nsa::client {
 namespace {
 
 struct LabelFlags {
-  std::string job;
+  JobSelection chosen;
+  std::string first;  // JOB or, with --state or --label, a change
   std::vector<std::string> changes;
 };
 
@@ -43,7 +45,6 @@ absl::Status AddChange(const std::string& change, v1::EditJobRequest* request) {
 }
 
 void PrintLabels(Session& session, const v1::Job& job) {
-  if (session.PrintDocumentOrName(job, job.id())) return;
   const std::map<std::string, std::string> labels(job.spec().labels().begin(),
                                                   job.spec().labels().end());
   session.out() << Title(job) << (labels.empty() ? ": no labels\n" : "\n");
@@ -51,22 +52,38 @@ void PrintLabels(Session& session, const v1::Job& job) {
   session.out() << std::flush;
 }
 
-absl::StatusOr<ExitCode> Label(Session& session, const LabelFlags& flags) {
+absl::StatusOr<v1::Job> Change(Session& session, Client* client, v1::EditJobRequest request,
+                               const std::string& name) {
+  NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
+  request.set_job(name);
+  NSA_ASSIGN_OR_RETURN(const auto response,
+                       Resend(session, [&] { return client->Call<v1::EditJobResponse>(request); }));
+  return response.job();
+}
+
+absl::StatusOr<ExitCode> Label(Session& session, LabelFlags flags) {
+  flags.chosen.Place(flags.first, &flags.changes);
   v1::EditJobRequest request;
   for (const std::string& change : flags.changes) {
     NSA_RETURN_IF_ERROR(AddChange(change, &request));
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   if (flags.changes.empty()) {
-    NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
-    PrintLabels(session, job);
+    NSA_RETURN_IF_ERROR(CheckChosen(flags.chosen));
+    if (!flags.chosen.filter.empty()) {
+      return absl::InvalidArgumentError(
+          "CHANGE: none (at least 1 with --state or --label); write KEY=VALUE or KEY-");
+    }
+    NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.chosen.jobs.front()));
+    if (!session.PrintDocumentOrName(job, job.id())) PrintLabels(session, job);
     return ExitCode::kOk;
   }
-  request.set_job(flags.job);
-  NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
-  NSA_ASSIGN_OR_RETURN(const auto response,
-                       Resend(session, [&] { return client->Call<v1::EditJobResponse>(request); }));
-  PrintLabels(session, response.job());
+  const Action action = {
+      .command = "label",
+      .use = v1::JOB_USE_EDIT,
+      .act = [&](const std::string& job) { return Change(session, client, request, job); },
+      .print = [&](const v1::Job& job) { PrintLabels(session, job); }};
+  NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
   return ExitCode::kOk;
 }
 
@@ -84,10 +101,12 @@ void AddLabel(Cli* cli) {
            "finds jobs by their labels. The labels by\nwhich a sweep knows its jobs cannot be "
            "changed.",
        .examples = "nsactl label demo\n"
-                   "nsactl label demo team=vision draft-",
+                   "nsactl label demo team=vision draft-\n"
+                   "nsactl label --label run=7 kept=yes",
        .run = [flags](Session& session) { return Label(session, *flags); }});
-  options.Argument("JOB", &flags->job, "Job id or name");
+  options.OptionalArgument("JOB", &flags->first, "Job id or name; none with --state or --label");
   options.OptionalArguments("CHANGE", &flags->changes, "KEY=VALUE or KEY-");
+  options.ChooseMatching(&flags->chosen);
 }
 
 }  // namespace nsa::client

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
+#include "client/connect/act_on_jobs.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
@@ -13,22 +14,38 @@ namespace nsa::client {
 namespace {
 
 struct NoteFlags {
-  std::string job;
+  JobSelection chosen;
+  std::string first;  // JOB or, with --state or --label, a word of the note
   std::vector<std::string> words;
 };
 
-absl::StatusOr<ExitCode> Note(Session& session, const NoteFlags& flags) {
-  v1::EditJobRequest request;
-  request.set_job(flags.job);
-  request.set_note(absl::StrJoin(flags.words, " "));
+void PrintNoted(Session& session, const v1::Job& job) {
+  session.out() << Title(job) << ": noted; `nsactl events " << job.id() << "` shows it\n"
+                << std::flush;
+}
+
+absl::StatusOr<v1::Job> WriteNote(Session& session, Client* client, v1::EditJobRequest request,
+                                  const std::string& name) {
+  request.set_job(name);
   NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const auto response,
                        Resend(session, [&] { return client->Call<v1::EditJobResponse>(request); }));
-  if (session.PrintDocumentOrName(response.job(), response.job().id())) return ExitCode::kOk;
-  session.out() << Title(response.job()) << ": noted; `nsactl events " << response.job().name()
-                << "` shows it\n"
-                << std::flush;
+  return response.job();
+}
+
+absl::StatusOr<ExitCode> Note(Session& session, NoteFlags flags) {
+  flags.chosen.Place(flags.first, &flags.words);
+  NSA_RETURN_IF_ERROR(CheckChosen(flags.chosen));
+  if (flags.words.empty()) return absl::InvalidArgumentError("TEXT: none; write the note");
+  v1::EditJobRequest request;
+  request.set_note(absl::StrJoin(flags.words, " "));
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  const Action action = {
+      .command = "note",
+      .use = v1::JOB_USE_EDIT,
+      .act = [&](const std::string& job) { return WriteNote(session, client, request, job); },
+      .print = [&](const v1::Job& job) { PrintNoted(session, job); }};
+  NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
   return ExitCode::kOk;
 }
 
@@ -45,8 +62,9 @@ void AddNote(Cli* cli) {
                         "`nsactl report` show it, and the page marks it in the curves.",
                 .examples = "nsactl note demo \"loss spike at 1,200: learning rate too high?\"",
                 .run = [flags](Session& session) { return Note(session, *flags); }});
-  options.Argument("JOB", &flags->job, "Job id or name");
-  options.Argument("TEXT", &flags->words, "The note");
+  options.OptionalArgument("JOB", &flags->first, "Job id or name; none with --state or --label");
+  options.OptionalArguments("TEXT", &flags->words, "The note");
+  options.ChooseMatching(&flags->chosen);
 }
 
 }  // namespace nsa::client

@@ -79,17 +79,26 @@ absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& fla
   return response;
 }
 
-absl::StatusOr<v1::ListCheckpointsResponse> ListOfJob(Session& session, const std::string& job) {
+// The id of the job of this id or name.
+absl::StatusOr<std::string> IdOf(Client* client, const std::string& target,
+                                 v1::JobUse use = v1::JOB_USE_UNSPECIFIED) {
+  const absl::StatusOr<v1::Job> job = client->GetJob(target, use);
+  NSA_RETURN_IF_ERROR(HintAtFolder(job.status(), target));
+  return job->id();
+}
+
+absl::StatusOr<v1::ListCheckpointsResponse> ListOfJob(Session& session, const std::string& target,
+                                                      v1::JobUse use = v1::JOB_USE_UNSPECIFIED) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  absl::StatusOr<v1::ListCheckpointsResponse> all = client->ListCheckpoints(job);
-  NSA_RETURN_IF_ERROR(HintAtFolder(all.status(), job));
-  return all;
+  NSA_ASSIGN_OR_RETURN(const std::string id, IdOf(client, target, use));
+  return client->ListCheckpoints(id);
 }
 
 // The folders of a job's checkpoints, which may be on another machine.
 absl::StatusOr<std::vector<CheckpointEntry>> EntriesOfJob(Session& session,
                                                           const std::string& job) {
-  NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse found, ListOfJob(session, job));
+  NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse found,
+                       ListOfJob(session, job, v1::JOB_USE_EDIT));
   return EntriesOf(found);
 }
 
@@ -158,12 +167,11 @@ absl::StatusOr<ExitCode> Verify(Session& session, const CheckpointFlags& flags) 
     NSA_ASSIGN_OR_RETURN(response, VerifyAt(flags));
   } else {
     v1::VerifyCheckpointRequest request;
-    request.set_job(flags.target);
-    request.set_step(flags.step);
     NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-    auto found = client->Call<v1::VerifyCheckpointResponse>(request, {.timeout = kVerifyTimeout});
-    NSA_RETURN_IF_ERROR(HintAtFolder(found.status(), flags.target));
-    response = *std::move(found);
+    NSA_ASSIGN_OR_RETURN(*request.mutable_job(), IdOf(client, flags.target));
+    request.set_step(flags.step);
+    NSA_ASSIGN_OR_RETURN(
+        response, client->Call<v1::VerifyCheckpointResponse>(request, {.timeout = kVerifyTimeout}));
   }
   const v1::CheckpointInfo& checkpoint = response.checkpoint();
   if (session.structured()) {

@@ -195,7 +195,7 @@ absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
     return Exists(flags.file);
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
+  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job, v1::JOB_USE_ACTIVE));
   const char* const folder = std::getenv("TMPDIR");
   RankTraces traces(folder == nullptr || *folder == '\0' ? "/tmp" : folder);
   NSA_RETURN_IF_ERROR(Fetch(session, client, flags, job, &traces));

@@ -100,7 +100,7 @@ absl::StatusOr<JobPtr> EditJob(JobStore& store, const v1::EditJobRequest& reques
                                const std::string& who, const std::string& only) {
   const std::string note(absl::StripAsciiWhitespace(request.note()));
   NSA_RETURN_IF_ERROR(Check(request, note));
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(request.job(), only));
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(request.job(), only, v1::JOB_USE_EDIT));
   v1::EditJobRequest asked = request;
   asked.clear_request_id();
   const auto change = [&](v1::StoredJob* stored,

@@ -15,7 +15,7 @@ namespace nsa::server {
 
 absl::StatusOr<JobPtr> FindJobToProfile(const JobStore& store, const std::string& job,
                                         const std::string& only) {
-  NSA_ASSIGN_OR_RETURN(const JobPtr stored, store.Find(job, only));
+  NSA_ASSIGN_OR_RETURN(const JobPtr stored, store.Find(job, only, v1::JOB_USE_ACTIVE));
   const v1::Job& found = stored->job();
   if (found.state() == v1::Job::STATE_RUNNING && !stored->restart_decided()) return stored;
   return absl::FailedPreconditionError(

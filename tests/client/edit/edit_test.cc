@@ -43,7 +43,7 @@ TEST_F(CommandsTest, ANoteIsSentAgainWithTheSameRequestId) {
   state().failures["EditJob"] = {grpc::Status(grpc::StatusCode::UNAVAILABLE, "Socket closed")};
   const Ran ran = Run({"note", "demo", "a spike", "at 1,200"});
   EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
-  EXPECT_EQ(ran.out, "demo (jdemo1234567): noted; `nsactl events demo` shows it\n");
+  EXPECT_EQ(ran.out, "demo (jdemo1234567): noted; `nsactl events jdemo1234567` shows it\n");
   const auto sent = service().Requests("EditJob");
   ASSERT_THAT(sent, SizeIs(2));
   EXPECT_EQ(sent[0], sent[1]);

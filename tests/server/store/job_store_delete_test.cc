@@ -42,9 +42,12 @@ TEST_F(JobStoreDeleteTest, ADeletedJobIsFoundNoMoreAndItsNameIsFree) {
   ASSERT_EQ(*Append(id, 0, 1, 5), 6);
   End(older, absl::Hours(3));
   End(id, absl::Hours(2));
-  const auto deleted = store_->Delete("demo", DeletedBy::kUser, "");
+  EXPECT_THAT(store_->Delete("demo", DeletedBy::kUser, "").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument))
+      << "the name can mean both";
+  const auto deleted = store_->Delete(id, DeletedBy::kUser, "");
   ASSERT_OK(deleted.status());
-  EXPECT_EQ(deleted->job_id, id) << "the newest of that name";
+  EXPECT_EQ(deleted->job_id, id);
   EXPECT_EQ(deleted->job->job().progress().step(), 5) << "as it was";
   for (int life = 0; life < 2; ++life) {
     EXPECT_THAT(store_->Find(id).status(), StatusIs(absl::StatusCode::kNotFound));

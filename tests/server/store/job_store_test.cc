@@ -79,6 +79,49 @@ TEST_F(JobStoreTest, FindsByIdAndTheNewestByName) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("'nobody'")));
 }
 
+TEST_F(JobStoreTest, ANameMeansTheJobsWithWhichTheCallerCanDoWhatItWants) {
+  const std::string trains = Insert("demo"), failed = Insert("demo"), done = Insert("demo");
+  const auto end = [&](const std::string& id, v1::Job::State state) {
+    const auto set = [state](v1::StoredJob* job, std::vector<v1::JobEvent>*) {
+      job->mutable_job()->set_state(state);
+      return absl::OkStatus();
+    };
+    EXPECT_TRUE(store_->Update(id, set).ok());
+  };
+  const auto found = [&](v1::JobUse use) {
+    const absl::StatusOr<JobPtr> job = store_->Find("demo", "", use);
+    return job.ok() ? (*job)->job().id() : std::string(job.status().message());
+  };
+  const auto two = [&](const std::string& newer, const std::string& older) {
+    return absl::StrCat("job: 'demo' can mean 2 jobs (at most 1): ", newer, ", ", older,
+                        "; use the id of one");
+  };
+  end(failed, v1::Job::STATE_FAILED);
+  end(done, v1::Job::STATE_SUCCEEDED);
+  EXPECT_EQ(found(v1::JOB_USE_UNSPECIFIED), trains) << "not the newest, which has ended";
+  EXPECT_EQ(found(v1::JOB_USE_ACTIVE), trains);
+  EXPECT_EQ(found(v1::JOB_USE_EDIT), trains);
+  EXPECT_EQ(found(v1::JOB_USE_RESUMABLE), failed);
+  EXPECT_EQ(found(v1::JOB_USE_ENDED), two(done + " SUCCEEDED", failed + " FAILED"));
+  EXPECT_EQ(store_->Namesakes("demo"), 2);
+  EXPECT_EQ(store_->Namesakes(done), 0) << "an id means one job";
+
+  const std::string queued = Insert("demo");
+  EXPECT_EQ(found(v1::JOB_USE_UNSPECIFIED), queued) << "the newest of those to read about";
+  EXPECT_EQ(found(v1::JOB_USE_ACTIVE), two(queued + " RUNNING", trains + " RUNNING"));
+  const absl::Status refused = store_->Find("demo", "", v1::JOB_USE_ACTIVE).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReasonOf(refused), Reason::kAmbiguousName);
+  EXPECT_EQ((*store_->Find(trains, "", v1::JOB_USE_ACTIVE))->job().id(), trains);
+
+  end(queued, v1::Job::STATE_SUCCEEDED);
+  end(trains, v1::Job::STATE_SUCCEEDED);
+  end(failed, v1::Job::STATE_SUCCEEDED);
+  EXPECT_EQ(found(v1::JOB_USE_UNSPECIFIED), queued);
+  EXPECT_EQ(found(v1::JOB_USE_ACTIVE), queued) << "the request will say that it has ended";
+  EXPECT_THAT(found(v1::JOB_USE_EDIT), ::testing::HasSubstr("can mean 4 jobs"));
+}
+
 TEST_F(JobStoreTest, IgnoresRecordsThatItHasAndStopsAtAGap) {
   const std::string id = Insert("demo");
   EXPECT_EQ(*Append(id, 0, 1, 3), 4);

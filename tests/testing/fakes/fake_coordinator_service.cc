@@ -78,6 +78,10 @@ grpc::Status FakeCoordinatorService::GetJob(grpc::ServerContext* context,
   const v1::Job* job = Find(request->job());
   if (job == nullptr) return NoSuchJob(request->job());
   *response->mutable_job() = *job;
+  if (job->id() != request->job()) {
+    response->set_namesakes(
+        static_cast<int32_t>(std::ranges::count(state_.jobs, request->job(), &v1::Job::name)) - 1);
+  }
   return grpc::Status::OK;
 }
 

@@ -1,0 +1,65 @@
+// Commands that change jobs: those that are named, or all that match --state and --label.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "client/connect/collect_jobs.h"
+#include "client/connect/session.h"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace nsa::client {
+
+// The jobs that a command line chooses: Options::ChooseToActOn().
+struct JobSelection {
+  std::vector<std::string> jobs;  // ids or names
+  JobFilter filter;
+  bool yes = false;  // do not ask
+
+  // The result is a list even when it has one job.
+  bool several() const { return jobs.size() > 1 || !filter.empty(); }
+
+  // For a command with one JOB before other words: with --state or --label, JOB is one of those.
+  void Place(const std::string& first, std::vector<std::string>* words) {
+    if (first.empty()) return;
+    if (filter.empty()) {
+      jobs = {first};
+    } else {
+      words->insert(words->begin(), first);
+    }
+  }
+};
+
+// InvalidArgument when no job is chosen, and when some are both named and matched.
+absl::Status CheckChosen(const JobSelection& selection);
+
+// The jobs that match the filter and can be used so, newest first. Notes how many others match.
+absl::StatusOr<std::vector<v1::Job>> MatchingJobs(Session& session, const std::string& command,
+                                                  const JobFilter& filter, v1::JobUse use);
+
+// Shows the jobs and asks `question` on the terminal. OK when the answer is yes, else Cancelled.
+// InvalidArgument without a terminal.
+absl::Status Confirm(Session& session, const std::string& command, const std::vector<v1::Job>& jobs,
+                     const std::string& question);
+
+// The names or ids of the chosen jobs, after CheckChosen(). With `ask` the jobs that match are
+// confirmed, unless with --yes. Empty, with a note, when none matches.
+absl::StatusOr<std::vector<std::string>> ChosenJobs(Session& session, const std::string& command,
+                                                    const JobSelection& selection, v1::JobUse use,
+                                                    bool ask);
+
+struct Action {
+  std::string command;
+  v1::JobUse use = v1::JOB_USE_UNSPECIFIED;
+  // Changes a job and returns it as it is then.
+  std::function<absl::StatusOr<v1::Job>(const std::string& job)> act;
+  // Prints what was done to it, for -o table and wide.
+  std::function<void(const v1::Job& job)> print;
+};
+
+// Acts on each chosen job, also after an error of one (ForEachJob()), and prints each result.
+absl::Status ActOnJobs(Session& session, const JobSelection& selection, const Action& action);
+
+}  // namespace nsa::client
