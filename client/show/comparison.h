@@ -42,7 +42,7 @@ struct Figures {
   int64_t best_val_step = 0;
   double tokens_per_second = 0;  // median of the steps; NaN without a step
   int64_t memory_bytes = 0;      // the most of any step
-  double hours = 0;              // from the first start to the end, or to now; negative before it
+  double hours = 0;              // the run time until now; negative before the first start
   int restarts = 0;
 };
 Figures FiguresOf(const ComparedJob& job, absl::Time now);

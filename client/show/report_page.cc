@@ -127,7 +127,7 @@ std::string Head(const Report& report) {
                         " by nsactl report")));
 }
 
-// What the job has occupied: "19.2 GPU hours (8 GPUs for 2 h 24 min)". Waiting between two starts
+// What the job has occupied: "19.2 GPU hours (8 GPUs for 2 h 24 min)". Only the run time
 // counts. Empty before its first start.
 std::string CostText(const v1::Job& job, double seconds) {
   if (seconds < 0) return "";

@@ -111,7 +111,7 @@ SPEED = [
            (f"sum by (job_id, phase) ({rate('nsa_job_phase_seconds_total')})", "{{job_id}} {{phase}}"),
            (f"sum by (job_id) ({rate('nsa_job_checkpoint_stall_seconds_total')})", "{{job_id}} checkpoint"), stacked=True, maximum=1),
     series("MFU", "percentunit", MFU, (one("nsa_job_mfu_ratio"), "{{job_id}}"), minimum=0, width=6),
-    series("Goodput", "percentunit", "Share of the time since the first start that was spent on steps and validations that were kept. The rest "
+    series("Goodput", "percentunit", "Share of the time in which the job's ranks ran that was spent on steps and validations that were kept. The rest "
            "went into starting, checkpoints and work lost to failures.",
            (one("nsa_job_goodput_ratio"), "{{job_id}}"), minimum=0, maximum=1, width=6),
     series("Model arithmetic", "flops", "Floating-point operations per second that the model needs. Recomputation is not counted.",

@@ -372,6 +372,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);
     v1::Job& fresh = *stored->mutable_job();
     *fresh.mutable_spec() = spec;
+    stored->set_earlier_run_seconds(stored->earlier_run_seconds() + stored->run_seconds());
     stored->clear_run_seconds();
     fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());
     return absl::OkStatus();

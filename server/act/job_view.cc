@@ -65,6 +65,7 @@ v1::Job JobControl::View(const v1::StoredJob& stored) const {
   v1::JobHealth health = HealthOf(job.progress());
   if (health.level() != v1::JobHealth::LEVEL_UNSPECIFIED) *job.mutable_health() = std::move(health);
   job.mutable_progress()->clear_health_memory();
+  ShowRunTime(stored, &job);
   if (HasGang(job.state())) {
     for (const RankView& rank : fleet_.Ranks(stored, fleet_.started())) {
       v1::RankStatus& status = *job.add_ranks();

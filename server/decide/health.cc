@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/reason.h"
+#include "common/estimate/run_time.h"
 
 namespace nsa::server {
 namespace {
@@ -89,9 +90,8 @@ Health Queued(const v1::Job& job, int64_t now) {
 }
 
 Health Succeeded(const v1::Job& job) {
-  const double seconds =
-      static_cast<double>(job.end_unix_nanos() - job.start_unix_nanos()) / kNanos;
-  const bool known = job.start_unix_nanos() > 0 && seconds >= 0;
+  const double seconds = RunSeconds(job, absl::FromUnixNanos(job.end_unix_nanos()));
+  const bool known = seconds >= 0;
   return {HealthLevel::kGood, absl::StrCat("finished all ", job.progress().total_steps(), " steps",
                                            known ? absl::StrCat(" in ", Span(seconds)) : "")};
 }

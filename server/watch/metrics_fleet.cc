@@ -12,6 +12,7 @@
 #include "common/estimate/run_time.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
+#include "server/decide/rule/time_limit.h"
 #include "server/decide/scheduler.h"
 #include "server/watch/metrics.h"
 
@@ -53,9 +54,10 @@ void Metrics::ObserveFleet(const std::vector<NodeView>& nodes, const std::vector
     if (HasGang(job->job().state()) && SeriesOf(job->job()).states.empty()) {
       Seed(job->job(), &SeriesOf(job->job()));
     }
-    const double goodput = Goodput(job->job(), clock_.Wall());
-    if (const auto series = jobs_.find(id); series != jobs_.end() && goodput >= 0) {
-      series->second.Gauge("nsa_job_goodput_ratio", {{"job_id", id}}).Set(goodput);
+    const bool started = job->job().start_unix_nanos() != 0;
+    if (const auto series = jobs_.find(id); series != jobs_.end() && started) {
+      series->second.Gauge("nsa_job_goodput_ratio", {{"job_id", id}})
+          .Set(Goodput(job->job().progress(), TotalRunSeconds(*job, clock_.Wall())));
     }
   }
   // Late records, from a machine that was silent, may create series of a job that has ended. Those

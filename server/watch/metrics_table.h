@@ -130,7 +130,7 @@ inline constexpr FamilySpec kFamilies[] = {
      "job's GPUs; absent on the CPU."},
     {kGauge, "nsa_job_eta_seconds", "job_id", "Estimated time to the end; negative while unknown."},
     {kGauge, "nsa_job_goodput_ratio", "job_id",
-     "Share of the time since the first start that went into steps and validations; "
+     "Share of the time in which the job's ranks ran that went into steps and validations; "
      "repeated ones do not count."},
     {kHistogram, "nsa_job_step_duration_seconds", "job_id",
      "Duration of a step on rank 0, without validation and without waiting for checkpoints.",

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clean_text.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/run_time.h"
 #include "common/job/load.h"
 #include "common/rpc/cordon_text.h"
 #include "google/protobuf/util/json_util.h"
@@ -152,6 +153,15 @@ std::string Text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+// The run time until the job's ranks were started, to which the page adds what passes since; null
+// before the first start.
+Json RunSecondsJson(const v1::Job& job) {
+  const int64_t since = job.running_since_unix_nanos();
+  const int64_t until = since != 0 ? since : job.end_unix_nanos();
+  const double seconds = RunSeconds(job, absl::FromUnixNanos(until));
+  return seconds >= 0 ? Number(seconds) : Json();
+}
+
 Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
   const v1::JobProgress& progress = job.progress();
   const Health health = HealthOf(job, now_unix_nanos);
@@ -173,6 +183,8 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
       {"submitted", Millis(job.submit_unix_nanos())},
       {"started", Millis(job.start_unix_nanos())},
       {"ended", Millis(job.end_unix_nanos())},
+      {"run_seconds", RunSecondsJson(job)},
+      {"running_since", Millis(job.running_since_unix_nanos())},
       {"next_start", Millis(job.next_start_unix_nanos())},
       {"restarts", job.restarts()},
       {"generation", job.generation()},

@@ -51,9 +51,10 @@ void AddCompare(Cli* cli) {
       {.name = "compare",
        .what = "Show what differs between jobs: final figures, and keys of the configuration",
        .group = "Records",
-       .more = "LOSS is the mean of the last 50 steps, TOK/S the median of all steps, MEMORY the "
-               "most of any step, HOURS the\ntime from the first start to the end; all of rank 0. "
-               "The best of each is green. Long values are cut; -o wide\nshows all of them.",
+       .more =
+           "LOSS is the mean of the last 50 steps, TOK/S the median of all steps, MEMORY the "
+           "most of any step, HOURS the\nrun time: while ranks ran, without waits; all of rank 0. "
+           "The best of each is green. Long values are cut; -o wide\nshows all of them.",
        .examples = "nsactl compare small large\n"
                    "nsactl compare --label sweep=lr\n"
                    "nsactl compare baseline --label team=vision --state succeeded\n"

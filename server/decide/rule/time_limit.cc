@@ -31,6 +31,15 @@ double RunSeconds(const v1::StoredJob& job, absl::Time now) {
   return job.run_seconds() + std::max(absl::ToDoubleSeconds(present), 0.0);
 }
 
+double TotalRunSeconds(const v1::StoredJob& job, absl::Time now) {
+  return job.earlier_run_seconds() + RunSeconds(job, now);
+}
+
+void ShowRunTime(const v1::StoredJob& stored, v1::Job* job) {
+  job->set_run_seconds(stored.earlier_run_seconds() + stored.run_seconds());
+  if (RanksExist(stored)) job->set_running_since_unix_nanos(stored.state_unix_nanos());
+}
+
 bool TimeIsUp(const v1::StoredJob& job, absl::Time now) {
   const double hours = job.job().spec().limits().hours();
   return hours > 0 && RunSeconds(job, now) >= hours * 3600;

@@ -13,8 +13,14 @@
 
 namespace nsa::server {
 
-// How long the ranks have run until `now`, in seconds.
+// How long the ranks have run until `now`, in seconds, since the job was submitted or last resumed.
 double RunSeconds(const v1::StoredJob& job, absl::Time now);
+
+// The same, also before it was resumed.
+double TotalRunSeconds(const v1::StoredJob& job, absl::Time now);
+
+// Fills in the run time of a job as clients see it (common/estimate/run_time.h).
+void ShowRunTime(const v1::StoredJob& stored, v1::Job* job);
 
 // Whether the job has a limit and has reached it.
 bool TimeIsUp(const v1::StoredJob& job, absl::Time now);

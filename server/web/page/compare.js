@@ -4,7 +4,7 @@ import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
 import { h, replace, toast } from './dom.js';
 import { number, short, span } from './format.js';
-import { badge, isActive } from './rows.js';
+import { badge, isActive, runSeconds } from './rows.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Time']];
 const MOST = 8;
@@ -125,7 +125,7 @@ export function comparePage(main, parameters) {
       ['Steps', (one) => one.job.step, (value) => value.toLocaleString('en-US')],
       ['Tokens', (one) => one.job.total_tokens, short],
       ['Tokens a second', (one) => one.job.tokens_per_second, short, 'high'],
-      ['Took', (one) => (one.job.started ? ((one.job.ended || Date.now()) - one.job.started) / 1000 : null), span],
+      ['Ran for', (one) => runSeconds(one.job), span],
       ['Ranks', (one) => one.job.ranks, String],
       ['Restarts', (one) => one.job.restarts, String],
     ];

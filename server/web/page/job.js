@@ -9,7 +9,7 @@ import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
 import { askClone, askLabels, askNote } from './edit.js';
 import { traceSection } from './profile.js';
-import { badge, isActive, labels, progress } from './rows.js';
+import { badge, isActive, labels, progress, runSeconds } from './rows.js';
 import { samplesSection } from './samples.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
@@ -159,7 +159,7 @@ export function jobPage(main, id) {
 
   function showFigures() {
     const mfu = job.peak_flops > 0 && job.tokens_per_second ? percent(job.tokens_per_second * job.flops_per_token / job.peak_flops, 1) : null;
-    const running = job.started ? ((job.ended || Date.now()) - job.started) / 1000 : null;
+    const running = runSeconds(job);
     update(figures,
       figure('Loss', number(job.loss)),
       figure('Validation', number(job.val_loss), job.val_step ? ` step ${number(job.val_step)}` : ''),
@@ -168,7 +168,7 @@ export function jobPage(main, id) {
       figure('Step time', seconds(curves.data ? curves.last('step_seconds') : null)),
       figure('Tokens', short(job.total_tokens)),
       figure('Memory', bytes(curves.data ? curves.last('memory_bytes') : null)),
-      figure(job.ended ? 'Took' : 'Running for', running === null ? '–' : span(running), job.restarts ? ` ${job.restarts} restart${job.restarts > 1 ? 's' : ''}` : ''),
+      figure(job.ended ? 'Ran for' : 'Running for', running === null ? '–' : span(running), job.restarts ? ` ${job.restarts} restart${job.restarts > 1 ? 's' : ''}` : ''),
       figure('Checkpoint', job.checkpoint_step ? `step ${number(job.checkpoint_step)}` : '–', job.checkpoint_time ? ` ${ago(job.checkpoint_time)}` : ''));
   }
 

@@ -6,6 +6,11 @@ export const STATES = { QUEUED: 'waiting', PREFLIGHT: 'waiting', STARTING: 'star
   SUCCEEDED: 'finished', FAILED: 'failed', STOPPED: 'stopped' };
 export const ACTIVE = ['QUEUED', 'PREFLIGHT', 'STARTING', 'RUNNING', 'RESTARTING', 'STOPPING'];
 
+// How many seconds the job's ranks have run; null before their first start.
+export function runSeconds(job) {
+  return job.run_seconds === null || !job.running_since ? job.run_seconds : job.run_seconds + Math.max(0, Date.now() - job.running_since) / 1000;
+}
+
 export function isActive(job) {
   return ACTIVE.includes(job.state);
 }

@@ -11,11 +11,22 @@ v1::Job StartedAt(int64_t seconds) {
   return job;
 }
 
-TEST(RunTime, GoesFromTheFirstStartToNowOrTheEnd) {
+TEST(RunTime, OfAnEarlierCoordinatorGoesFromTheFirstStartToNowOrTheEnd) {
   v1::Job job = StartedAt(1'000);
   EXPECT_DOUBLE_EQ(RunSeconds(job, absl::FromUnixSeconds(1'500)), 500);
   job.set_end_unix_nanos(1'200'000'000'000);
   EXPECT_DOUBLE_EQ(RunSeconds(job, absl::FromUnixSeconds(1'500)), 200);
+}
+
+TEST(RunTime, WhileItWasStoppedOrQueuedDoesNotCount) {
+  v1::Job job = StartedAt(1'000);
+  job.set_run_seconds(300);
+  EXPECT_DOUBLE_EQ(RunSeconds(job, absl::FromUnixSeconds(9'000)), 300) << "queued again";
+  job.mutable_progress()->set_productive_seconds(270);
+  EXPECT_DOUBLE_EQ(Goodput(job, absl::FromUnixSeconds(9'000)), 0.9);
+  job.set_running_since_unix_nanos(9'000'000'000'000);
+  EXPECT_DOUBLE_EQ(RunSeconds(job, absl::FromUnixSeconds(9'100)), 400);
+  EXPECT_DOUBLE_EQ(RunSeconds(job, absl::FromUnixSeconds(8'900)), 300) << "the clock was set back";
 }
 
 TEST(RunTime, GoodputIsItsProductiveShare) {

@@ -163,7 +163,10 @@ TEST_F(ReconcilerStopTest, ResumeContinuesAStoppedAndAFailedJobButNoOther) {
   RunUntil(id, Job::STATE_RUNNING, {&agent});
   EXPECT_THAT(Resume(id), StatusIs(absl::StatusCode::kFailedPrecondition));
   ASSERT_NO_FATAL_FAILURE(StopAtStepTen(id, &agent));
+  const double ran = Get(id).run_seconds();
+  EXPECT_GT(ran, 0);
   ASSERT_OK(Resume("demo"));
+  EXPECT_EQ(Get(id).run_seconds(), ran) << "the time before a resume counts";
   EXPECT_EQ(Get(id).state(), Job::STATE_QUEUED);
   EXPECT_EQ(Get(id).end_unix_nanos(), 0);
   RunUntil(id, Job::STATE_RUNNING, {&agent});

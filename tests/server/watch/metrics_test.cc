@@ -63,7 +63,10 @@ TEST(Metrics, ShowsWhatTheRecordsSay) {
   Metrics metrics(clock);
   v1::StoredJob job = JobThatRuns("j1", 2);
   job.mutable_job()->mutable_progress()->set_productive_seconds(150);
-  job.mutable_job()->set_start_unix_nanos(absl::ToUnixNanos(clock.Wall() - absl::Seconds(200)));
+  job.mutable_job()->set_start_unix_nanos(absl::ToUnixNanos(clock.Wall() - absl::Hours(60)));
+  job.set_earlier_run_seconds(50);
+  job.set_run_seconds(50);
+  job.set_state_unix_nanos(absl::ToUnixNanos(clock.Wall() - absl::Seconds(100)));
   Exercise(&metrics, job);
   const std::string text = metrics.Text();
   for (const char* line :

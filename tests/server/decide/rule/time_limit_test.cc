@@ -1,6 +1,7 @@
 // limits.hours: how long ranks have run, and what happens at the limit.
 #include "server/decide/rule/time_limit.h"
 
+#include "common/estimate/run_time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/decide/transition.h"
@@ -58,6 +59,19 @@ TEST(TimeLimit, AddsUpOverAllStarts) {
   ASSERT_OK(Apply(kMoveAsked, {}, At(240), &job, &events));
   ASSERT_OK(Apply(kMoved, {}, At(250), &job, &events));
   EXPECT_EQ(RunSeconds(job, At(999)), 84) << "the queue does not count";
+}
+
+TEST(TimeLimit, TheRunTimeThatClientsSeeHasThatBeforeAResume) {
+  v1::StoredJob job = Limited(Job::STATE_RUNNING, 30);
+  job.set_earlier_run_seconds(100);
+  EXPECT_EQ(TotalRunSeconds(job, At(10)), 140);
+  v1::Job seen;
+  ShowRunTime(job, &seen);
+  EXPECT_EQ(nsa::RunSeconds(seen, At(10)), 140);
+  v1::Job waits;
+  job.mutable_job()->set_state(Job::STATE_QUEUED);
+  ShowRunTime(job, &waits);
+  EXPECT_EQ(nsa::RunSeconds(waits, At(9'999)), 130);
 }
 
 TEST(TimeLimit, IsReachedAtItsSecondAndOnlyIfThereIsOne) {
