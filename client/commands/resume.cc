@@ -9,6 +9,7 @@
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/rpc/rpc.h"
 
 namespace nsa::client {
 namespace {
@@ -42,10 +43,11 @@ absl::StatusOr<v1::Job> ResumeOne(Session& session, Client* client, const Resume
     NSA_ASSIGN_OR_RETURN(*request.mutable_spec(), ChangedSpec(job, flags.sets));
   }
   NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
-  NSA_ASSIGN_OR_RETURN(const auto response, Resend(session, [&] {
-                         return client->Call<v1::ResumeJobResponse>(request);
-                       }));
-  return response.job();
+  ErrorDetails details;
+  const absl::StatusOr<v1::ResumeJobResponse> response = Resend(
+      session, [&] { return client->Call<v1::ResumeJobResponse>(request, {.details = &details}); });
+  if (!response.ok()) return WithViolations(response.status(), details);
+  return response->job();
 }
 
 absl::StatusOr<ExitCode> Resume(Session& session, const ResumeFlags& flags) {

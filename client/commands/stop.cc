@@ -64,7 +64,8 @@ void AddStop(Cli* cli) {
        .group = "Jobs",
        .more =
            "Without a flag a job finishes the step in progress and writes a checkpoint. A stop "
-           "can only become more\nurgent: from --at-step to no flag to --now. A stopped job can "
+           "may become more\nurgent, from --at-step to no flag to --now, but not less; until its "
+           "step is done, --at-step may name another\nstep, also a later one. A stopped job can "
            "be resumed. With several JOBs each one that\ncan be stopped is stopped; the exit code "
            "is not 0 if one could not be.",
        .examples = "nsactl stop demo\n"

@@ -53,11 +53,7 @@ absl::Status ExplainRefusal(Session& session, Client* client, const std::string&
     *session.console().err << FormatReport(report, ShownName(name));
     return absl::InvalidArgumentError(RefusalText(name, report));
   }
-  std::string text;
-  for (const FieldViolation& violation : details.violations) {
-    absl::StrAppend(&text, violation.field, ": ", violation.description, "\n");
-  }
-  return absl::InvalidArgumentError(absl::StrCat(text, refusal.message()));
+  return WithViolations(absl::InvalidArgumentError(refusal.message()), details);
 }
 
 std::string_view FindingWord(const v1::Finding& finding) {

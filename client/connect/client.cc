@@ -184,6 +184,14 @@ absl::Status Client::StreamInto(const Message& request, Message* response,
   return status.ok() ? absl::OkStatus() : Explain(status, absl::InfiniteDuration());
 }
 
+absl::Status WithViolations(const absl::Status& status, const ErrorDetails& details) {
+  std::string text;
+  for (const FieldViolation& violation : details.violations) {
+    absl::StrAppend(&text, violation.field, ": ", violation.description, "\n");
+  }
+  return text.empty() ? status : WithMessage(status, absl::StrCat(text, status.message()));
+}
+
 absl::StatusOr<v1::Job> Client::GetJob(const std::string& job, v1::JobUse use) {
   v1::GetJobRequest request;
   request.set_job(job);

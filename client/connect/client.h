@@ -44,6 +44,9 @@ inline bool NoAnswer(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
+// `status`, after a line for each violation that its details name.
+absl::Status WithViolations(const absl::Status& status, const ErrorDetails& details);
+
 struct CallOptions {
   absl::Duration timeout = kCallTimeout;
   ErrorDetails* details = nullptr;  // receives the details of an error

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -10,6 +11,7 @@
 #include "common/base/count.h"
 #include "common/base/current_folder.h"
 #include "common/base/status.h"
+#include "common/preflight/preflight.h"
 
 namespace nsa::client {
 namespace {
@@ -136,13 +138,20 @@ std::string EstimateText(const v1::EstimateItem& item) {
 }
 
 std::string RefusalText(const std::string& file, const v1::PreflightReport& report) {
+  const std::vector<RuleInfo> rules = PreflightRules();
   int errors = 0;
+  std::set<std::string> waivable;
   for (const v1::Finding& finding : report.findings()) {
-    if (finding.severity() == v1::SEVERITY_ERROR && finding.waived().empty()) ++errors;
+    if (finding.severity() != v1::SEVERITY_ERROR || !finding.waived().empty()) continue;
+    ++errors;
+    const auto rule = std::ranges::find(rules, finding.rule(), &RuleInfo::id);
+    if (rule != rules.end() && rule->waivable) waivable.insert(finding.rule());
   }
-  return absl::StrCat(ShownName(file), ": refused by preflight: ", Count(errors, "error"),
-                      "; change the job, or waive a rule with a reason under "
-                      "preflight.waive");
+  std::string text = absl::StrCat(
+      ShownName(file), ": refused by preflight: ", Count(errors, "error"), "; change the job");
+  if (waivable.empty()) return text;
+  return absl::StrCat(text, ", or waive ", absl::StrJoin(waivable, ", "),
+                      " with a reason under preflight.waive");
 }
 
 }  // namespace nsa::client

@@ -144,7 +144,7 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
                {"STATE"},
                {"STEPS", true},
                {"TOKENS", true},
-               {"LOSS", true},
+               {"MEAN LOSS", true},
                {"VAL LOSS", true},
                {"BEST VAL", true},
                {"AT STEP", true},

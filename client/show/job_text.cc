@@ -11,6 +11,7 @@
 #include "common/base/reason.h"
 #include "common/estimate/fewer_ranks.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/schedule.h"
 
 namespace nsa::client {
 namespace {
@@ -222,8 +223,8 @@ std::string NextCommands(const v1::Job& job) {
              line("report -o report.html", "everything about it in one file") +
              line("checkpoint list", "its checkpoints") +
              absl::StrFormat("  %-45s # %s\n",
-                             absl::StrFormat("nsactl resume %s --set train.steps=%d", job.id(),
-                                             2 * job.spec().train().steps()),
+                             absl::StrCat("nsactl resume ", job.id(), " ",
+                                          FlagsToTrainFurther(job.spec().train())),
                              "train it further");
     case v1::Job::STATE_FAILED:
       return line("events", "what happened") + line("logs --tail 50", "the workers' last output") +

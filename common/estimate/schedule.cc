@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "absl/strings/str_cat.h"
+
 namespace nsa {
 
 namespace {
@@ -39,6 +41,15 @@ double LearningRate(const v1::TrainSpec& train, int64_t step) {
   const double progress =
       static_cast<double>(step - peak) / static_cast<double>(train.steps() - peak);
   return floor + (train.lr() - floor) * Height(train.lr_schedule(), progress);
+}
+
+std::string FlagsToTrainFurther(const v1::TrainSpec& train) {
+  v1::TrainSpec longer = train;
+  longer.set_steps(2 * train.steps());
+  const int64_t next = train.steps() + 1;
+  const bool jumps = LearningRate(train, next) != LearningRate(longer, next);
+  return absl::StrCat("--set train.steps=", longer.steps(),
+                      jumps ? " --set restart.allow_new_schedule=true" : "");
 }
 
 }  // namespace nsa

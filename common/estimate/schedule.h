@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "nsa/v1/job.pb.h"
 
@@ -16,5 +17,10 @@ int64_t DecaySteps(const v1::TrainSpec& train);
 // and then decreases along the schedule to min_lr_ratio · lr, which it reaches exactly at the last
 // step and keeps afterwards. With constant, or where W ≥ steps, it does not decrease.
 double LearningRate(const v1::TrainSpec& train, int64_t step);
+
+// The flags of `nsactl resume` with which a job that has done all its steps does as many again:
+// "--set train.steps=600", and "--set restart.allow_new_schedule=true" if more steps make its
+// learning rate jump.
+std::string FlagsToTrainFurther(const v1::TrainSpec& train);
 
 }  // namespace nsa

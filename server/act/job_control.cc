@@ -11,6 +11,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/schedule.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
@@ -120,8 +121,8 @@ absl::Status AlreadyDone(const v1::Job& job) {
   return WithReason(
       absl::FailedPreconditionError(absl::StrFormat(
           "train.steps: job %s is SUCCEEDED, all %s done (needs more steps); to train it further: "
-          "nsactl resume %s --set train.steps=%d",
-          job.id(), Count(steps, "step"), job.name(), 2 * steps)),
+          "nsactl resume %s %s",
+          job.id(), Count(steps, "step"), job.id(), FlagsToTrainFurther(job.spec().train()))),
       Reason::kNotResumable);
 }
 

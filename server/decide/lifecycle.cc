@@ -142,7 +142,7 @@ absl::StatusOr<bool> Escalates(const v1::StopRequest& in_force, const v1::StopRe
   if (asked.mode() < in_force.mode()) {
     return absl::FailedPreconditionError(
         absl::StrCat("stop: ", StopName(asked.mode()), " (", StopName(in_force.mode()),
-                     " is in force and a stop only escalates); nothing to do"));
+                     " is in force, and a stop only becomes more urgent); nothing to do"));
   }
   return asked.mode() != in_force.mode() || asked.at_step() != in_force.at_step();
 }

@@ -77,7 +77,8 @@ absl::StatusOr<Transition> FindTransition(State state, Trigger trigger);
 // Every row, for documentation and tests.
 std::span<const Transition> LifecycleTable();
 
-// Stops only escalate: at-step → graceful → now. A new at-step request replaces an earlier one.
+// Stops only escalate: at-step → graceful → now. A new at-step request replaces an earlier one,
+// also with a later step: a stop that has not happened may be postponed.
 // Returns whether `asked` changes the stop in force; FailedPrecondition when it would weaken it.
 absl::StatusOr<bool> Escalates(const v1::StopRequest& in_force, const v1::StopRequest& asked);
 

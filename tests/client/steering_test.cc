@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/rpc.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/commands_fixture.h"
@@ -129,6 +130,17 @@ TEST_F(CommandsTest, AResumeMayChangeTheNumberOfSteps) {
   const Ran bad = Run({"resume", "old", "--set", "train.stepps=2000"});
   EXPECT_EQ(bad.code, ExitCode::kUsage);
   EXPECT_THAT(bad.err, HasSubstr("did you mean 'steps'?"));
+}
+
+TEST_F(CommandsTest, AResumeThatPreflightRefusesPrintsWhy) {
+  state().failures["ResumeJob"] = {
+      ToGrpc(absl::InvalidArgumentError("preflight: refused; see the findings"),
+             "PREFLIGHT_REFUSED", {{"train.steps", "SCHEDULE_CHANGED: it jumps; fix it"}})};
+  const Ran ran = Run({"resume", "old", "--set", "train.steps=2000"});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_EQ(ran.err,
+            "train.steps: SCHEDULE_CHANGED: it jumps; fix it\n"
+            "nsactl: preflight: refused; see the findings\n");
 }
 
 TEST_F(CommandsTest, AResumeIsSentAgainWithTheSameRequestIdUntilItIsAnswered) {

@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -222,6 +223,11 @@ TEST_F(SubmitTest, ARefusalNamesEveryFindingWithItsPlace) {
               AllOf(HasSubstr(file_ + ":2:9: error TOY: model.dim: 100 (at most 50); take less"),
                     HasSubstr(file_ + ":4:3: error STEPS: train.steps"),
                     HasSubstr("nsactl: " + file_ + ": refused by preflight: 2 errors")));
+  EXPECT_THAT(ran.err, EndsWith("; change the job\n")) << "neither rule can be waived";
+  AddFinding(v1::SEVERITY_ERROR, "GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing");
+  EXPECT_THAT(Run({"submit", file_}).err,
+              EndsWith("or waive GRADIENT_CHECKPOINTING_OFF with a reason under "
+                       "preflight.waive\n"));
 }
 
 TEST_F(SubmitTest, SubmitWatchEndsWithTheJobsOutcome) {

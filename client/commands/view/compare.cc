@@ -52,8 +52,9 @@ void AddCompare(Cli* cli) {
        .what = "Show what differs between jobs: final figures, and keys of the configuration",
        .group = "Records",
        .more =
-           "LOSS is the mean of the last 50 steps, TOK/S the median of all steps, MEMORY the "
-           "most of any step, HOURS the\nrun time: while ranks ran, without waits; all of rank 0. "
+           "MEAN LOSS is of the last 50 steps (LOSS of `list`: of the last one), TOK/S the median "
+           "of all steps, MEMORY\nthe most of any step, HOURS the run time: while ranks ran, "
+           "without waits; all of rank 0. "
            "The best of each is green. Long values are cut; -o wide\nshows all of them.",
        .examples = "nsactl compare small large\n"
                    "nsactl compare --label sweep=lr\n"

@@ -1,6 +1,9 @@
 // Where a job begins: preflight says it, and refuses what would waste or mix runs.
 #include <gmock/gmock.h>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/estimate/schedule.h"
 #include "tests/common/preflight/preflight_cases.h"
 
 namespace nsa {
@@ -47,6 +50,23 @@ TEST(Preflight, SaysWhereTheJobBegins) {
   EXPECT_THAT(FormatReport(job.Check(), "job.yaml"), HasSubstr("\ncontinues from step 120 of "));
   job.context.check_files = false;
   EXPECT_EQ(job.Check().start(), "");
+}
+
+TEST(Preflight, AFinishedJobIsTrainedFurtherWithTheFlagsThatNsactlPrints) {
+  for (const auto schedule : {v1::LR_SCHEDULE_COSINE, v1::LR_SCHEDULE_LINEAR, v1::LR_SCHEDULE_WSD,
+                              v1::LR_SCHEDULE_CONSTANT}) {
+    GoodJob job;
+    job.spec.mutable_train()->set_lr_schedule(schedule);
+    const int64_t steps = job.spec.train().steps();
+    job.WriteCheckpoint("out/checkpoints/step-00005000", steps);
+    const std::string flags = FlagsToTrainFurther(job.spec.train());
+    EXPECT_THAT(flags, StartsWith(absl::StrCat("--set train.steps=", 2 * steps)));
+    job.spec.mutable_train()->set_steps(2 * steps);
+    const bool consents = absl::StrContains(flags, " --set restart.allow_new_schedule=true");
+    EXPECT_EQ(consents, schedule != v1::LR_SCHEDULE_CONSTANT);
+    job.spec.mutable_restart()->set_allow_new_schedule(consents);
+    EXPECT_EQ(ProblemOf(job.Check(), "SCHEDULE_CHANGED"), "") << flags;
+  }
 }
 
 TEST(Preflight, OtherStepsNeedConsentOnlyWhereTheyMoveTheLearningRate) {

@@ -111,13 +111,22 @@ TEST_F(ReconcilerStopTest, AStopOnlyEscalates) {
   RunUntil(id, Job::STATE_RUNNING, {&agent});
   ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
   EXPECT_OK(Stop(id, v1::STOP_MODE_GRACEFUL)) << "again is no error";
-  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 19),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("only escalates")));
+  EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 19), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                                            HasSubstr("only becomes more urgent")));
   Restart();
   Round({&agent});
   EXPECT_EQ(Get(id).state(), Job::STATE_STOPPING) << "a stop survives a restart";
   ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
   RunUntil(id, Job::STATE_STOPPED, {&agent});
+}
+
+TEST_F(ReconcilerStopTest, AStopAtAStepMayBePostponed) {
+  FakeAgent agent = MakeAgent("a", 1);
+  const std::string id = Submit(Spec("demo"));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 5));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_AT_STEP, 15));
+  EXPECT_EQ(Get(id).stop().at_step(), 15);
 }
 
 TEST_F(ReconcilerStopTest, AWorkerThatDoesNotEndInTimeIsKilled) {
@@ -183,7 +192,7 @@ TEST_F(ReconcilerStopTest, AFinishedJobIsTrainedFurtherWhenItsStepsAreRaised) {
   agent.Train(100);
   RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
   EXPECT_THAT(Resume(id), StatusIs(absl::StatusCode::kFailedPrecondition,
-                                   HasSubstr("nsactl resume demo --set train.steps=40")));
+                                   HasSubstr("nsactl resume " + id + " --set train.steps=40")));
   v1::JobSpec spec = Get(id).spec();
   spec.mutable_train()->set_steps(30);
   ASSERT_OK(Resume(id, "r2", spec));
