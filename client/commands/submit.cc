@@ -21,8 +21,9 @@ namespace nsa::client {
 namespace {
 
 // The estimates that submit prints; `validate` prints all of them.
-constexpr std::array<absl::string_view, 5> kEstimates = {
-    "parameters", "memory per rank", "disk for checkpoints", "tokens in the run", "expected time"};
+constexpr std::array<absl::string_view, 6> kEstimates = {
+    "parameters",        "memory per rank",        "disk for checkpoints",
+    "tokens in the run", "tokens left in the run", "expected time"};
 
 struct SubmitFlags {
   std::string file;

@@ -25,14 +25,14 @@ Problems TimeLimitShort(const PreflightFacts& facts) {
   if (!limits.has_hours() || !IsInside(limits.hours()) || seconds <= limits.hours() * 3600) {
     return {};
   }
-  const int64_t steps = facts.spec.train().steps();
-  const auto done =
-      static_cast<int64_t>(static_cast<double>(steps) * limits.hours() * 3600 / seconds);
+  const auto done = StepsDone(facts) + static_cast<int64_t>(static_cast<double>(StepsLeft(facts)) *
+                                                            limits.hours() * 3600 / seconds);
   return {
       {"limits.hours",
        absl::StrFormat("%g (the run is expected to take %s): it will stop after about %s of %s "
                        "steps, with a checkpoint",
-                       limits.hours(), Duration(seconds), Grouped(done), Grouped(steps)),
+                       limits.hours(), Duration(seconds), Grouped(done),
+                       Grouped(facts.spec.train().steps())),
        absl::StrFormat("set hours: %.3g or more, or let it stop: nsactl resume gives it as many "
                        "hours again",
                        seconds / 3600 * 1.2)}};

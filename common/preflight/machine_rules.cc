@@ -393,6 +393,10 @@ double ExpectedStepSeconds(const PreflightFacts& facts) {
 }
 
 double ExpectedSeconds(const PreflightFacts& facts) {
+  return static_cast<double>(StepsLeft(facts)) * ExpectedStepSeconds(facts);
+}
+
+double ExpectedSecondsOfAll(const PreflightFacts& facts) {
   return static_cast<double>(facts.spec.train().steps()) * ExpectedStepSeconds(facts);
 }
 

@@ -19,7 +19,7 @@ v1::PreflightPolicy PolicyOf(const PreflightFacts& facts, bool sizes_good) {
   const v1::JobSpec& spec = facts.spec;
   const bool submits = facts.context.job_id.empty();
   const bool long_run = spec.train().steps() >= kLongRunSteps ||
-                        (sizes_good && ExpectedSeconds(facts) >= kLongRunSeconds);
+                        (sizes_good && ExpectedSecondsOfAll(facts) >= kLongRunSeconds);
   const bool production = spec.preflight().policy() == v1::PREFLIGHT_POLICY_PRODUCTION;
   return production || (submits && long_run) ? v1::PREFLIGHT_POLICY_PRODUCTION
                                              : v1::PREFLIGHT_POLICY_EXPERIMENT;
@@ -123,7 +123,8 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",
               report);
   AddEstimate("tokens per step", tokens, "tokens", report);
-  AddEstimate("tokens in the run", TokensOfRun(facts), "tokens", report);
+  AddEstimate(StepsDone(facts) > 0 ? "tokens left in the run" : "tokens in the run",
+              tokens * static_cast<double>(StepsLeft(facts)), "tokens", report);
   AddEstimate("operations per token", FlopsPerToken(spec), "flops", report);
   AddEstimate(absl::StrCat("expected speed (", ExpectedSpeedSource(facts), ")"), speed,
               "tokens_per_second", report);

@@ -115,10 +115,18 @@ double ExpectedSpeed(const PreflightFacts& facts);
 // Where ExpectedSpeed() comes from, for example "H200, measured 2026-11-27".
 std::string ExpectedSpeedSource(const PreflightFacts& facts);
 
-// Expected seconds of one step, without validation and checkpoints, and of all steps of the job.
-// Call them only if the kGuardsSizes rules pass.
+// The steps that the checkpoint at which the job begins has done; 0 if it begins afresh or the files
+// may not be read.
+int64_t StepsDone(const PreflightFacts& facts);
+
+// The steps that it has still to do.
+int64_t StepsLeft(const PreflightFacts& facts);
+
+// Expected seconds of one step, without validation and checkpoints, of the steps that are left, and
+// of all steps of the job. Call them only if the kGuardsSizes rules pass.
 double ExpectedStepSeconds(const PreflightFacts& facts);
 double ExpectedSeconds(const PreflightFacts& facts);
+double ExpectedSecondsOfAll(const PreflightFacts& facts);
 
 // Predicted tokens of all steps of the job.
 double TokensOfRun(const PreflightFacts& facts);

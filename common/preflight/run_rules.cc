@@ -191,16 +191,18 @@ Problems HangTimeoutShort(const PreflightFacts& facts) {
 
 Problems LongRun(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
-  const double seconds = ExpectedSeconds(facts);
-  if (seconds < kLongRunSeconds && train.steps() < kLongRunSteps) return {};
-  const double tokens = TokensOfRun(facts);
+  if (ExpectedSecondsOfAll(facts) < kLongRunSeconds && train.steps() < kLongRunSteps) return {};
+  const int64_t steps = StepsLeft(facts);
+  const double tokens = static_cast<double>(steps) * static_cast<double>(TokensPerStep(facts.spec));
   const bool overruled = facts.spec.preflight().policy() == v1::PREFLIGHT_POLICY_EXPERIMENT;
-  return {{"train.steps",
-           absl::StrFormat("%s steps are about %s and %.4g million tokens: production rules apply",
-                           Grouped(train.steps()), Duration(seconds), tokens / 1e6),
-           overruled ? "policy: experiment has no effect on a run of 5,000 steps or an hour; fix "
-                       "the job, or waive single rules with reasons in preflight.waive"
-                     : "follow it with nsactl watch"}};
+  return {
+      {"train.steps",
+       absl::StrFormat("%s%s steps are about %s and %.4g million tokens: production rules apply",
+                       StepsDone(facts) > 0 ? "the last " : "", Grouped(steps),
+                       Duration(ExpectedSeconds(facts)), tokens / 1e6),
+       overruled ? "policy: experiment has no effect on a run of 5,000 steps or an hour; fix "
+                   "the job, or waive single rules with reasons in preflight.waive"
+                 : "follow it with nsactl watch"}};
 }
 
 constexpr PreflightRule kRunRules[] = {

@@ -1,5 +1,6 @@
 // Rules about where a job begins: at a checkpoint of its out_dir, at another job's, with the
 // weights of one, or afresh.
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 
@@ -154,6 +155,21 @@ constexpr PreflightRule kStartRules[] = {
 }  // namespace
 
 std::span<const PreflightRule> StartRules() { return kStartRules; }
+
+int64_t StepsDone(const PreflightFacts& facts) {
+  if (StartsFromNamedCheckpoint(facts)) {
+    const auto named = LookUpNamed(facts.spec.restart().resume());
+    const auto state =
+        named.has_value() ? ReadCheckpointState(*named) : absl::StatusOr<v1::CheckpointState>();
+    return state.ok() ? state->step() : 0;
+  }
+  const std::optional<v1::CheckpointState> own = OwnState(facts);
+  return own.has_value() ? own->step() : 0;
+}
+
+int64_t StepsLeft(const PreflightFacts& facts) {
+  return std::max<int64_t>(0, facts.spec.train().steps() - StepsDone(facts));
+}
 
 std::string StartText(const PreflightFacts& facts) {
   const std::string& out_dir = facts.spec.train().out_dir();

@@ -52,6 +52,28 @@ TEST(Preflight, SaysWhereTheJobBegins) {
   EXPECT_EQ(job.Check().start(), "");
 }
 
+TEST(Preflight, EstimatesOfAContinuedJobAreOfTheStepsThatAreLeft) {
+  GoodJob job;
+  const auto estimate = [&job](const std::string& name) {
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (item.name() == name) return item.value();
+    }
+    return 0.0;
+  };
+  const auto steps = static_cast<double>(job.spec.train().steps());
+  const double tokens = estimate("tokens in the run");
+  const double seconds = estimate("expected time");
+  job.WriteCheckpoint("elsewhere/checkpoints/step-00000300", 300);
+  job.spec.mutable_restart()->set_resume(job.PathOf("elsewhere"));
+  EXPECT_DOUBLE_EQ(estimate("tokens left in the run"), tokens * (steps - 300) / steps);
+  EXPECT_DOUBLE_EQ(estimate("expected time"), seconds * (steps - 300) / steps);
+  EXPECT_EQ(estimate("tokens in the run"), 0);
+  job.spec.mutable_restart()->set_resume("auto");
+  job.WriteCheckpoint("out/checkpoints/step-00000120", 120);
+  EXPECT_DOUBLE_EQ(estimate("tokens left in the run"), tokens * (steps - 120) / steps);
+}
+
 TEST(Preflight, AFinishedJobIsTrainedFurtherWithTheFlagsThatNsactlPrints) {
   for (const auto schedule : {v1::LR_SCHEDULE_COSINE, v1::LR_SCHEDULE_LINEAR, v1::LR_SCHEDULE_WSD,
                               v1::LR_SCHEDULE_CONSTANT}) {
