@@ -229,6 +229,28 @@ function(nsa_test path)
   endif()
 endfunction()
 
+# nsa_test_group(agent_programs FILES worker/agent/agent_test … DEPS … LABELS e2e PROGRAMS …): like nsa_test for each of these files, but in one gtest program,
+# agent_programs_tests, because gRPC's and gmock's headers take most of the time to compile one. LABELS, TIMEOUT and PROGRAMS are those of all its tests.
+function(nsa_test_group group)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "FILES;DEPS;LABELS;PROGRAMS" ${ARGN})
+  list(TRANSFORM ARG_FILES REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/tests/\\1.cc" OUTPUT_VARIABLE sources)
+  set(target ${group}_tests)
+  nsa_together(together ${target} ${sources})
+  add_executable(${target} ${together})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} nsa::test_main nsa::test_paths GTest::gmock nsa_warnings)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
+  add_dependencies(${target} ${ARG_PROGRAMS})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  foreach(name ${ARG_FILES})
+    add_test(NAME ${name} COMMAND ${target} --of tests/${name}.cc)
+    set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} PROCESSORS 2)
+  endforeach()
+endfunction()
+
 # nsa_bench(kernels/nsa_bench DEPS nsa::kernels): Google Benchmark program from tests/kernels/nsa_bench.cc; not a test.
 function(nsa_bench path)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
