@@ -1,6 +1,7 @@
 // The environment variables that reading training data from web servers and from the Hugging Face
 // Hub needs (worker/train/data/remote/options.h). A program that starts a worker, or an agent
-// that will, passes them on.
+// that will, passes them on. Where the user's own token of the Hub is kept is not among them: only
+// nsactl passes that on, to workers that read for its own user.
 #pragma once
 
 #include <string>

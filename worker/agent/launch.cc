@@ -107,6 +107,9 @@ absl::StatusOr<std::map<std::string, std::string>> EnvironmentOf(
   if (options.data_cache_bytes) {
     environment["NSA_DATA_CACHE_BYTES"] = absl::StrCat(*options.data_cache_bytes);
   }
+  // The token that `hf auth login` left in HOME belongs to the agent's user, not to those whose
+  // jobs these are.
+  environment.try_emplace("HF_TOKEN_PATH", "");
   // The worker sees only its own GPU; a CPU worker sees none.
   environment["CUDA_VISIBLE_DEVICES"] = assignment.cuda_device();
   return environment;

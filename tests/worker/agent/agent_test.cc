@@ -407,6 +407,7 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
               {"NSA_TEST_SECRET", "secret"},
               {"NSA_TEST_PASSED", "passed"},
               {"HF_TOKEN", "hf_x"},
+              {"HF_TOKEN_PATH", "/of/the/agent"},
               {"NSA_DATA_CACHE_BYTES", "7"},
               {"TZ", "UTC"}});
   coordinator_.Want(Assignment(kJob, 1, {{"print_environment", "1"}}));
@@ -417,6 +418,7 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
   EXPECT_THAT(environment,
               AllOf(HasSubstr("HF_TOKEN=hf_x\n"), HasSubstr("NSA_DATA_CACHE_DIR=/c\n"),
                     HasSubstr("NSA_DATA_CACHE_BYTES=5\n"), Not(HasSubstr("_BYTES=7"))));
+  EXPECT_THAT(environment, HasSubstr("HF_TOKEN_PATH=\n")) << "no file, whatever HOME has";
   EXPECT_THAT(environment, AllOf(Not(HasSubstr("LD_PRELOAD")), Not(HasSubstr("secret"))));
 }
 

@@ -230,8 +230,10 @@ absl::Status Fetcher::Failed(const HttpReply& reply) const {
           what, " (not allowed); ",
           !hub ? "it must be readable without a login"
           : options_.token.empty()
-              ? "if the data set is private or gated, set HF_TOKEN where the agent is started"
-              : "HF_TOKEN must belong to somebody who may read this data set"));
+              ? "if the data set is private or gated, set HF_TOKEN where the agent is started; "
+                "nsactl and a worker that you start yourself also read the token of hf auth login"
+              : absl::StrCat("the token in ", options_.token_from,
+                             " must be valid and belong to somebody who may read this data set")));
     case 404:
     case 410:
       return absl::NotFoundError(absl::StrCat(

@@ -7,24 +7,46 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/run/atomic_file.h"
 #include "worker/train/data/cache/cache_options.h"
 
 namespace nsa::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 std::string Variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : std::string(absl::StripAsciiWhitespace(value));
 }
 
+// Where `hf auth login` keeps its token; empty: nowhere.
+std::filesystem::path TokenFile() {
+  if (std::getenv("HF_TOKEN_PATH") != nullptr) return Variable("HF_TOKEN_PATH");
+  if (const std::string home = Variable("HF_HOME"); !home.empty()) return fs::path(home) / "token";
+  if (const std::string cache = Variable("XDG_CACHE_HOME"); !cache.empty()) {
+    return fs::path(cache) / "huggingface" / "token";
+  }
+  const std::string home = Variable("HOME");
+  return home.empty() ? fs::path() : fs::path(home) / ".cache" / "huggingface" / "token";
+}
+
 // A token that has a line feed in it would add headers to the request.
 absl::Status SetToken(RemoteOptions* options) {
   options->token = Variable("HF_TOKEN");
+  const fs::path file = options->token.empty() ? TokenFile() : "";
+  if (!file.empty()) {
+    // What cannot be read is no token: most data sets need none.
+    const std::string content = ReadWholeFile(file).value_or("");
+    options->token = std::string(absl::StripAsciiWhitespace(content));
+    if (!options->token.empty()) options->token_from = file.string();
+  }
   const bool plain =
       std::ranges::all_of(options->token, [](unsigned char c) { return absl::ascii_isgraph(c); });
   if (plain) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "HF_TOKEN: has characters that no token has (its value is not shown); set it again");
+  return absl::InvalidArgumentError(absl::StrCat(
+      options->token_from, ": has characters that no token has (its value is not shown); ",
+      file.empty() ? "set it again" : "run hf auth login again"));
 }
 
 bool IsLoopback(const Url& url) {
@@ -38,8 +60,9 @@ absl::Status SetEndpoint(RemoteOptions* options) {
   NSA_ASSIGN_OR_RETURN(const Url url, ParseUrl(text));
   if (!options->token.empty() && url.scheme != "https" && !IsLoopback(url)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "HF_ENDPOINT: ", text,
-        " (https, when HF_TOKEN is set): the token would travel unencrypted; use https://"));
+        "HF_ENDPOINT: ", text, " (https, when there is a token in ", options->token_from,
+        "): the token would travel unencrypted; use https://",
+        options->token_from == "HF_TOKEN" ? "" : ", or set HF_TOKEN_PATH to nothing: no token"));
   }
   options->endpoint = text;
   return absl::OkStatus();

@@ -20,6 +20,7 @@ struct RemoteOptions {
   // Of the Hub. Requests for hf:// go there; the token is sent nowhere else.
   std::string endpoint = std::string(kHubEndpoint);
   std::string token;
+  std::string token_from = "HF_TOKEN";  // the variable or the file that has it, for messages
   // Longest time without progress, after which reading fails; and of one attempt.
   absl::Duration patience = absl::Seconds(48);
   absl::Duration stall = absl::Seconds(12);
@@ -34,8 +35,11 @@ struct RemoteOptions {
 };
 
 // For a job whose loader waits for `timeout`. From the environment: HF_TOKEN, HF_ENDPOINT, and the
-// variables of CacheFromEnvironment(). InvalidArgument, naming the variable or the entry of
-// `allowed_urls`; the token is never in a message.
+// variables of CacheFromEnvironment(). Without HF_TOKEN the token is that of `hf auth login`, where
+// that program finds it: in the file HF_TOKEN_PATH, else HF_HOME/token, else huggingface/token in
+// XDG_CACHE_HOME or ~/.cache. An agent sets HF_TOKEN_PATH to nothing for its ranks, so that they
+// read no file. InvalidArgument, naming the variable, the file or the entry of `allowed_urls`; the
+// token is never in a message.
 absl::StatusOr<RemoteOptions> RemoteOptionsFor(const std::vector<std::string>& allowed_urls,
                                                absl::Duration timeout);
 

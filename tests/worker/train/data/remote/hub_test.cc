@@ -1,10 +1,13 @@
 // Data sets of the Hub: their files, and where the token goes.
 #include "worker/train/data/remote/hub.h"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "tests/testing/temp_dir.h"
 #include "tests/worker/train/data/remote/remote_fixture.h"
 
 namespace nsa::train {
@@ -84,10 +87,11 @@ TEST(Hub, TheTokenDoesNotGoToAPlainUrlOfTheSameHost) {
 TEST(Hub, WithoutAccessTheMessageSaysWhatToSetAndNotTheToken) {
   DataServer server([](const Request&) { return Reply{.status = 401}; });
   RemoteOptions options = HubOptions(server);
-  EXPECT_THAT(ReadAll("hf://datasets/o/n/a.txt", options),
-              StatusIs(absl::StatusCode::kPermissionDenied,
-                       AllOf(HasSubstr("hf://datasets/o/n/a.txt: HTTP 401"),
-                             HasSubstr("HF_TOKEN must belong to"), Not(HasSubstr(kToken)))));
+  EXPECT_THAT(
+      ReadAll("hf://datasets/o/n/a.txt", options),
+      StatusIs(absl::StatusCode::kPermissionDenied,
+               AllOf(HasSubstr("hf://datasets/o/n/a.txt: HTTP 401"),
+                     HasSubstr("the token in HF_TOKEN must be valid"), Not(HasSubstr(kToken)))));
   options.token = "";
   EXPECT_THAT(ReadAll("hf://datasets/o/n/a.txt", options),
               StatusIs(absl::StatusCode::kPermissionDenied,
@@ -182,11 +186,22 @@ TEST(Hub, AListThatIsNoneIsRefused) {
 class Environment : public testing::Test {
  protected:
   void TearDown() override {
-    for (const char* name :
-         {"HF_TOKEN", "HF_ENDPOINT", "NSA_DATA_CACHE_BYTES", "NSA_DATA_CACHE_DIR"}) {
+    for (const char* name : {"HF_TOKEN", "HF_TOKEN_PATH", "HF_HOME", "XDG_CACHE_HOME",
+                             "HF_ENDPOINT", "NSA_DATA_CACHE_BYTES", "NSA_DATA_CACHE_DIR"}) {
       unsetenv(name);
     }
   }
+
+  // Writes a token, as `hf auth login` does, and returns the path.
+  std::string WriteToken(const std::string& name, const std::string& token) const {
+    const std::filesystem::path path = folder_.path() / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << token;
+    return path.string();
+  }
+  std::string In(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  const TempDir folder_;
 };
 
 TEST_F(Environment, SaysTokenEndpointAndCache) {
@@ -203,6 +218,41 @@ TEST_F(Environment, SaysTokenEndpointAndCache) {
   EXPECT_EQ(options->patience, absl::Seconds(48));
   setenv("NSA_DATA_CACHE_BYTES", "0", 1);
   EXPECT_EQ(RemoteOptionsFor({"hf://"}, absl::Seconds(60))->cache, "");
+}
+
+TEST_F(Environment, WithoutATokenThatOfTheLoginIsRead) {
+  const auto token = [] { return RemoteOptionsFor({"hf://"}, absl::Seconds(60))->token; };
+  WriteToken("cache/huggingface/token", "hf_cache\n");
+  WriteToken("home/token", "hf_home\n");
+  const std::string path = WriteToken("path", "hf_path\n");
+  setenv("XDG_CACHE_HOME", In("cache").c_str(), 1);
+  EXPECT_EQ(token(), "hf_cache");
+  setenv("HF_HOME", In("home").c_str(), 1);
+  EXPECT_EQ(token(), "hf_home");
+  setenv("HF_TOKEN_PATH", path.c_str(), 1);
+  EXPECT_EQ(token(), "hf_path");
+  EXPECT_EQ(RemoteOptionsFor({"hf://"}, absl::Seconds(60))->token_from, path);
+  setenv("HF_TOKEN", kToken, 1);
+  EXPECT_EQ(token(), kToken);
+  unsetenv("HF_TOKEN");
+  setenv("HF_TOKEN_PATH", "", 1);
+  EXPECT_EQ(token(), "") << "as agents set it for ranks";
+  setenv("HF_TOKEN_PATH", In("none").c_str(), 1);
+  EXPECT_EQ(token(), "");
+}
+
+TEST_F(Environment, AFileThatHasNoTokenIsNamedWithoutItsContent) {
+  const std::string path = WriteToken("path", "hf_secret\r\nX: y");
+  setenv("HF_TOKEN_PATH", path.c_str(), 1);
+  EXPECT_THAT(
+      RemoteOptionsFor({}, absl::Seconds(60)),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(HasSubstr(path), HasSubstr("hf auth login"), Not(HasSubstr("hf_secret")))));
+  WriteToken("path", "hf_secret");
+  setenv("HF_ENDPOINT", "http://mirror.example", 1);
+  EXPECT_THAT(RemoteOptionsFor({}, absl::Seconds(60)),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr(path), HasSubstr("set HF_TOKEN_PATH to nothing"))));
 }
 
 TEST_F(Environment, IsRefusedWithTheNameOfTheVariable) {
