@@ -40,6 +40,27 @@ constexpr HeaderField kFields[] = {
     {"link", &HttpReply::link},
 };
 
+// The variable that names a proxy for this URL, as libcurl looks for one; empty: none does.
+std::string ProxyVariable(const std::string& url) {
+  std::vector<const char*> names = {"http_proxy", "all_proxy", "ALL_PROXY"};
+  if (url.starts_with("https:")) names = {"https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"};
+  const auto set = std::ranges::find_if(names, [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value != nullptr && *value != '\0';
+  });
+  return set == names.end() ? "" : *set;
+}
+
+// A machine that reaches others only by a proxy looks like one whose network is down. The proxy's
+// address is not shown: it may have a password.
+std::string UnusedProxy(const HttpRequest& request) {
+  const std::string variable = request.proxy ? "" : ProxyVariable(request.url);
+  if (variable.empty()) return "";
+  return absl::StrCat(" (", variable,
+                      " is set and not used, because behind a proxy nobody sees to which address a "
+                      "name leads; it is used if allowed_urls is *)");
+}
+
 }  // namespace
 
 // What libcurl's callbacks of one request share.
@@ -211,6 +232,8 @@ HttpReply HttpClient::Perform(const HttpRequest& request, const std::string_view
   } else if (code != CURLE_OK && !reply.too_long) {
     reply.fault = text[0] != '\0' ? text : curl_easy_strerror(code);
   }
+  const bool unreachable = reply.status == 0 && !reply.refused_address && !reply.untrusted;
+  if (unreachable && !reply.fault.empty()) reply.fault += UnusedProxy(request);
   return reply;
 }
 

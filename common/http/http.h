@@ -21,7 +21,8 @@ struct HttpRequest {
   std::string range;         // "0-1023": the bytes that are asked for; empty: all
   std::string bearer;        // sent as Authorization: Bearer; empty: none
   bool any_address = false;  // also loopback, private and link-local addresses
-  bool proxy = false;        // use the proxy that the environment names, if it names one
+  bool proxy = false;        // use the proxy that the environment names, if it names one; if not, a
+                             // connection that fails says that there is one
   size_t most_bytes = 0;     // of the body; a longer one is cut off there
   absl::Duration stall;      // longest time without a byte, also of connecting
   absl::Duration total = absl::InfiniteDuration();  // longest time of the whole request

@@ -10,8 +10,20 @@
 namespace nsa {
 
 inline constexpr const char* kDataEnvironment[] = {
-    "HF_ENDPOINT",        "HF_TOKEN",      "NSA_DATA_CACHE_BYTES",
-    "NSA_DATA_CACHE_DIR", "SSL_CERT_FILE", "XDG_CACHE_HOME",
+    "HF_ENDPOINT",
+    "HF_TOKEN",
+    "NSA_DATA_CACHE_BYTES",
+    "NSA_DATA_CACHE_DIR",
+    "SSL_CERT_FILE",
+    "XDG_CACHE_HOME",
+    // Proxies, which are used or else named in errors (common/http/http.h).
+    "ALL_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "all_proxy",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
 };
 
 // `names` and these.

@@ -58,8 +58,9 @@ bool OnGpu(const v1::WorkerAssignment& assignment) {
 }
 
 // What is the agent's own: a rank of another user would use its folders, and that user could read
-// its secret.
-constexpr const char* kOfTheAgent[] = {"HF_TOKEN", "XDG_CACHE_HOME"};
+// its secrets. The address of a proxy may have a password.
+constexpr const char* kOfTheAgent[] = {"ALL_PROXY", "HF_TOKEN",   "HTTPS_PROXY", "XDG_CACHE_HOME",
+                                       "all_proxy", "http_proxy", "https_proxy"};
 
 // The folder of the data cache for the ranks of `user`; the worker's default if there is none.
 absl::StatusOr<std::string> DataCacheOf(const AgentOptions& options, const UnixUser* user) {

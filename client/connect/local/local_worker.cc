@@ -91,7 +91,7 @@ absl::StatusOr<Finished> RunProgram(const std::string& program,
                        Spawn({.argv = argv,
                               .environment = FilterEnvironment(WithDataEnvironment(
                                   {"PATH", "HOME", "NSA_STATE_DIR", "LD_LIBRARY_PATH", "LANG",
-                                   "https_proxy", "http_proxy", "HF_HOME", "HF_TOKEN_PATH"})),
+                                   "HF_HOME", "HF_TOKEN_PATH"})),
                               .output = output}));
   Lines lines(output, on_line);
   NSA_ASSIGN_OR_RETURN(const ExitStatus exit, Wait(process, interrupt, &lines));

@@ -2,6 +2,7 @@
 #include "common/http/http.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <string>
 
 #include "common/base/clock.h"
@@ -12,7 +13,9 @@
 namespace nsa {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using Request = DataServer::Request;
 using Reply = DataServer::Reply;
@@ -75,6 +78,27 @@ TEST_F(PostTest, IsSentOnceWhenTheServerHangsUp) {
   EXPECT_EQ(reply.status, 0);
   EXPECT_NE(reply.fault, "");
   EXPECT_THAT(server.seen(), SizeIs(1));
+}
+
+TEST_F(PostTest, ANetworkFaultNamesAProxyThatIsNotUsed) {
+  const auto with = [](const char* name, const char* proxy) {
+    for (const char* other : {"http_proxy", "all_proxy", "ALL_PROXY"}) unsetenv(other);
+    if (*name != '\0') setenv(name, proxy, 1);
+  };
+  DataServer server(
+      [](const Request& request) { return Reply{.status = 503, .hang_up = request.number <= 4}; });
+  with("", "");
+  EXPECT_THAT(Post(server, "{}").fault, Not(HasSubstr("proxy")));
+  with("http_proxy", "http://ada:secret@proxy.example:1");
+  EXPECT_THAT(Post(server, "{}").fault,
+              AllOf(HasSubstr("http_proxy is set and not used"), Not(HasSubstr("secret"))));
+  with("ALL_PROXY", "http://proxy.example:1");
+  EXPECT_THAT(Post(server, "{}").fault, HasSubstr("ALL_PROXY is set and not used"));
+  with("all_proxy", "");
+  EXPECT_THAT(Post(server, "{}").fault, Not(HasSubstr("proxy"))) << "it names none";
+  with("http_proxy", "http://proxy.example:1");
+  EXPECT_EQ(Post(server, "{}").fault, "") << "there was an answer";
+  with("", "");
 }
 
 TEST_F(PostTest, EndsAfterItsTotalTimeAlthoughBytesArrive) {

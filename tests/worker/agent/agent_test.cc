@@ -408,6 +408,7 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
               {"NSA_TEST_PASSED", "passed"},
               {"HF_TOKEN", "hf_x"},
               {"HF_TOKEN_PATH", "/of/the/agent"},
+              {"https_proxy", "http://proxy.example:3128"},
               {"NSA_DATA_CACHE_BYTES", "7"},
               {"TZ", "UTC"}});
   coordinator_.Want(Assignment(kJob, 1, {{"print_environment", "1"}}));
@@ -419,6 +420,7 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
               AllOf(HasSubstr("HF_TOKEN=hf_x\n"), HasSubstr("NSA_DATA_CACHE_DIR=/c\n"),
                     HasSubstr("NSA_DATA_CACHE_BYTES=5\n"), Not(HasSubstr("_BYTES=7"))));
   EXPECT_THAT(environment, HasSubstr("HF_TOKEN_PATH=\n")) << "no file, whatever HOME has";
+  EXPECT_THAT(environment, HasSubstr("https_proxy=http://proxy.example:3128\n"));
   EXPECT_THAT(environment, AllOf(Not(HasSubstr("LD_PRELOAD")), Not(HasSubstr("secret"))));
 }
 

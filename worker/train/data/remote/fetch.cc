@@ -178,12 +178,15 @@ absl::StatusOr<HttpReply> Fetcher::SendTo(const std::string& url, const std::str
         absl::StrCat(name_, ": redirects to what is no http or https URL; name the file itself"));
   }
   const bool hub = IsHubUrl(name_) && parsed->origin() == EndpointOrigin();
+  const std::string bearer = hub ? options_.token : "";
+  // To an http proxy the token would travel unencrypted; to an https URL it travels in a tunnel.
+  const bool hidden = bearer.empty() || parsed->scheme == "https";
   const HttpReply reply =
       client_.Get({.url = url,
                    .range = range,
-                   .bearer = hub ? options_.token : "",
+                   .bearer = bearer,
                    .any_address = hub || options_.policy.AllowsAnyAddress(*parsed),
-                   .proxy = options_.policy.everything(),
+                   .proxy = options_.policy.everything() && hidden,
                    .most_bytes = most,
                    .stall = options_.stall});
   if (reply.untrusted) {

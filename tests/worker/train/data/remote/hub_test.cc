@@ -84,6 +84,21 @@ TEST(Hub, TheTokenDoesNotGoToAPlainUrlOfTheSameHost) {
   for (const Request& request : server.seen()) EXPECT_EQ(request.header("authorization"), "");
 }
 
+TEST(Hub, TheTokenDoesNotGoToAnHttpProxy) {
+  DataServer proxy([](const Request& request) { return DataServer::Serve(request, kHubContent); });
+  DataServer server([](const Request& request) { return DataServer::Serve(request, kHubContent); });
+  RemoteOptions options = HubOptions(server);
+  options.policy = UrlPolicy::Everything();
+  for (const char* name : {"no_proxy", "NO_PROXY"}) unsetenv(name);
+  setenv("http_proxy", proxy.url("").c_str(), 1);
+  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kHubContent);
+  EXPECT_TRUE(proxy.seen().empty());
+  options.token = "";
+  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kHubContent);
+  EXPECT_FALSE(proxy.seen().empty()) << "the proxy is used without a token";
+  unsetenv("http_proxy");
+}
+
 TEST(Hub, WithoutAccessTheMessageSaysWhatToSetAndNotTheToken) {
   DataServer server([](const Request&) { return Reply{.status = 401}; });
   RemoteOptions options = HubOptions(server);
