@@ -127,6 +127,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kInitialized, "INITIALIZED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kScheduleChanged, "SCHEDULE_CHANGED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kAlgorithmsChanged, "ALGORITHMS_CHANGED", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kDataMoved, "DATA_MOVED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kTelemetryFailed, "TELEMETRY_FAILED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kTelemetryRestored, "TELEMETRY_RESTORED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kCheckpointAbandoned, "CHECKPOINT_ABANDONED", kEvent, kGoesOn, Fault::kNone},

@@ -110,6 +110,7 @@ enum class Reason : uint8_t {
   kInitialized,
   kScheduleChanged,
   kAlgorithmsChanged,
+  kDataMoved,
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,

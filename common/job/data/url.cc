@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kLongestShown = 200;
 constexpr size_t kLongestUrl = 4'000;
+constexpr size_t kCommitDigits = 40;
 constexpr std::string_view kHubForm = "hf://datasets/OWNER/NAME[@REVISION]/PATH";
 constexpr std::string_view kHubRefs[] = {"convert", "pr", "heads", "tags"};
 constexpr std::string_view kRevisionMarks = "-_.~%";  // and letters and digits
@@ -98,6 +99,11 @@ absl::StatusOr<Url> ParseUrl(std::string_view text) {
     return Refuse(text, "has . or .. in its path (neither is allowed); write the path without it");
   }
   return url;
+}
+
+bool IsHubCommit(std::string_view revision) {
+  return revision.size() == kCommitDigits &&
+         std::ranges::all_of(revision, [](unsigned char c) { return absl::ascii_isxdigit(c); });
 }
 
 absl::StatusOr<HubPath> ParseHubUrl(std::string_view text) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 
@@ -40,11 +41,21 @@ struct Url {
 // a segment `.` or `..`, or a character that must be percent-encoded.
 absl::StatusOr<Url> ParseUrl(std::string_view url);
 
+bool IsHubCommit(std::string_view revision);
+
+// The commits of branches and tags of the Hub, by HubPath::key().
+using HubCommits = std::map<std::string, std::string>;
+
 // A file or pattern on the Hub.
 struct HubPath {
   std::string repository;  // OWNER/NAME
   std::string revision;    // percent-encoded as it was written, slashes too: refs%2Fpr%2F7
   std::string path;        // as it was written, without a leading slash
+
+  // Whether the revision is a commit, 40 hexadecimal digits: what it names never changes.
+  bool pinned() const { return IsHubCommit(revision); }
+  // What a commit is kept under: OWNER/NAME@REVISION.
+  std::string key() const { return repository + "@" + revision; }
 };
 
 // InvalidArgument, naming the URL and its form.

@@ -37,11 +37,6 @@ BatchShape ShapeFor(const LoaderOptions& options) {
   return shape;
 }
 
-absl::Duration Timeout(const v1::DataSpec& data) {
-  const double seconds = data.loader_timeout_seconds();
-  return seconds > 0 ? absl::Seconds(seconds) : absl::Seconds(60);
-}
-
 // As many rows for training, and as many after them for validation.
 std::shared_ptr<RowSource> GeneratedRows(const LoaderOptions& options, v1::DataSource source,
                                          bool validation) {
@@ -162,7 +157,7 @@ class DataLoader::Impl {
     while (true) {
       if (!prefetcher_) StartPrefetcher();
       absl::StatusOr<Prefetcher::Item> item =
-          prefetcher_->Next(Timeout(options_.spec.data()), options_.on_progress);
+          prefetcher_->Next(LoaderTimeout(options_.spec.data()), options_.on_progress);
       if (item.ok()) {
         position_ = item->after;
         if (!item->marks.empty()) marks_ = std::move(item->marks);
@@ -180,6 +175,7 @@ class DataLoader::Impl {
     cursor.set_epoch(position_.epoch);
     cursor.set_sequence(position_.sequence);
     cursor.set_fingerprint(fingerprint_);
+    cursor.mutable_hub_commits()->insert(options_.hub_commits.begin(), options_.hub_commits.end());
     for (const StreamMark& mark : marks_) *cursor.add_stream() = mark.window;
     return cursor;
   }
@@ -188,7 +184,7 @@ class DataLoader::Impl {
     const bool stops = options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
     if (stops && !fell_back_ && !streams_.empty()) {
       if (!prefetcher_) StartPrefetcher();
-      return prefetcher_->Exhausted(Timeout(options_.spec.data()), options_.on_progress);
+      return prefetcher_->Exhausted(LoaderTimeout(options_.spec.data()), options_.on_progress);
     }
     const int64_t needed = int64_t{1} * shape_.batch_size * micro_steps();
     return stops && !fell_back_ &&
@@ -325,12 +321,12 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
     return FromRows(std::move(options), std::move(train), std::move(val), std::move(info));
   }
   NSA_ASSIGN_OR_RETURN(std::shared_ptr<Remote> remote,
-                       RemoteFor(data, options.allowed_urls, Timeout(data)));
+                       RemoteFor(data, options.allowed_urls, options.hub_commits));
   HeldOutNeed need = HeldOutNeedOf(options.spec.train());
   need.fingerprint = options.fingerprint;
   absl::StatusOr<Corpus> corpus =
-      LoadCorpus(data, options.vocab, Timeout(data), options.on_progress, options.cancelled, remote,
-                 options.cache, need);
+      LoadCorpus(data, options.vocab, LoaderTimeout(data), options.on_progress, options.cancelled,
+                 remote, options.cache, need);
   if (!corpus.ok()) {
     const bool stopped = ReasonOf(corpus.status()) == Reason::kStopped;
     if (stopped || !data.allow_synthetic_fallback()) return corpus.status();

@@ -30,6 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job/data/url.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/corpus.h"
@@ -63,6 +64,8 @@ struct LoaderOptions {
   int32_t vocab = 0;  // no token at or above it is ever returned
   // The URLs that may be read (common/job/data/url_policy.h); without any, only local files.
   std::vector<std::string> allowed_urls;
+  // The commits at which branches of the Hub are read. Cursors have them.
+  HubCommits hub_commits;
   // Where the tokens of large data are kept (prepared/token_cache.h). By default nowhere: all data
   // is held in memory.
   TokenCacheOptions cache = {};

@@ -10,6 +10,7 @@
 #include "common/job/load.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/model/parameters.h"
+#include "worker/train/step/ranks/share_text.h"
 
 namespace nsa::train {
 namespace {
@@ -51,29 +52,6 @@ absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
   return point;
 }
 
-// Every rank gets what rank `from` has: a text of any length, or an error with its reason.
-absl::StatusOr<std::string> Share(int from, const absl::StatusOr<std::string>& own, Comm* comm) {
-  const std::optional<Reason> own_reason = ReasonOf(own.status());
-  std::string reason(own_reason.has_value() ? Word(*own_reason) : "");
-  std::string text = own.ok() ? *own : std::string(own.status().message());
-  std::array<uint64_t, 3> header = {static_cast<uint64_t>(own.status().code()), reason.size(),
-                                    text.size()};
-  NSA_RETURN_IF_ERROR(
-      comm->Broadcast("resume", from, std::as_writable_bytes(std::span<uint64_t>(header))));
-  reason.resize(header[1]);
-  text.resize(header[2]);
-  for (std::string* part : {&reason, &text}) {
-    if (part->empty()) continue;
-    NSA_RETURN_IF_ERROR(
-        comm->Broadcast("resume", from, std::as_writable_bytes(std::span<char>(*part))));
-  }
-  if (comm->rank() == from) return own;
-  if (header[0] == 0) return text;
-  const absl::Status status(static_cast<absl::StatusCode>(header[0]), text);
-  const std::optional<Reason> known = ReasonFromWord(reason);
-  return known.has_value() ? WithReason(status, *known) : status;
-}
-
 // Every rank receives what `speaker` has chosen.
 absl::StatusOr<ResumePoint> Announce(int speaker, const absl::StatusOr<ResumePoint>& chosen,
                                      Comm* comm) {
@@ -81,7 +59,7 @@ absl::StatusOr<ResumePoint> Announce(int speaker, const absl::StatusOr<ResumePoi
   absl::StatusOr<std::string> text = "";
   if (!chosen.ok()) text = chosen.status();
   if (chosen.ok()) text = (chosen->weights_only ? "w" : "c") + chosen->checkpoint.string();
-  NSA_ASSIGN_OR_RETURN(text, Share(speaker, text, comm));
+  NSA_ASSIGN_OR_RETURN(text, ShareText("resume", speaker, text, comm));
   if (comm->rank() == speaker) return chosen;
   return ResumePoint{.checkpoint = text->substr(1), .weights_only = text->front() == 'w'};
 }
@@ -168,7 +146,7 @@ absl::StatusOr<v1::CheckpointState> SendState(int from,
   absl::StatusOr<std::string> text = "";
   if (!state.ok()) text = state.status();
   if (state.ok()) text = state->SerializeAsString();
-  NSA_ASSIGN_OR_RETURN(text, Share(from, text, comm));
+  NSA_ASSIGN_OR_RETURN(text, ShareText("resume", from, text, comm));
   v1::CheckpointState received;
   if (received.ParseFromString(*text)) return received;
   return absl::InternalError("state.json: not what the other rank sent; restart the job");

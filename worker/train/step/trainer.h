@@ -89,6 +89,7 @@ class Trainer {
   absl::Status SetUp();
   absl::Status OpenRunDir();
   absl::Status OpenOutDir();
+  absl::Status AgreeOnData();
   absl::StatusOr<std::unique_ptr<DataLoader>> LoadData(const std::string& fingerprint);
   absl::Status OpenData();
   absl::Status KeepHeldOut();
@@ -153,6 +154,7 @@ class Trainer {
   StatusPage page_;
   Folder out_dir_;  // invalid before it is opened, and when it belongs to another job
   OutDirRanks out_dir_ranks_;
+  HubCommits hub_commits_;
   std::unique_ptr<DataLoader> data_;
   MixShares mix_shares_;
   int64_t synthetic_batches_ = 0;

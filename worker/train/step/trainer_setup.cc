@@ -20,6 +20,7 @@
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
 #include "worker/train/step/ranks/context_ranks.h"
+#include "worker/train/step/ranks/hub_commits.h"
 #include "worker/train/step/ranks/same_data.h"
 #include "worker/train/step/resume.h"
 #include "worker/train/step/trainer.h"
@@ -103,8 +104,9 @@ absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(OpenRunDir());
   if (launch_.rank_address().empty()) NSA_RETURN_IF_ERROR(CheckPublishedCheckpoints(launch_));
   NSA_RETURN_IF_ERROR(OpenOutDir());
+  NSA_RETURN_IF_ERROR(AgreeOnData());
   NSA_RETURN_IF_ERROR(OpenData());
-  NSA_RETURN_IF_ERROR(ConnectRanks());
+  if (comm_ == nullptr) NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_RETURN_IF_ERROR(CheckLoaded());
   // Before out_dir is claimed.
   NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(CompareData(launch_, *data_, comm_.get())));
@@ -162,6 +164,19 @@ absl::Status Trainer::CloseOutDirUnlessOk(const absl::Status& status) {
   return status;
 }
 
+// Of branches of the Hub all ranks must read the same commits, so they connect before they read.
+// For other data they connect afterwards.
+absl::Status Trainer::AgreeOnData() {
+  if (!ReadsHubBranches(spec_.data())) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(ConnectRanks());
+  NSA_ASSIGN_OR_RETURN(AgreedCommits agreed, AgreeOnHubCommits(launch_, comm_.get()));
+  hub_commits_ = std::move(agreed.commits);
+  for (const std::string& text : agreed.moved) {
+    early_events_.push_back(Event(Reason::kDataMoved, text, v1::SEVERITY_WARNING));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<DataLoader>> Trainer::LoadData(const std::string& fingerprint) {
   page_.SetPhase(Phase::kData);
   const auto on_fallback = [this](const std::string& why) {
@@ -178,6 +193,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> Trainer::LoadData(const std::string&
        .context = ContextOf(spec_),
        .vocab = VocabOf(spec_),
        .allowed_urls = {launch_.allowed_urls().begin(), launch_.allowed_urls().end()},
+       .hub_commits = hub_commits_,
        .cache = cache,
        .fingerprint = fingerprint,
        .on_fallback = on_fallback,
@@ -195,6 +211,7 @@ absl::Status Trainer::OpenData() {
 
 // Ends all ranks if one was stopped while it read its data.
 absl::Status Trainer::CheckLoaded() {
+  if (launch_.world_size() > 1) page_.SetPhase(Phase::kWaitingForPeers);
   double stopped = data_ == nullptr ? 1 : 0;
   NSA_RETURN_IF_ERROR(comm_->AllReduce("loaded", Reduce::kMax, std::span<double>(&stopped, 1)));
   if (stopped == 0) return absl::OkStatus();

@@ -79,6 +79,12 @@ TEST(Url, AHubPathHasARevision) {
   EXPECT_EQ(main->revision, "main");
   EXPECT_EQ(main->path, "a/b.parquet");
   EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@v1.2/b")->revision, "v1.2");
+  EXPECT_EQ(main->key(), "o/n@main");
+  EXPECT_FALSE(main->pinned());
+  const std::string commit = "0123456789abcdef0123456789abcdef01234567";
+  EXPECT_TRUE(ParseHubUrl("hf://datasets/o/n@" + commit + "/b")->pinned());
+  EXPECT_FALSE(ParseHubUrl("hf://datasets/o/n@" + commit.substr(1) + "/b")->pinned());
+  EXPECT_FALSE(ParseHubUrl("hf://datasets/o/n@g" + commit.substr(1) + "/b")->pinned());
   EXPECT_EQ(ParseHubUrl("hf://datasets/o/n@refs%2Fconvert%2Fparquet/b")->revision,
             "refs%2Fconvert%2Fparquet");
 }

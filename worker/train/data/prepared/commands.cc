@@ -1,6 +1,5 @@
 #include "worker/train/data/prepared/commands.h"
 
-#include "absl/time/time.h"
 #include "common/base/current_folder.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
@@ -38,8 +37,7 @@ absl::StatusOr<v1::JobSpec> FullSpecOf(const std::filesystem::path& job) {
 
 // Started by hand: only the user's own permissions count.
 absl::Status AddRemote(const v1::DataSpec& data, ReadProgress* progress) {
-  const double seconds = data.has_loader_timeout_seconds() ? data.loader_timeout_seconds() : 60;
-  NSA_ASSIGN_OR_RETURN(progress->remote, RemoteFor(data, {"*"}, absl::Seconds(seconds)));
+  NSA_ASSIGN_OR_RETURN(progress->remote, RemoteFor(data, {"*"}));
   return absl::OkStatus();
 }
 

@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/job/data/file_kind.h"
-#include "common/job/data/url.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/remote/remote.h"
 
@@ -20,14 +19,20 @@ size_t PassageBytesFor(const v1::DataSpec& data) {
   return data.val_path().empty() && data.val_fraction() > 0 ? kPassageBytes : 0;
 }
 
+absl::Duration LoaderTimeout(const v1::DataSpec& data) {
+  const double seconds = data.loader_timeout_seconds();
+  return seconds > 0 ? absl::Seconds(seconds) : absl::Seconds(60);
+}
+
 absl::StatusOr<std::shared_ptr<Remote>> RemoteFor(const v1::DataSpec& data,
                                                   const std::vector<std::string>& allowed_urls,
-                                                  absl::Duration timeout) {
+                                                  const HubCommits& hub_commits) {
   const bool named = std::ranges::any_of(AllDataFiles(data), [](const DataFiles& files) {
     return std::ranges::any_of(files.paths, [](const std::string& path) { return IsUrl(path); });
   });
   if (!named) return nullptr;
-  NSA_ASSIGN_OR_RETURN(RemoteOptions remote, RemoteOptionsFor(allowed_urls, timeout));
+  NSA_ASSIGN_OR_RETURN(RemoteOptions remote, RemoteOptionsFor(allowed_urls, LoaderTimeout(data)));
+  remote.hub_commits = hub_commits;
   return std::make_shared<Remote>(std::move(remote));
 }
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/held_out.h"
+#include "common/job/data/url.h"
 #include "nsa/v1/data.pb.h"
 #include "worker/train/data/remote/progress.h"
 
@@ -22,11 +23,14 @@ namespace nsa::train {
 // out; 0: it does not divide them.
 size_t PassageBytesFor(const v1::DataSpec& data);
 
-// What reads the URLs of the data, as far as `allowed_urls` (common/job/data/url_policy.h) say so;
-// null if it names none. The errors of RemoteOptionsFor().
+// How long the data may make no progress.
+absl::Duration LoaderTimeout(const v1::DataSpec& data);
+
+// What reads the URLs of the data, as far as `allowed_urls` (common/job/data/url_policy.h) say so,
+// branches of the Hub at `hub_commits`; null if it names none. The errors of RemoteOptionsFor().
 absl::StatusOr<std::shared_ptr<Remote>> RemoteFor(const v1::DataSpec& data,
                                                   const std::vector<std::string>& allowed_urls,
-                                                  absl::Duration timeout);
+                                                  const HubCommits& hub_commits = {});
 
 class SourceFiles {
  public:

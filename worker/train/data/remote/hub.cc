@@ -24,6 +24,23 @@ std::string HubFolderUrl(std::string_view endpoint, const HubPath& hub) {
                       folder);
 }
 
+std::string HubRevisionUrl(std::string_view endpoint, const HubPath& hub) {
+  // Without `expand` the answer lists all files.
+  return absl::StrCat(View(endpoint), "/api/datasets/", hub.repository, "/revision/", hub.revision,
+                      "?expand=sha");
+}
+
+absl::StatusOr<std::string> ParseHubCommit(std::string_view answer) {
+  const nlohmann::json info = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  if (info.is_object() && info.contains("sha") && info["sha"].is_string()) {
+    auto commit = info["sha"].get<std::string>();
+    if (IsHubCommit(commit)) return commit;
+  }
+  return absl::DataLossError(
+      "the Hub does not say the commit of this revision; write the commit into the URL, "
+      "hf://datasets/OWNER/NAME@COMMIT/PATH");
+}
+
 absl::Status AppendHubFiles(std::string_view page, std::vector<HubFile>* files) {
   const nlohmann::json list = nlohmann::json::parse(page, nullptr, /*allow_exceptions=*/false);
   if (!list.is_array()) return absl::DataLossError("a list of files that is no JSON array");

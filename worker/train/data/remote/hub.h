@@ -18,6 +18,12 @@ std::string HubFileUrl(std::string_view endpoint, const HubPath& hub);
 // ENDPOINT/api/datasets/OWNER/NAME/tree/REVISION/FOLDER, of the folder that a path is in.
 std::string HubFolderUrl(std::string_view endpoint, const HubPath& hub);
 
+// ENDPOINT/api/datasets/OWNER/NAME/revision/REVISION, which says the commit of a revision.
+std::string HubRevisionUrl(std::string_view endpoint, const HubPath& hub);
+
+// The commit in such an answer. DataLoss with the reason if it has none.
+absl::StatusOr<std::string> ParseHubCommit(std::string_view answer);
+
 struct HubFile {
   std::string path;
   int64_t size = 0;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/job/data/large_data.h"
+#include "common/job/data/url.h"
 #include "common/job/data/url_policy.h"
 
 namespace nsa::train {
@@ -21,6 +22,8 @@ struct RemoteOptions {
   std::string endpoint = std::string(kHubEndpoint);
   std::string token;
   std::string token_from = "HF_TOKEN";  // the variable or the file that has it, for messages
+  // The commits at which branches are read. One that is missing here is asked for once.
+  HubCommits hub_commits;
   // Longest time without progress, after which reading fails; and of one attempt.
   absl::Duration patience = absl::Seconds(48);
   absl::Duration stall = absl::Seconds(12);

@@ -34,7 +34,8 @@ Fetcher::Watch WatchOf(ReadProgress* progress) {
 
 Remote::Remote(RemoteOptions options)
     : options_(std::move(options)),
-      cache_(std::make_shared<BlockCache>(options_.cache, options_.cache_bytes)) {}
+      cache_(std::make_shared<BlockCache>(options_.cache, options_.cache_bytes)),
+      commits_(options_.hub_commits) {}
 
 absl::Status Remote::Check(const std::string& url) const {
   NSA_RETURN_IF_ERROR(CheckDataUrl(url));
@@ -43,9 +44,45 @@ absl::Status Remote::Check(const std::string& url) const {
       url, ": is not among the coordinator's allowed_urls; copy the file, or ask an operator"));
 }
 
-std::string Remote::PlaceOf(const std::string& url) const {
-  const absl::StatusOr<HubPath> hub = ParseHubUrl(url);
-  return hub.ok() ? HubFileUrl(options_.endpoint, *hub) : url;
+// The same path with a commit in the place of a branch or tag.
+absl::StatusOr<HubPath> Remote::AtCommit(const std::string& url, HubPath hub,
+                                         ReadProgress* progress) {
+  if (hub.pinned()) return hub;
+  const std::string key = hub.key();
+  {
+    const MutexLock lock(&mutex_);
+    if (const auto known = commits_.find(key); known != commits_.end()) {
+      hub.revision = known->second;
+      return hub;
+    }
+  }
+  Fetcher fetcher(options_, url, HubRevisionUrl(options_.endpoint, hub), WatchOf(progress));
+  const absl::StatusOr<Fetcher::Page> page = fetcher.Get(kLongestPage);
+  // A revision that is not there has no files either, and a mirror that does not know this question
+  // may have them.
+  if (!absl::IsNotFound(page.status())) {
+    NSA_RETURN_IF_ERROR(page.status());
+    const absl::StatusOr<std::string> commit = ParseHubCommit(page->body);
+    NSA_RETURN_IF_ERROR(Annotate(commit.status(), url));
+    hub.revision = *commit;
+  }
+  const MutexLock lock(&mutex_);
+  hub.revision = commits_.emplace(key, hub.revision).first->second;
+  return hub;
+}
+
+absl::StatusOr<std::string> Remote::Commit(const std::string& url, ReadProgress* progress) {
+  NSA_RETURN_IF_ERROR(Check(url));
+  NSA_ASSIGN_OR_RETURN(HubPath hub, ParseHubUrl(url));
+  NSA_ASSIGN_OR_RETURN(hub, AtCommit(url, hub, progress));
+  return hub.pinned() ? hub.revision : "";
+}
+
+absl::StatusOr<std::string> Remote::PlaceOf(const std::string& url, ReadProgress* progress) {
+  absl::StatusOr<HubPath> hub = ParseHubUrl(url);
+  if (!hub.ok()) return url;
+  NSA_ASSIGN_OR_RETURN(hub, AtCommit(url, *hub, progress));
+  return HubFileUrl(options_.endpoint, *hub);
 }
 
 absl::StatusOr<FileVersion> Remote::Look(const std::string& url, ReadProgress* progress) {
@@ -54,7 +91,8 @@ absl::StatusOr<FileVersion> Remote::Look(const std::string& url, ReadProgress* p
     if (const auto known = versions_.find(url); known != versions_.end()) return known->second;
   }
   NSA_RETURN_IF_ERROR(Check(url));
-  Fetcher fetcher(options_, url, PlaceOf(url), WatchOf(progress));
+  NSA_ASSIGN_OR_RETURN(const std::string place, PlaceOf(url, progress));
+  Fetcher fetcher(options_, url, place, WatchOf(progress));
   NSA_ASSIGN_OR_RETURN(FileVersion version, fetcher.Look());
   const MutexLock lock(&mutex_);
   return versions_.emplace(url, std::move(version)).first->second;
@@ -79,7 +117,8 @@ std::string Remote::KnownEtag(const std::string& url) {
 absl::StatusOr<std::string> Remote::Head(const std::string& url, int64_t count,
                                          ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(const FileVersion version, Look(url, progress));
-  Fetcher fetcher(options_, url, PlaceOf(url), WatchOf(progress));
+  NSA_ASSIGN_OR_RETURN(const std::string place, PlaceOf(url, progress));
+  Fetcher fetcher(options_, url, place, WatchOf(progress));
   std::string head;
   NSA_RETURN_IF_ERROR(fetcher.Read(version, 0, std::min(count, version.size), &head));
   return head;
@@ -88,8 +127,8 @@ absl::StatusOr<std::string> Remote::Head(const std::string& url, int64_t count,
 absl::StatusOr<std::unique_ptr<RemoteFile>> Remote::Open(const std::string& url,
                                                          ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(FileVersion version, Look(url, progress));
-  return std::make_unique<RemoteFile>(options_, cache_, url, PlaceOf(url), std::move(version),
-                                      progress);
+  NSA_ASSIGN_OR_RETURN(const std::string place, PlaceOf(url, progress));
+  return std::make_unique<RemoteFile>(options_, cache_, url, place, std::move(version), progress);
 }
 
 absl::StatusOr<std::vector<HubFile>> Remote::List(const std::string& url, const HubPath& hub,
@@ -121,7 +160,8 @@ absl::StatusOr<std::vector<std::string>> Remote::Expand(const std::string& url,
   NSA_RETURN_IF_ERROR(Check(url));
   if (!IsPattern(url)) return std::vector<std::string>{url};
   NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubUrl(url));
-  NSA_ASSIGN_OR_RETURN(const std::vector<HubFile> files, List(url, hub, progress));
+  NSA_ASSIGN_OR_RETURN(const HubPath at, AtCommit(url, hub, progress));
+  NSA_ASSIGN_OR_RETURN(const std::vector<HubFile> files, List(url, at, progress));
   const std::string begin = url.substr(0, url.size() - hub.path.size());
   const size_t name = hub.path.rfind('/') + 1;  // 0 without a folder
   std::vector<std::string> found;

@@ -29,6 +29,11 @@ class Remote {
   // Where hf:// URLs lead.
   const std::string& endpoint() const { return options_.endpoint; }
 
+  // The commit at which all files of the branch or tag in a URL of the Hub are read: the one that
+  // RemoteOptions names, else where the branch was when it was first asked for. Empty if the Hub
+  // does not know it.
+  absl::StatusOr<std::string> Commit(const std::string& url, ReadProgress* progress);
+
   // The files that a URL stands for: itself, or, of a pattern of the Hub, those of its folder that
   // match, in the order of their names. NotFound if none matches; InvalidArgument for more than
   // kMostMatches.
@@ -54,7 +59,8 @@ class Remote {
 
  private:
   absl::Status Check(const std::string& url) const;
-  std::string PlaceOf(const std::string& url) const;
+  absl::StatusOr<HubPath> AtCommit(const std::string& url, HubPath hub, ReadProgress* progress);
+  absl::StatusOr<std::string> PlaceOf(const std::string& url, ReadProgress* progress);
   absl::StatusOr<FileVersion> Look(const std::string& url, ReadProgress* progress);
   absl::StatusOr<std::vector<HubFile>> List(const std::string& url, const HubPath& hub,
                                             ReadProgress* progress) const;
@@ -62,6 +68,7 @@ class Remote {
   const RemoteOptions options_;
   const std::shared_ptr<BlockCache> cache_;
   Mutex mutex_;
+  HubCommits commits_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, FileVersion> versions_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int64_t> listed_ ABSL_GUARDED_BY(mutex_);  // sizes
 };

@@ -1,6 +1,7 @@
 // Data sets of the Hub: their files, and where the token goes.
 #include "worker/train/data/remote/hub.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -28,6 +29,7 @@ RemoteOptions HubOptions(const DataServer& server) {
   options.policy = *UrlPolicy::Make({"hf://"});
   options.endpoint = server.url("");
   options.token = kToken;
+  options.hub_commits = {{"o/n@main", "main"}};  // not asked for
   return options;
 }
 
@@ -173,6 +175,75 @@ TEST(Hub, APatternThatNothingMatchesIsAnError) {
   self = &server;
   EXPECT_THAT(Expand("hf://datasets/o/n/data/*.jsonl", HubOptions(server)),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("*.jsonl: no file matches")));
+}
+
+// A data set whose branch is at another commit whenever one asks.
+const std::string kCommits[] = {std::string(40, 'a'), std::string(40, 'b')};
+Reply Moving(const Request& request, std::atomic<int>* asked) {
+  if (request.target == "/api/datasets/o/n/revision/main?expand=sha") {
+    return {.body = absl::StrCat(R"({"id": "o/n", "sha": ")", kCommits[(*asked)++ % 2], R"("})")};
+  }
+  for (const std::string& commit : kCommits) {
+    if (request.target == absl::StrCat("/api/datasets/o/n/tree/", commit, "/data")) {
+      return {.body = absl::StrCat("[", Entry("file", "data/a.txt", 3500), "]")};
+    }
+    if (request.target == absl::StrCat("/datasets/o/n/resolve/", commit, "/data/a.txt")) {
+      return DataServer::Serve(request, commit + kHubContent, absl::StrCat("\"", commit, "\""));
+    }
+  }
+  return {.status = 404};
+}
+
+TEST(Hub, AllFilesOfABranchAreReadAtTheCommitWhereItWasFirst) {
+  std::atomic<int> asked = 0;
+  DataServer server([&](const Request& request) { return Moving(request, &asked); });
+  RemoteOptions options = HubOptions(server);
+  options.hub_commits = {};
+  ReadProgress progress;
+  Remote remote(options);
+  const auto files = remote.Expand("hf://datasets/o/n/data/*.txt", &progress);
+  ASSERT_OK(files);
+  ASSERT_THAT(*files, ElementsAre("hf://datasets/o/n/data/a.txt"));
+  EXPECT_EQ(*remote.Head(files->front(), 40, &progress), kCommits[0]);
+  EXPECT_EQ(*remote.Commit(files->front(), &progress), kCommits[0]);
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(server.seen().front().header("authorization"), "Bearer hf_secret");
+}
+
+TEST(Hub, ACommitIsReadAsItIsAndOneThatIsKnownIsNotAskedFor) {
+  std::atomic<int> asked = 0;
+  DataServer server([&](const Request& request) { return Moving(request, &asked); });
+  RemoteOptions options = HubOptions(server);
+  options.hub_commits = {{"o/n@main", kCommits[1]}};
+  EXPECT_TRUE(ReadAll("hf://datasets/o/n/data/a.txt", options)->starts_with(kCommits[1]));
+  const std::string pinned = absl::StrCat("hf://datasets/o/n@", kCommits[0], "/data/a.txt");
+  EXPECT_TRUE(ReadAll(pinned, options)->starts_with(kCommits[0]));
+  EXPECT_EQ(asked, 0);
+}
+
+TEST(Hub, AHubThatDoesNotKnowCommitsIsReadAtTheBranch) {
+  DataServer server([](const Request& request) {
+    if (request.target != "/datasets/o/n/resolve/main/a.txt") return Reply{.status = 404};
+    return DataServer::Serve(request, kHubContent);
+  });
+  RemoteOptions options = HubOptions(server);
+  options.hub_commits = {};
+  EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kHubContent);
+  ReadProgress progress;
+  EXPECT_EQ(*Remote(options).Commit("hf://datasets/o/n/a.txt", &progress), "");
+}
+
+TEST(Hub, AnAnswerWithoutACommitIsRefused) {
+  for (const char* body : {"", "[]", "{}", R"({"sha": 1})", R"({"sha": "main"})"}) {
+    DataServer server([&](const Request&) { return Reply{.body = body}; });
+    RemoteOptions options = HubOptions(server);
+    options.hub_commits = {};
+    EXPECT_THAT(ReadAll("hf://datasets/o/n/a.txt", options),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(HasSubstr("hf://datasets/o/n/a.txt: the Hub does not say"),
+                               HasSubstr("@COMMIT"))))
+        << body;
+  }
 }
 
 TEST(Hub, AListThatContinuesElsewhereIsRefused) {
