@@ -12,24 +12,41 @@
 #include "client/connect/timeout.h"
 #include "client/show/history.h"
 #include "client/show/job_text.h"
+#include "common/job/enum_words.h"
+#include "common/job/schema_keys.h"
 #include "common/rpc/cordon_text.h"
+#include "nsa/v1/job.pb.h"
 
 namespace nsa::client {
 namespace {
 
 constexpr char kBash[] = R"(# bash completion for nsactl. Use: source <(nsactl completion bash)
 _nsactl() {
-  local current="${COMP_WORDS[COMP_CWORD]}" line value
+  local word line value current prefix="" last=-1
+  local -a words=()
+  # Bash makes three words of KEY=VALUE, and replaces only the one behind the =.
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+    if (( last >= 0 )) && [[ "$word" == "="* || "${words[last]}" == *"=" ]]; then
+      words[last]+="$word"
+    else
+      words[++last]="$word"
+    fi
+  done
+  current="${words[last]}"
+  if [[ "$COMP_WORDBREAKS" == *"="* && "$current" == *"="* ]]; then prefix="${current%=*}="; fi
   COMPREPLY=()
   while IFS= read -r line; do
     if [[ "$line" == ":files" ]]; then
       compopt -o filenames 2>/dev/null
-      while IFS= read -r value; do COMPREPLY+=("$value"); done < <(compgen -f -- "$current")
+      while IFS= read -r value; do COMPREPLY+=("$value"); done < <(compgen -f -- "${current#"$prefix"}")
       continue
     fi
     value="${line%%$'\t'*}"
-    if [[ "$value" == "$current"* ]]; then COMPREPLY+=("$value"); fi
-  done < <("${COMP_WORDS[0]}" __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+    if [[ "$value" == "$current"* ]]; then
+      if [[ "$value" == *"=" ]]; then compopt -o nospace 2>/dev/null; fi
+      COMPREPLY+=("${value#"$prefix"}")
+    fi
+  done < <("${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null)
 }
 complete -F _nsactl nsactl
 )";
@@ -38,15 +55,18 @@ constexpr char kZsh[] = R"(#compdef nsactl
 # zsh completion for nsactl. Use: source <(nsactl completion zsh)
 _nsactl() {
   local line files=0
-  local -a candidates
+  local -a candidates open
   for line in "${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
     if [[ "$line" == ":files" ]]; then
       files=1
+    elif [[ "${line%%$'\t'*}" == *"=" ]]; then
+      open+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
     elif [[ -n "$line" ]]; then
       candidates+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}")
     fi
   done
   (( ${#candidates} )) && _describe 'nsactl' candidates
+  (( ${#open} )) && _describe 'nsactl' open -S ''
   (( files )) && _files
 }
 compdef _nsactl nsactl
@@ -119,6 +139,25 @@ void AddNodes(Session& session, Candidates* result) {
   }
 }
 
+// Adds the keys of a job file, each with its =; behind the = the words of an enum or a bool.
+void AddAssignments(const std::string& current, Candidates* result) {
+  const std::string typed = current.substr(0, current.find('='));
+  for (const SchemaKey& key : SchemaKeys(*v1::JobSpec::descriptor())) {
+    if (key.IsSection()) continue;
+    const std::string path = key.Path();
+    if (typed == current) {
+      result->values.push_back({path + "=", ""});
+    } else if (typed == path) {
+      std::vector<std::string> values;
+      if (key.field->enum_type() != nullptr) values = EnumWords(*key.field->enum_type());
+      if (key.field->cpp_type() == key.field->CPPTYPE_BOOL) values = {"true", "false"};
+      for (const std::string& value : values) {
+        result->values.push_back({absl::StrCat(path, "=", value), ""});
+      }
+    }
+  }
+}
+
 // Adds the candidates for the argument or flag that is called `name`.
 void AddValues(Session& session, const std::string& command, const std::string& name,
                const std::string& type, Candidates* result) {
@@ -127,11 +166,11 @@ void AddValues(Session& session, const std::string& command, const std::string& 
   };
   if (name == "JOB") AddJobs(session, command, result);
   if (name == "NODE") AddNodes(session, result);
-  if (name == "JOB|PATH") {
+  if (name == "JOB|PATH" || name == "CHECKPOINT|JOB") {
     AddJobs(session, command, result);
     result->files = true;
   }
-  const bool path = name == "FILE" || name == "DIR" || name == "CHECKPOINT";
+  const bool path = name == "FILE" || name == "DIR" || name == "CHECKPOINT" || name == "WHAT";
   if (path || type == "FILE" || type == "FOLDER") result->files = true;
   if (name == "SHELL") words({"bash", "zsh", "fish"});
   // A token gets a new name.
@@ -228,7 +267,9 @@ Candidates Complete(Session& session, const CommandShape& root,
   const std::string current = words.empty() ? "" : words.back();
   const Position at = Walk(session, root, words);
   const CommandShape& command = *at.path.back();
-  if (at.awaiting != nullptr) {
+  if (at.awaiting != nullptr && absl::StartsWith(at.awaiting->type, "FIELD=")) {
+    AddAssignments(current, &result);
+  } else if (at.awaiting != nullptr) {
     AddValues(session, command.name, at.awaiting->name, at.awaiting->type, &result);
   } else if (absl::StartsWith(current, "-") && current != "-") {
     AddFlags(at.path, &result);
@@ -248,9 +289,8 @@ void AddCompletion(Cli* cli) {
       {.name = "completion",
        .what = "Print a completion script for bash, zsh or fish",
        .group = "Service",
-       .more =
-           "Completes commands, flags, contexts, and the ids and names of jobs, which come from "
-           "the coordinator.",
+       .more = "Completes commands, flags, contexts, files, the keys of a job file and their words "
+               "after --set, and the ids and\nnames of jobs, which come from the coordinator.",
        .examples = "source <(nsactl completion bash)\n"
                    "nsactl completion bash > /etc/bash_completion.d/nsactl\n"
                    "nsactl completion zsh > ~/.zsh/_nsactl\n"

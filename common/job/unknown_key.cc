@@ -7,33 +7,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/job/did_you_mean.h"
+#include "common/job/schema_keys.h"
 
 namespace nsa {
 namespace {
 
 using google::protobuf::Descriptor;
-using google::protobuf::FieldDescriptor;
-
-struct KnownKey {
-  std::string section;  // "" at the top
-  std::string name;
-};
-
-// Every key of `type` and of the sections within it.
-void Collect(const Descriptor& type, const std::string& section, int levels,
-             std::vector<KnownKey>* keys) {
-  for (int i = 0; i < type.field_count(); ++i) {
-    const FieldDescriptor& field = *type.field(i);
-    keys->push_back({section, field.name()});
-    const bool nested =
-        field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE && !field.is_repeated();
-    if (nested && levels > 0) {
-      Collect(*field.message_type(),
-              section.empty() ? field.name() : absl::StrCat(section, ".", field.name()), levels - 1,
-              keys);
-    }
-  }
-}
 
 // Usual names of other trainers for a key that is spelt quite differently here.
 struct OtherName {
@@ -56,11 +35,12 @@ std::string KeyOfOtherName(std::string_view name) {
 }
 
 // "belongs to train; write it as train.lr"
-std::string Belongs(const KnownKey& key) {
+std::string Belongs(const SchemaKey& key) {
   if (key.section.empty()) {
-    return absl::StrFormat("belongs to the top level; write %s: without indentation", key.name);
+    return absl::StrFormat("belongs to the top level; write %s: without indentation",
+                           key.field->name());
   }
-  return absl::StrFormat("belongs to %s; write it as %s.%s", key.section, key.section, key.name);
+  return absl::StrFormat("belongs to %s; write it as %s", key.section, key.Path());
 }
 
 }  // namespace
@@ -69,11 +49,10 @@ std::string UnknownKey(const Descriptor& root, const Descriptor& type, std::stri
                        std::string_view key) {
   std::vector<std::string> here;
   for (int i = 0; i < type.field_count(); ++i) here.push_back(type.field(i)->name());
-  std::vector<KnownKey> all;
-  Collect(root, "", 3, &all);
+  const std::vector<SchemaKey> all = SchemaKeys(root);
 
-  for (const KnownKey& known : all) {
-    if (known.name == key && known.section != section) {
+  for (const SchemaKey& known : all) {
+    if (known.field->name() == key && known.section != section) {
       return absl::StrCat("unknown key; it ", Belongs(known));
     }
   }
@@ -83,10 +62,10 @@ std::string UnknownKey(const Descriptor& root, const Descriptor& type, std::stri
     return absl::StrFormat("unknown key; did you mean '%s'?", near_here);
   }
   std::vector<std::string> names;
-  for (const KnownKey& known : all) names.push_back(known.name);
+  for (const SchemaKey& known : all) names.push_back(known.field->name());
   if (const std::string nearest = meant.empty() ? Nearest(key, names) : meant; !nearest.empty()) {
-    for (const KnownKey& known : all) {
-      if (known.name == nearest) {
+    for (const SchemaKey& known : all) {
+      if (known.field->name() == nearest) {
         return absl::StrFormat("unknown key; did you mean '%s'? It %s", nearest, Belongs(known));
       }
     }

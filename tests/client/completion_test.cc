@@ -83,6 +83,35 @@ TEST_F(CompletionTest, JobsThatTheCommandCanDoSomethingWith) {
   EXPECT_THAT(Complete({"checkpoint", "verify", ""}), AllOf(Contains("demo"), Contains(":files")));
 }
 
+TEST_F(CompletionTest, ModelsAndDataAreJobsAndFiles) {
+  for (const char* command : {"generate", "serve", "eval", "needle"}) {
+    EXPECT_THAT(Complete({command, ""}),
+                ElementsAre("demo", "jdemo1234567", "old", "jold12345678a", ":files"))
+        << command;
+    EXPECT_THAT(Complete({command, "demo", ""}), IsEmpty()) << command;
+  }
+  EXPECT_THAT(Complete({"eval", "demo", "--data", ""}), ElementsAre(":files"));
+  EXPECT_THAT(Complete({"data", "inspect", "job.yaml", ""}), ElementsAre(":files"));
+}
+
+TEST_F(CompletionTest, KeysOfTheJobFileAndTheirWordsAfterSet) {
+  for (const char* command : {"submit", "validate", "resume", "fork", "replay"}) {
+    EXPECT_THAT(Complete({command, "x", "--set", "tr"}),
+                AllOf(Contains("name="), Contains("train.steps="), Contains("nsa.gate="),
+                      Contains("preflight.waive="), Not(Contains("train="))))
+        << command;
+  }
+  EXPECT_THAT(Complete({"data", "prepare", "x", "--set", ""}), Contains("data.path="));
+  EXPECT_THAT(Complete({"submit", "x", "--set", "nsa.gate="}),
+              AllOf(Contains("nsa.gate=softmax"), Contains("nsa.gate=sigmoid")));
+  EXPECT_THAT(Complete({"submit", "x", "--sweep", "nsa.gate=so"}), Contains("nsa.gate=softmax"));
+  EXPECT_THAT(Complete({"submit", "x", "--set", "model.qk_norm="}),
+              ElementsAre("model.qk_norm=true", "model.qk_norm=false"));
+  EXPECT_THAT(Complete({"submit", "x", "--set", "train.steps="}), IsEmpty());
+  EXPECT_THAT(Complete({"submit", "x", "--set", "train.steps=5", "--set", "train.st"}),
+              Contains("train.steps="));
+}
+
 TEST_F(CompletionTest, WithoutACoordinatorItIsQuietAndQuick) {
   unsetenv("NSACTL_ADDRESS");
   const absl::Duration start = RealClock().Monotonic();
@@ -124,9 +153,14 @@ TEST_F(CompletionTest, TheBashScriptIsGoodBashAndCompletes) {
       script,
       "PATH=" + Program("") + ":$PATH\nCOMP_WORDS=(nsactl describe de)\nCOMP_CWORD=2\n_nsactl\n",
       "echo \"[${COMPREPLY[*]}]\"\nCOMP_WORDS=(nsactl st)\nCOMP_CWORD=1\n_nsactl\n",
+      "echo \"[${COMPREPLY[*]}]\"\n",
+      "COMP_WORDS=(nsactl submit x --set nsa.gate = so)\nCOMP_CWORD=6\n_nsactl\n",
+      "echo \"[${COMPREPLY[*]}]\"\nCOMP_WORDS=(nsactl submit x --set model.qk_norm =)\n",
+      "COMP_CWORD=5\n_nsactl\necho \"[${COMPREPLY[*]}]\"\n",
+      "COMP_WORDS=(nsactl submit x --set train.steps = 5 --set nsa.ga)\nCOMP_CWORD=8\n_nsactl\n",
       "echo \"[${COMPREPLY[*]}]\"\n");
   EXPECT_TRUE(Shell("bash", use, &output)) << output;
-  EXPECT_EQ(output, "[demo]\n[stop]\n");
+  EXPECT_EQ(output, "[demo]\n[stop]\n[softmax]\n[true false]\n[nsa.gate=]\n");
 }
 
 TEST_F(CompletionTest, TheOtherScriptsAreGoodWhereTheirShellsAre) {
