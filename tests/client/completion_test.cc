@@ -90,6 +90,8 @@ TEST_F(CompletionTest, ModelsAndDataAreJobsAndFiles) {
         << command;
     EXPECT_THAT(Complete({command, "demo", ""}), IsEmpty()) << command;
   }
+  EXPECT_THAT(Complete({"export", ""}), AllOf(Contains("demo"), Contains(":files")));
+  EXPECT_THAT(Complete({"export", "demo", ""}), ElementsAre(":files"));
   EXPECT_THAT(Complete({"eval", "demo", "--data", ""}), ElementsAre(":files"));
   EXPECT_THAT(Complete({"data", "inspect", "job.yaml", ""}), ElementsAre(":files"));
 }

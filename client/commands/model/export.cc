@@ -1,9 +1,10 @@
 // nsactl export and import: a checkpoint as a folder that transformers and PyTorch load, and back.
-// Work on files of this machine and need no coordinator.
+// Work on files of this machine; a coordinator is asked only for the out_dir of a job.
 #include "common/export/export.h"
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/model/find_model.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
@@ -12,7 +13,7 @@ namespace nsa::client {
 namespace {
 
 struct ExportFlags {
-  std::string checkpoint, folder, tokenizer;
+  std::string target, folder, tokenizer;
   bool bf16 = false;
 };
 
@@ -20,8 +21,8 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
   ExportOptions options;
   if (flags.bf16) options.type = TensorType::kBf16;
   options.tokenizer = flags.tokenizer;
-  NSA_ASSIGN_OR_RETURN(const ExportResult result,
-                       ExportModel(flags.checkpoint, flags.folder, options));
+  NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
+  NSA_ASSIGN_OR_RETURN(const ExportResult result, ExportModel(model, flags.folder, options));
   if (session.structured()) {
     session.PrintDocument(nlohmann::ordered_json{{"folder", flags.folder},
                                                  {"checkpoint", result.checkpoint.string()},
@@ -82,12 +83,12 @@ void AddExport(Cli* cli) {
        .group = "Models",
        .more = "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
                "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
-               "trust_remote_code=True; the model card shows both ways. Needs no coordinator.",
-       .examples = "nsactl export ./out ./my-model\n"
+               "trust_remote_code=True; the model card shows both ways.",
+       .examples = "nsactl export my-job ./my-model\n"
+                   "nsactl export ./out ./my-model\n"
                    "nsactl export ./out/checkpoints/step-00005000 ./my-model --bf16",
        .run = [flags](Session& session) { return Export(session, *flags); }});
-  options.Argument("CHECKPOINT", &flags->checkpoint,
-                   "A checkpoint folder, or an out_dir (its newest valid checkpoint)");
+  options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Argument("DIR", &flags->folder, "Folder to write; new or empty");
   options.Flag("--bf16", &flags->bf16, "Round the weights to bf16 (default: fp32, bit by bit)");
   options.Text(
