@@ -95,6 +95,9 @@ CLI::Option* AddWriteNeedles(CLI::App* app, UseFlags* flags) {
 void AddShared(CLI::App* app, UseFlags* flags) {
   app->add_option("-o,--output", flags->output,
                   "file for --score (default: scores.jsonl) or, as CSV, for --needle");
+  app->add_option("--json", flags->json,
+                  "file for the numbers of --eval or --needle as JSON, instead of text on standard "
+                  "output");
   app->add_option("--seed", flags->seed,
                   "of --sample, --needle or --write-needles: the same seed gives the same result");
   app->add_option("--filler", flags->documents.filler,
@@ -140,6 +143,9 @@ absl::Status CheckShared(const UseFlags& flags) {
   if (!flags.output.empty() && flags.score.empty() && flags.needle.empty()) {
     return wrong("--output: " + flags.output, "--score or --needle");
   }
+  if (!flags.json.empty() && flags.eval.empty() && flags.needle.empty()) {
+    return wrong("--json: " + flags.json, "--eval or --needle");
+  }
   if (!flags.documents.filler.empty() && !needles) {
     return wrong("--filler: " + flags.documents.filler, "--needle or --write-needles");
   }
@@ -157,11 +163,14 @@ absl::Status RunUse(const UseFlags& flags) {
     const std::string output = flags.output.empty() ? "scores.jsonl" : flags.output;
     return ScoreCommand(flags.score[0], backend, flags.score[1], output);
   }
-  if (!flags.eval.empty()) return EvaluateCommand(flags.eval[0], backend, flags.eval[1]);
+  if (!flags.eval.empty()) {
+    return EvaluateCommand(flags.eval[0], backend, flags.eval[1], flags.json);
+  }
   if (!flags.needle.empty()) {
     NeedleOptions options = flags.needles;
     options.seed = flags.seed.value_or(options.seed);
-    return NeedleCommand(flags.needle, backend, flags.documents.filler, options, flags.output);
+    return NeedleCommand(flags.needle, backend, flags.documents.filler, options,
+                         {.csv = flags.output, .json = flags.json});
   }
   if (!flags.write_needles.empty()) {
     NeedleDocuments options = flags.documents;

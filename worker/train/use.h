@@ -21,6 +21,7 @@ struct UseFlags {
   std::vector<std::string> score;  // checkpoint, text
   std::vector<std::string> eval;   // checkpoint, text
   std::string output;
+  std::string json;
   std::string sample;  // checkpoint
   std::string prompt_file;
   std::optional<int64_t> seed;  // of what is drawn

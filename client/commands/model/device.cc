@@ -7,6 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/commands/model/run_program.h"
 #include "client/connect/local/local_worker.h"
+#include "common/base/status.h"
+#include "common/run/atomic_file.h"
+#include "nlohmann/json.hpp"
 
 namespace nsa::client {
 namespace {
@@ -40,6 +43,20 @@ absl::StatusOr<ExitCode> RunModelInForeground(Session& session, const std::strin
   if (device != "cuda") return RunWorkerInForeground(session, std::move(arguments));
   arguments.push_back("--device=" + device);
   return RunWorkerInForeground(session, std::move(arguments), kCudaWorker);
+}
+
+absl::StatusOr<ExitCode> MeasureModelInForeground(Session& session, const std::string& device,
+                                                  std::vector<std::string> arguments) {
+  if (!session.structured()) return RunModelInForeground(session, device, std::move(arguments));
+  NSA_ASSIGN_OR_RETURN(const ScratchFolder scratch, ScratchFolder::Make());
+  const std::string file = (scratch.path() / "numbers.json").string();
+  arguments.push_back("--json=" + file);
+  NSA_ASSIGN_OR_RETURN(const ExitCode code,
+                       RunModelInForeground(session, device, std::move(arguments)));
+  if (code != ExitCode::kOk) return code;
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(file));
+  session.PrintDocument(nlohmann::ordered_json::parse(text, nullptr, false));
+  return ExitCode::kOk;
 }
 
 }  // namespace nsa::client

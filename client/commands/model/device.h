@@ -26,4 +26,9 @@ absl::Status CheckDevice(const std::string& device);
 absl::StatusOr<ExitCode> RunModelInForeground(Session& session, const std::string& device,
                                               std::vector<std::string> arguments);
 
+// The same for a command that measures a model. With -o json or yaml it prints the numbers, which
+// the worker writes into a file (--json), as a document.
+absl::StatusOr<ExitCode> MeasureModelInForeground(Session& session, const std::string& device,
+                                                  std::vector<std::string> arguments);
+
 }  // namespace nsa::client

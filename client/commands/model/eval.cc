@@ -7,7 +7,6 @@
 #include "client/cli.h"
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
-#include "client/commands/model/run_program.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -19,14 +18,13 @@ struct EvalFlags {
 };
 
 absl::StatusOr<ExitCode> Eval(Session& session, const EvalFlags& flags) {
-  NSA_RETURN_IF_ERROR(RefuseStructured(session, "eval"));
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
   if (flags.data.empty()) {
     return absl::InvalidArgumentError(
         "--data: none (a file of text, JSON lines or Parquet); name one");
   }
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  return RunModelInForeground(session, flags.device, {"--eval", model, flags.data});
+  return MeasureModelInForeground(session, flags.device, {"--eval", model, flags.data});
 }
 
 }  // namespace
@@ -43,7 +41,8 @@ void AddEval(Cli* cli) {
            "or nsa-worker-cuda beside this program.",
        .examples = "nsactl eval my-job --data book.txt\n"
                    "nsactl eval ./out/checkpoints/step-00005000 --data val.jsonl.zst --device "
-                   "cuda",
+                   "cuda\n"
+                   "nsactl eval my-job --data book.txt -o json | jq .bits_per_byte",
        .run = [flags](Session& session) { return Eval(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Text("--data", "FILE", &flags->data,

@@ -11,7 +11,6 @@
 #include "client/cli.h"
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
-#include "client/commands/model/run_program.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -26,7 +25,6 @@ struct NeedleFlags {
 };
 
 absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
-  NSA_RETURN_IF_ERROR(RefuseStructured(session, "needle"));
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   std::vector<std::string> words = {"--needle=" + model, absl::StrCat("--depths=", flags.depths),
@@ -35,7 +33,7 @@ absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
   if (!flags.lengths.empty()) words.push_back("--lengths=" + absl::StrJoin(flags.lengths, ","));
   if (!flags.filler.empty()) words.push_back("--filler=" + flags.filler);
   if (!flags.csv.empty()) words.push_back("--output=" + flags.csv);
-  return RunModelInForeground(session, flags.device, words);
+  return MeasureModelInForeground(session, flags.device, words);
 }
 
 }  // namespace
@@ -54,7 +52,8 @@ void AddNeedle(Cli* cli) {
            "'nsactl data needle'.",
        .examples = "nsactl needle my-job\n"
                    "nsactl needle ./out --lengths 1024,4096,16384 --depths 11 --trials 20 --csv "
-                   "needle.csv --device cuda",
+                   "needle.csv --device cuda\n"
+                   "nsactl needle my-job -o json | jq '.cells[] | select(.found < .trials)'",
        .run = [flags](Session& session) { return Needle(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.List("--lengths", "N,N,...", &flags->lengths,

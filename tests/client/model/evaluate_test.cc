@@ -1,9 +1,12 @@
 // nsactl eval, needle and data needle with the worker that they start.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <fstream>
+#include <numbers>
 
 #include "common/run/atomic_file.h"
+#include "nlohmann/json.hpp"
 #include "tests/client/model/trained_model_in_folder.h"
 
 namespace nsa::client {
@@ -38,6 +41,35 @@ TEST_F(EvaluateTest, MeasuresNeedlesAndKeepsTheCounts) {
             "length,depth,found,trials\n130,0,0,3\n130,1,0,3\n160,0,0,3\n160,1,0,3\n");
 }
 
+TEST_F(EvaluateTest, PrintsDocumentsForPrograms) {
+  const Ran eval =
+      Run({"nsactl", "eval", "artifacts/tiny", "--data", "val.txt", "--output", "json"});
+  EXPECT_EQ(eval.exit.code, 0) << eval.said;
+  const auto numbers = nlohmann::json::parse(eval.said, nullptr, false);
+  ASSERT_TRUE(numbers.is_object()) << eval.said;
+  EXPECT_EQ(numbers["step"], 2);
+  EXPECT_EQ(numbers["bytes"], 44);
+  const double loss = numbers["loss_nats_per_token"];
+  EXPECT_NEAR(numbers["perplexity"].get<double>(), std::exp(loss), 1e-9);
+  EXPECT_NEAR(numbers["bits_per_byte"].get<double>(),
+              loss * numbers["tokens"].get<double>() / 44 / std::numbers::ln2, 1e-9);
+  EXPECT_EQ(numbers["by_context"][0]["least_tokens_seen"], 1);
+  const Ran yaml = Run({"nsactl", "eval", "artifacts/tiny", "--data", "val.txt", "-o", "yaml"});
+  EXPECT_THAT(yaml.said, StartsWith("step: 2\nbytes: 44\n"));
+
+  const Ran needle = Run({"nsactl", "needle", "artifacts/tiny", "--lengths", "130", "--depths", "2",
+                          "--trials", "3", "--csv", "n.csv", "-o", "json"});
+  EXPECT_EQ(needle.exit.code, 0) << needle.said;
+  // Standard error, which has the progress, is in the same file.
+  EXPECT_THAT(needle.said, StartsWith("130 tokens: 0 of 6 keys found\n{"));
+  const auto cells =
+      nlohmann::json::parse(needle.said.substr(needle.said.find('{')), nullptr, false);
+  EXPECT_EQ(cells, nlohmann::json::parse(R"({"step": 2, "cells": [
+      {"context_tokens": 130, "depth_ratio": 0.0, "found": 0, "trials": 3},
+      {"context_tokens": 130, "depth_ratio": 1.0, "found": 0, "trials": 3}]})"));
+  EXPECT_THAT(ReadWholeFile(dir_ / "n.csv").value_or(""), StartsWith("length,depth"));
+}
+
 TEST_F(EvaluateTest, WritesDocumentsThatAWorkerTrainsOn) {
   std::vector<std::string> words = {"nsactl", "data",    "needle", "--documents",
                                     "20",     "--bytes", "150"};
@@ -60,12 +92,16 @@ TEST_F(EvaluateTest, WritesDocumentsThatAWorkerTrainsOn) {
 
 TEST_F(EvaluateTest, RefusesWithTheExitCodesOfNsactl) {
   EXPECT_EQ(Run({"nsactl", "needle", "artifacts/none"}).exit.code, 3);
+  EXPECT_EQ(Run({"nsactl", "eval", "artifacts/tiny", "--data", "none.txt", "-o", "json"}).exit.code,
+            1);
+  const Ran json = Run({"nsa-worker", "--score", "artifacts/tiny", "val.txt", "--json", "x"});
+  EXPECT_EQ(json.exit.code, 2);
+  EXPECT_THAT(json.said, HasSubstr("--json: x (only with --eval or --needle)"));
   const Ran seeded = Run({"nsa-worker", "--eval", "artifacts/tiny", "val.txt", "--seed", "3"});
   EXPECT_EQ(seeded.exit.code, 2);
   EXPECT_THAT(seeded.said, HasSubstr("--seed: 3 (only with"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"eval", "artifacts/tiny"}, "--data: none (a file of text, JSON lines or Parquet)"},
-      {{"eval", "artifacts/tiny", "--data", "val.txt", "-o", "json"}, "eval prints plain text"},
       {{"needle", "artifacts/tiny", "--trials", "0"}, "--trials"},
       {{"needle", "artifacts/tiny", "--lengths", "many"}, "--lengths"},
       {{"data", "needle", "--bytes", "127"}, "--bytes"}};

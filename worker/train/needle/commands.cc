@@ -65,14 +65,17 @@ void WriteDocument(const Filler& filler, const NeedleDocuments& options, int64_t
 
 absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
                            const std::string& filler, const NeedleOptions& options,
-                           const std::string& output) {
+                           const NeedleFiles& files) {
   NSA_ASSIGN_OR_RETURN(const Filler words, LoadFiller(filler));
   NSA_ASSIGN_OR_RETURN(const std::unique_ptr<TrainedModel> trained,
                        TrainedModel::Load(checkpoint, backend));
+  std::FILE* const progress = files.json.empty() ? stdout : stderr;
   int32_t length = 0, found = 0, trials = 0;
   const auto tell = [&] {
-    if (trials > 0) absl::PrintF("%d tokens: %d of %d keys found\n", length, found, trials);
-    std::fflush(stdout);
+    if (trials > 0) {
+      absl::FPrintF(progress, "%d tokens: %d of %d keys found\n", length, found, trials);
+    }
+    std::fflush(progress);
     found = trials = 0;
   };
   NSA_ASSIGN_OR_RETURN(const std::vector<NeedleCell> cells,
@@ -83,10 +86,14 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
                          trials += cell.trials;
                        }));
   tell();
+  const int64_t step = trained->state().step();
+  if (!files.csv.empty()) NSA_RETURN_IF_ERROR(WriteFileAtomically(files.csv, NeedleCsv(cells)));
+  if (!files.json.empty()) {
+    return WriteFileAtomically(files.json, NeedleDocument(cells, step).dump() + "\n");
+  }
   absl::PrintF("\nstep %d, share of keys found by depth of the key and tokens of the context\n%s",
-               trained->state().step(), NeedleTable(cells));
-  if (output.empty()) return absl::OkStatus();
-  return WriteFileAtomically(output, NeedleCsv(cells));
+               step, NeedleTable(cells));
+  return absl::OkStatus();
 }
 
 absl::Status WriteNeedles(const std::string& path, const NeedleDocuments& options) {

@@ -11,13 +11,19 @@
 
 namespace nsa::train {
 
-// Measures on the device of `backend`. Prints a line when a length has been measured, and the table
-// at the end. `filler` is a text file;
-// empty: the sentences of the paper. With `output`, also writes the cells there as CSV. The errors
-// of TrainedModel::Load(), Filler::FromText() and MeasureNeedles(); of files, with their names.
+// Where the cells go besides standard output.
+struct NeedleFiles {
+  std::string csv;   // also there; empty: nowhere
+  std::string json;  // there as one JSON object instead of the table; empty: the table
+};
+
+// Measures on the device of `backend`. Prints a line when a length has been measured, on standard
+// error if the cells go into a JSON file, and the table at the end. `filler` is a text file; empty:
+// the sentences of the paper. The errors of TrainedModel::Load(), Filler::FromText() and
+// MeasureNeedles(); of files, with their names.
 absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
                            const std::string& filler, const NeedleOptions& options,
-                           const std::string& output);
+                           const NeedleFiles& files);
 
 struct NeedleDocuments {
   int64_t documents = 10'000;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "nlohmann/json.hpp"
 #include "worker/train/data/random.h"
 #include "worker/train/decode/decoder.h"
 
@@ -164,6 +165,17 @@ std::string NeedleCsv(const std::vector<NeedleCell>& cells) {
                           cell.trials);
   }
   return csv;
+}
+
+nlohmann::ordered_json NeedleDocument(const std::vector<NeedleCell>& cells, int64_t step) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const NeedleCell& cell : cells) {
+    list.push_back({{"context_tokens", cell.length},
+                    {"depth_ratio", cell.depth},
+                    {"found", cell.found},
+                    {"trials", cell.trials}});
+  }
+  return {{"step", step}, {"cells", std::move(list)}};
 }
 
 }  // namespace nsa::train

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "nlohmann/json_fwd.hpp"
 #include "worker/train/data/tokenize/tokenizer.h"
 #include "worker/train/needle/pass_key.h"
 #include "worker/train/score/trained_model.h"
@@ -61,5 +62,8 @@ std::string NeedleTable(const std::vector<NeedleCell>& cells);
 
 // The cells as CSV: length,depth,found,trials.
 std::string NeedleCsv(const std::vector<NeedleCell>& cells);
+
+// The cells of a model after `step` for programs.
+nlohmann::ordered_json NeedleDocument(const std::vector<NeedleCell>& cells, int64_t step);
 
 }  // namespace nsa::train

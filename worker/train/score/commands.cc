@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "nlohmann/json.hpp"
 #include "worker/train/score/evaluate.h"
 #include "worker/train/score/score.h"
 #include "worker/train/score/trained_model.h"
@@ -29,10 +30,14 @@ absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const 
 }
 
 absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend,
-                             const std::string& text) {
+                             const std::string& text, const std::string& json) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(*trained, text));
-  absl::PrintF("step %d, %s", trained->state().step(), EvaluationText(evaluation));
+  const int64_t step = trained->state().step();
+  if (!json.empty()) {
+    return WriteFileAtomically(json, EvaluationDocument(evaluation, step).dump() + "\n");
+  }
+  absl::PrintF("step %d, %s", step, EvaluationText(evaluation));
   return absl::OkStatus();
 }
 

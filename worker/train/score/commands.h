@@ -14,9 +14,10 @@ namespace nsa::train {
 absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const std::string& text,
                           const std::string& output);
 
-// Prints loss, perplexity, bits a byte and the loss by context of the file `text`.
+// Prints loss, perplexity, bits a byte and the loss by context of the file `text`; with `json` it
+// writes them into this file instead, as one JSON object.
 absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend,
-                             const std::string& text);
+                             const std::string& text, const std::string& json);
 
 // Prints the prompt and its continuation as printable UTF-8 on standard output, each character as
 // soon as its last byte is drawn. `prompt_file`, unless it is empty, has the prompt; "-" is

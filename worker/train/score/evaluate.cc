@@ -4,11 +4,13 @@
 #include <bit>
 #include <cmath>
 #include <numbers>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data_source.h"
+#include "nlohmann/json.hpp"
 #include "worker/train/data/read/documents.h"
 
 namespace nsa::train {
@@ -75,6 +77,28 @@ std::string EvaluationText(const Evaluation& evaluation) {
                           Mean(bucket.nats, bucket.tokens));
   }
   return text;
+}
+
+nlohmann::ordered_json EvaluationDocument(const Evaluation& evaluation, int64_t step) {
+  const ScoreSummary& all = evaluation.all;
+  const double loss = Mean(all.nats, all.tokens);
+  nlohmann::ordered_json by_context = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < evaluation.by_context.size(); ++i) {
+    const Evaluation::Bucket& bucket = evaluation.by_context[i];
+    if (bucket.tokens == 0) continue;
+    const int64_t least = int64_t{1} << i;
+    by_context.push_back({{"least_tokens_seen", least},
+                          {"most_tokens_seen", 2 * least - 1},
+                          {"tokens", bucket.tokens},
+                          {"loss_nats_per_token", Mean(bucket.nats, bucket.tokens)}});
+  }
+  return {{"step", step},
+          {"bytes", all.bytes},
+          {"tokens", all.tokens},
+          {"loss_nats_per_token", loss},
+          {"perplexity", std::exp(loss)},
+          {"bits_per_byte", Mean(all.nats / std::numbers::ln2, all.bytes)},
+          {"by_context", std::move(by_context)}};
 }
 
 }  // namespace nsa::train

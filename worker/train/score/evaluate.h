@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "nlohmann/json_fwd.hpp"
 #include "worker/train/score/score.h"
 #include "worker/train/score/trained_model.h"
 
@@ -39,5 +40,8 @@ absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained,
 //   2-3                    2  4.2013
 //   …
 std::string EvaluationText(const Evaluation& evaluation);
+
+// The same numbers, without rounding, for programs. A value that is not finite is null.
+nlohmann::ordered_json EvaluationDocument(const Evaluation& evaluation, int64_t step);
 
 }  // namespace nsa::train

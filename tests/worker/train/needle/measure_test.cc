@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/score/small_trained.h"
@@ -78,6 +79,9 @@ TEST(NeedleTable, HasARowForEachDepthAndAColumnForEachLength) {
             "  50%      90%     100%\n"
             " 100%       0%     100%\n");
   EXPECT_EQ(NeedleCsv({{512, 0.25, 9, 10}}), "length,depth,found,trials\n512,0.25,9,10\n");
+  EXPECT_EQ(
+      NeedleDocument({{512, 0.25, 9, 10}}, 7).dump(),
+      R"({"step":7,"cells":[{"context_tokens":512,"depth_ratio":0.25,"found":9,"trials":10}]})");
 }
 
 }  // namespace

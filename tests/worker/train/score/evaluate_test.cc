@@ -6,6 +6,7 @@
 #include <string>
 
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/score/small_trained.h"
@@ -78,6 +79,15 @@ TEST(Evaluate, IsShownInLossPerplexityBitsAndByContext) {
             "1                      1  4.0000\n"
             "2-3                    2  2.5000\n"
             "8-15                   1  0.2500\n");
+  const nlohmann::ordered_json document = EvaluationDocument(evaluation, 5000);
+  EXPECT_EQ(document["step"], 5000);
+  EXPECT_EQ(document["tokens"], 4);
+  EXPECT_DOUBLE_EQ(document["loss_nats_per_token"], std::log(16.0));
+  EXPECT_DOUBLE_EQ(document["bits_per_byte"], 2);
+  EXPECT_EQ(document["by_context"].size(), 3u);
+  EXPECT_EQ(
+      document["by_context"][2].dump(),
+      R"({"least_tokens_seen":8,"most_tokens_seen":15,"tokens":1,"loss_nats_per_token":0.25})");
 }
 
 }  // namespace
