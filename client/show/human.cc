@@ -51,6 +51,25 @@ absl::StatusOr<int64_t> ParseSeconds(const std::string& flag, const std::string&
       absl::StrCat(flag, ": '", text, "' (a duration of at least 1s); write e.g. 90s, 12h or 30d"));
 }
 
+absl::StatusOr<absl::Time> ParseSince(const std::string& flag, const std::string& text,
+                                      absl::Time now) {
+  static constexpr const char* kForms[] = {absl::RFC3339_full, "%Y-%m-%dT%H:%M:%E*S",
+                                           "%Y-%m-%dT%H:%M",   "%Y-%m-%d %H:%M:%E*S",
+                                           "%Y-%m-%d %H:%M",   "%Y-%m-%d"};
+  absl::Time time;
+  for (const char* form : kForms) {
+    if (absl::ParseTime(form, text, absl::LocalTimeZone(), &time, nullptr)) return time;
+  }
+  if (!text.empty()) {
+    const absl::StatusOr<int64_t> seconds = ParseSeconds(flag, text);
+    if (seconds.ok()) return now - absl::Seconds(*seconds);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": '", text,
+                   "' (a duration of at least 1s, or a time); write e.g. 90s, 12h, 30d or "
+                   "2026-11-20T13:00:00"));
+}
+
 std::string HumanAge(absl::Time now, int64_t unix_nanos) {
   const std::string age = ShortAge(now, unix_nanos);
   if (age == "-") return age;

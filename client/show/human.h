@@ -16,6 +16,12 @@ std::string HumanDuration(double seconds);
 // InvalidArgument, which begins with `flag`, for other texts and for less than a second.
 absl::StatusOr<int64_t> ParseSeconds(const std::string& flag, const std::string& text);
 
+// The time before `now` by a duration as above, or the time that somebody writes: as Timestamp()
+// writes it, or without an offset (local time), seconds or hour. InvalidArgument, which begins with
+// `flag`, for other texts.
+absl::StatusOr<absl::Time> ParseSince(const std::string& flag, const std::string& text,
+                                      absl::Time now);
+
 // "now", "41 s ago", "3 min ago", "5 h ago", "2 d ago"; "-" for 0 nanoseconds, which means never.
 std::string HumanAge(absl::Time now, int64_t unix_nanos);
 

@@ -107,6 +107,45 @@ TEST_F(CommandsTest, EventsAreATableOrADocument) {
   EXPECT_EQ(YAML::Load(Run({"events", "-o", "yaml"}).out)["events"].size(), 2u);
 }
 
+TEST_F(CommandsTest, EventsAreTheLastOnesOrThoseSinceATime) {
+  (*state().jobs[1].mutable_spec()->mutable_labels())["team"] = "vision";
+  for (const int hours : {48, 3, 2, 1}) {
+    AddEvent(std::ssize(state().events) + 1, absl::StrCat("H", hours))
+        .set_unix_nanos(kNoon - hours * 3600 * kSecond);
+  }
+  state().events[2].set_job_id("jold12345678a");
+  const auto reasons = [this](const std::vector<std::string>& flags) {
+    std::vector<std::string> command = {"events", "-o", "json"};
+    command.insert(command.end(), flags.begin(), flags.end());
+    std::vector<std::string> found;
+    for (const auto& event : nlohmann::json::parse(Run(command).out)["events"]) {
+      found.push_back(event["reason"]);
+    }
+    return found;
+  };
+  EXPECT_THAT(reasons({"--tail", "2"}), ElementsAre("H2", "H1"));
+  EXPECT_THAT(reasons({"--tail", "0"}), SizeIs(4));
+  EXPECT_THAT(reasons({"demo", "--tail", "2"}), ElementsAre("H3", "H1"));
+  EXPECT_THAT(reasons({"--label", "team=vision", "--tail", "1"}), ElementsAre("H2"));
+  EXPECT_THAT(reasons({"--since", "150m"}), ElementsAre("H2", "H1"));
+  EXPECT_THAT(reasons({"--since", "3d", "--tail", "3"}), ElementsAre("H3", "H2", "H1"));
+  EXPECT_THAT(reasons({"--since", "2026-11-20T10:00:00"}), ElementsAre("H2", "H1"));
+  EXPECT_THAT(reasons({"--since", "2026-11-20T12:00:00+02:00"}), ElementsAre("H2", "H1"));
+  const Ran wrong = Run({"events", "--since", "yesterday"});
+  EXPECT_EQ(wrong.code, ExitCode::kUsage);
+  EXPECT_THAT(wrong.err, HasSubstr("--since: 'yesterday' (a duration of at least 1s, or a time)"));
+}
+
+TEST_F(CommandsTest, FollowedEventsBeginWithTheLastOnes) {
+  state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
+  for (int i = 1; i <= 4; ++i) AddEvent(i, absl::StrCat("E", i));
+  const Ran ran = Run({"events", "demo", "-f", "--tail", "2"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("E3"), HasSubstr("E4"), Not(HasSubstr("E2"))));
+  EXPECT_EQ(ran.out.find("E4"), ran.out.rfind("E4")) << "once";
+  EXPECT_THAT(service().Requests("WatchEvents").back(), HasSubstr("after_sequence: 4"));
+}
+
 TEST_F(CommandsTest, FollowedEventsContinueWithoutAGapOrARepeat) {
   state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
   for (int i = 1; i <= 4; ++i) AddEvent(i, absl::StrCat("E", i));
