@@ -1,5 +1,6 @@
 #include "client/cli.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "CLI/CLI.hpp"
@@ -44,13 +45,55 @@ class HelpLayout final : public CLI::Formatter {
   }
 };
 
-// " (did you mean 'list'?)", or empty when no command has a similar name.
+// Names that other programs have for a command. A word may stand for several: the first one that is
+// there counts, because the commands of `nsactl token` are not those of `nsactl`.
+struct OtherCommand {
+  absl::string_view other;
+  absl::string_view command;
+};
+constexpr OtherCommand kOtherCommands[] = {
+    {"ls", "list"},           {"ps", "list"},           {"get", "list"},
+    {"jobs", "list"},         {"squeue", "list"},       {"queue", "list"},
+    {"show", "describe"},     {"status", "describe"},   {"info", "describe"},
+    {"inspect", "describe"},  {"get", "show"},          {"status", "show"},
+    {"current", "show"},      {"cancel", "stop"},       {"kill", "stop"},
+    {"scancel", "stop"},      {"abort", "stop"},        {"terminate", "stop"},
+    {"pause", "stop"},        {"rm", "delete"},         {"del", "delete"},
+    {"remove", "delete"},     {"purge", "delete"},      {"rm", "revoke"},
+    {"remove", "revoke"},     {"delete", "revoke"},     {"run", "submit"},
+    {"start", "submit"},      {"create", "submit"},     {"apply", "submit"},
+    {"train", "submit"},      {"sbatch", "submit"},     {"launch", "submit"},
+    {"add", "create"},        {"new", "create"},        {"add", "set"},
+    {"create", "set"},        {"continue", "resume"},   {"restart", "resume"},
+    {"retry", "resume"},      {"check", "validate"},    {"lint", "validate"},
+    {"check", "verify"},      {"clone", "fork"},        {"copy", "fork"},
+    {"follow", "watch"},      {"attach", "watch"},      {"tail", "logs"},
+    {"diff", "compare"},      {"graph", "plot"},        {"chart", "plot"},
+    {"stack", "dump-stack"},  {"stacks", "dump-stack"}, {"pstack", "dump-stack"},
+    {"trace", "profile"},     {"hosts", "nodes"},       {"machines", "nodes"},
+    {"sinfo", "nodes"},       {"infer", "generate"},    {"predict", "generate"},
+    {"complete", "generate"}, {"evaluate", "eval"},     {"score", "eval"},
+    {"history", "events"},    {"config", "context"},
+};
+
+// The command of `names` that is called `word` elsewhere, or has a similar name; empty when there
+// is none.
+std::string CommandCalled(const std::string& word, const std::vector<std::string>& names) {
+  for (const OtherCommand& row : kOtherCommands) {
+    if (row.other == word && std::ranges::find(names, row.command) != names.end()) {
+      return std::string(row.command);
+    }
+  }
+  return Nearest(word, names);
+}
+
+// " (did you mean 'list'?)", or empty when no command is likely to be meant.
 std::string DidYouMean(const std::string& word, const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands({})) {
     names.push_back(command->get_name());
   }
-  const std::string best = Nearest(word, names);
+  const std::string best = CommandCalled(word, names);
   return best.empty() ? "" : absl::StrCat(" (did you mean '", best, "'?)");
 }
 

@@ -124,6 +124,25 @@ TEST_F(CliTest, AMisspeltCommandIsSuggested) {
             "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
 }
 
+TEST_F(CliTest, ACommandIsSuggestedByItsNameInOtherPrograms) {
+  const std::vector<std::pair<std::string, std::string>> names = {
+      {"ls", "list"},         {"ps", "list"},        {"get", "list"},     {"cancel", "stop"},
+      {"kill", "stop"},       {"rm", "delete"},      {"run", "submit"},   {"show", "describe"},
+      {"status", "describe"}, {"restart", "resume"}, {"evaluate", "eval"}};
+  for (const auto& [other, command] : names) {
+    const Ran ran = RunAlone({other, "demo"});
+    EXPECT_EQ(ran.code, ExitCode::kUsage) << other;
+    EXPECT_EQ(ran.err, absl::StrCat("nsactl: unknown command '", other, "' (did you mean '",
+                                    command, "'?); see 'nsactl --help'\n"));
+  }
+  EXPECT_THAT(RunAlone({"context", "ls"}).err, HasSubstr("(did you mean 'list'?)"));
+  EXPECT_THAT(RunAlone({"context", "rm", "lab"}).err, HasSubstr("(did you mean 'delete'?)"));
+  EXPECT_THAT(RunAlone({"token", "rm", "x"}).err, HasSubstr("(did you mean 'revoke'?)"));
+  EXPECT_EQ(RunAlone({"checkpoint", "kill"}).err,
+            "nsactl: unknown command 'kill'; see 'nsactl checkpoint --help'\n")
+      << "it has no such command";
+}
+
 TEST_F(CliTest, AnUnknownWordIsNamedWhereverItStands) {
   EXPECT_EQ(RunAlone({"checkpoint", "nonsense"}).err,
             "nsactl: unknown command 'nonsense'; see 'nsactl checkpoint --help'\n");
