@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/connect/local/out_dir.h"
 #include "client/connect/resend.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
@@ -116,10 +117,15 @@ absl::StatusOr<CanaryResult> RunCanary(Session& session, const v1::JobSpec& spec
   session.Note(absl::StrCat("canary ", Title(canary), ": waits for ", Count(wanted, "step")));
   Seen seen;
   const absl::Status watched = Watch(client, canary, wanted, &seen);
+  const std::string& folder = canary.spec().train().out_dir();
   if (const absl::Status removed = Remove(session, client, canary); !removed.ok()) {
-    session.Note(absl::StrCat("canary ", Title(canary),
-                              " was not removed: ", std::string(removed.message()),
-                              "; end it with 'nsactl stop --now ", canary.id(), "'"));
+    session.Note(absl::StrCat(
+        "canary ", Title(canary), " was not removed: ", std::string(removed.message()),
+        "; end it with 'nsactl stop --now ", canary.id(), "'; its folder stays: ", folder));
+  } else if (!watched.ok()) {
+    session.Note(absl::StrCat("the canary's folder stays, to look at: ", folder));
+  } else if (const absl::Status gone = RemoveOutDir(folder); !gone.ok()) {
+    session.Note(absl::StrCat("the canary's folder stays: ", std::string(gone.message())));
   }
   NSA_RETURN_IF_ERROR(watched);
   return Measure(seen);

@@ -27,10 +27,10 @@ struct CanaryResult {
 // job. `unique` makes the names unique.
 v1::JobSpec CanarySpec(v1::JobSpec spec, const std::string& unique);
 
-// Submits the canary, waits until it has done `steps` steps, stops it and deletes its records. Its
-// folder stays, with the files of a few steps. FailedPrecondition with its reason if it ends
-// before; InvalidArgument if preflight refuses it; Cancelled when interrupted. The canary is
-// stopped in any case.
+// Submits the canary, waits until it has done `steps` steps, stops it and deletes its records
+// and, if it is on this machine, its folder; that of a canary that fails stays. FailedPrecondition
+// with its reason if it ends before; InvalidArgument if preflight refuses it; Cancelled when
+// interrupted. The canary is stopped in any case.
 absl::StatusOr<CanaryResult> RunCanary(Session& session, const v1::JobSpec& spec, int64_t steps);
 
 // "20 steps on NVIDIA H200: 524k tok/s (62 ms a step), memory 1.20 GiB, loss 5.41; all 50,000 steps

@@ -93,7 +93,16 @@ std::vector<v1::WatchRecordsResponse> CanaryRecords(int64_t steps) {
 TEST_F(SubmitTest, ACanaryRunsTheFirstStepsAndThenTheJobIsQueued) {
   state().records = CanaryRecords(20);
   state().stops_at_once = true;
-  const Ran ran = Run({"submit", file_, "--canary"});
+  std::vector<std::string> folders;
+  state().on_call = [&](const std::string& method, const google::protobuf::Message& request) {
+    if (method != "SubmitJob") return;
+    const auto& submit = dynamic_cast<const v1::SubmitJobRequest&>(request);
+    if (submit.validate_only()) return;
+    folders.push_back(submit.spec().train().out_dir());
+    std::filesystem::create_directories(folders.back());
+  };
+  const Ran ran =
+      Run({"submit", file_, "--canary", "--set", "train.out_dir=" + (dir_ / "out").string()});
   EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("canary: 20 steps on cpu, 2 threads: "));
   const std::vector<std::string> submitted = service().Requests("SubmitJob");
@@ -103,6 +112,9 @@ TEST_F(SubmitTest, ACanaryRunsTheFirstStepsAndThenTheJobIsQueued) {
   EXPECT_THAT(submitted[2], AllOf(HasSubstr("name: \"demo\""), Not(HasSubstr("canary"))));
   EXPECT_THAT(service().Requests("StopJob"), ElementsAre(HasSubstr("STOP_MODE_NOW")));
   EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1));
+  ASSERT_THAT(folders, SizeIs(2));
+  EXPECT_FALSE(std::filesystem::exists(folders[0])) << "that of the canary";
+  EXPECT_TRUE(std::filesystem::exists(folders[1])) << "that of the job";
 }
 
 TEST_F(SubmitTest, ACanaryBelowTheFloorKeepsTheJobOutOfTheQueue) {
@@ -124,7 +136,8 @@ TEST_F(SubmitTest, ACanaryThatFailsSaysWhyAndTheJobIsNotQueued) {
   state().failures["StopJob"] = {{grpc::StatusCode::FAILED_PRECONDITION, "it has ended"}};
   const Ran ran = Run({"submit", file_, "--canary"});
   EXPECT_EQ(ran.code, ExitCode::kPrecondition);
-  EXPECT_THAT(ran.err, HasSubstr("canary: FAILED after 3 steps"));
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("canary: FAILED after 3 steps"),
+                             HasSubstr("the canary's folder stays, to look at: ")));
   EXPECT_THAT(service().Requests("SubmitJob"), SizeIs(2));
 }
 

@@ -14,6 +14,7 @@
 #include "client/commands/view/read_history.h"
 #include "client/connect/follow.h"
 #include "client/connect/job_source.h"
+#include "client/connect/local/out_dir.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/count.h"
@@ -121,15 +122,24 @@ absl::Status CheckRanks(const RankLogs& all, int64_t start, int64_t step) {
       first - 1, first - 1, first - 1));
 }
 
-// Submits the replay, which runs with `ranks` ranks and stops after `step`.
-absl::StatusOr<v1::Job> Submit(Session& session, Client* client, const v1::Job& original,
-                               const v1::CheckpointInfo& start, const ReplayFlags& flags,
-                               int64_t step, int32_t ranks) {
+// The replay as it was submitted.
+struct SubmittedReplay {
+  v1::Job job;
+  std::string folder;       // its out_dir
+  bool own_folder = false;  // its name was made up here
+  int64_t steps = 0;        // train.steps
+};
+
+// Submits the replay, which runs with `ranks` ranks.
+absl::StatusOr<SubmittedReplay> Submit(Session& session, const v1::Job& original,
+                                       const v1::CheckpointInfo& start, const ReplayFlags& flags,
+                                       int64_t step, int32_t ranks) {
   NSA_ASSIGN_OR_RETURN(const std::string unique, NewRequestId());
   const std::string ending = absl::StrCat("-replay-", step, "-", unique.substr(0, 8));
   JobFile replay;
   replay.spec = ContinuedSpec(
       original, original.name().substr(0, kLongestName - ending.size()) + ending, start.path());
+  const std::string own_folder = replay.spec.train().out_dir();
   if (nsa::HasFewerRanks(replay.spec, ranks)) {
     replay.spec = WithFewerRanks(replay.spec, ranks,
                                  std::min(ranks, std::max(replay.spec.resources().nodes(), 1)));
@@ -141,18 +151,12 @@ absl::StatusOr<v1::Job> Submit(Session& session, Client* client, const v1::Job& 
   NSA_ASSIGN_OR_RETURN(
       const v1::SubmitJobResponse submitted,
       Send(session, replay, {.name = absl::StrCat("replay of ", original.name())}));
-  const v1::Job& job = submitted.job();
-  v1::JobSpec full = replay.spec;
-  ApplyDefaults(&full);
-  if (step < full.train().steps()) {
-    NSA_RETURN_IF_ERROR(StopAfter(session, client, job.id(), step));
-  }
-  session.Note(absl::StrFormat(
-      "replay %s: repeats steps %d to %d of %s from %s; it waits for its end (Ctrl-C leaves the "
-      "replay running)",
-      Title(job), start.step() + 1, step, Title(original),
-      start.path().empty() ? "its beginning" : absl::StrCat("the checkpoint of ", start.step())));
-  return job;
+  const std::string folder = replay.spec.train().out_dir();
+  ApplyDefaults(&replay.spec);
+  return SubmittedReplay{.job = submitted.job(),
+                         .folder = folder,
+                         .own_folder = folder == own_folder,
+                         .steps = replay.spec.train().steps()};
 }
 
 // Waits until the job has ended, over restarts of the coordinator.
@@ -194,20 +198,70 @@ absl::Status DeleteReplay(Client* client, const v1::Job& job) {
   return client->Call<v1::DeleteJobResponse>(request).status();
 }
 
-// What becomes of the replay: it is deleted where it is equal, unless it is wanted.
-absl::Status Conclude(Session& session, Client* client, const Replay& replay, bool equal,
-                      const ReplayFlags& flags) {
-  const std::string& folder = replay.replay.spec().train().out_dir();
-  if (equal && !flags.keep) {
-    NSA_RETURN_IF_ERROR(DeleteReplay(client, replay.replay));
-    session.Note(absl::StrCat("the replay's records were deleted; its folder stays: ", folder));
-    return absl::OkStatus();
+// Waits for the end of the replay and compares it with the original; true if all is equal.
+absl::StatusOr<bool> WaitAndCompare(Session& session, Client* client,
+                                    const SubmittedReplay& submitted, const RankLogs& original,
+                                    Replay* replay) {
+  if (replay->step < submitted.steps) {
+    NSA_RETURN_IF_ERROR(StopAfter(session, client, submitted.job.id(), replay->step));
   }
   session.Note(absl::StrFormat(
-      "the replay stays as %s, with the folder %s\nNext:\n  nsactl bisect %s %s\n  nsactl delete "
-      "%s",
-      Title(replay.replay), folder, replay.original.id(), replay.replay.id(), replay.replay.id()));
+      "replay %s: repeats steps %d to %d of %s from %s, in %s; it waits for its end (Ctrl-C leaves "
+      "the replay running)",
+      Title(submitted.job), replay->checkpoint_step + 1, replay->step, Title(replay->original),
+      replay->checkpoint_step == 0 ? "its beginning"
+                                   : absl::StrCat("the checkpoint of ", replay->checkpoint_step),
+      submitted.folder));
+  NSA_ASSIGN_OR_RETURN(replay->replay, WaitForEnd(session, client, submitted.job.id()));
+  NSA_ASSIGN_OR_RETURN(const RankLogs again, ReadEnded(session, client, submitted.job.id(),
+                                                       original.size(), replay->step));
+  const ReplayVerdict verdict = JudgeReplay(original, again);
+  const bool differs = verdict.parting.step != 0;
+  if (!differs && verdict.last < replay->step) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "replay: equal up to step %d (%d wanted), where it ended: %s, %s; look at it with `nsactl "
+        "describe %s`",
+        verdict.last, replay->step, StateName(replay->replay.state()), ReasonText(replay->replay),
+        replay->replay.id()));
+  }
+  if (session.structured()) {
+    session.PrintDocument(VerdictDocument(*replay, verdict));
+  } else {
+    session.out() << VerdictText(*replay, verdict) << std::flush;
+  }
+  return !differs;
+}
+
+// Deletes the replay and the folder that was made for it.
+absl::Status RemoveReplay(Session& session, Client* client, const SubmittedReplay& submitted) {
+  NSA_RETURN_IF_ERROR(DeleteReplay(client, submitted.job));
+  if (!submitted.own_folder) {
+    session.Note(
+        absl::StrCat("the replay's records were deleted; its folder stays, because --set "
+                     "named it: ",
+                     submitted.folder));
+    return absl::OkStatus();
+  }
+  const absl::Status removed = RemoveOutDir(submitted.folder);
+  session.Note(removed.ok() ? "the replay was deleted, with its folder"
+                            : absl::StrCat("the replay's records were deleted; its folder stays: ",
+                                           std::string(removed.message())));
   return absl::OkStatus();
+}
+
+// Says where the replay is, which is kept because it differs, was not compared or is wanted.
+void NoteWhatStays(Session& session, const Replay& replay, const SubmittedReplay& submitted,
+                   bool compared) {
+  const bool ended = HasEnded(replay.replay.state());
+  const std::string& id = submitted.job.id();
+  session.Note(absl::StrFormat(
+      "the replay %s as %s, with the folder %s, which `nsactl delete` leaves there\nNext:\n"
+      "  nsactl %s %s\n  nsactl delete %s",
+      ended ? "stays" : "goes on", Title(submitted.job), submitted.folder,
+      compared ? absl::StrCat("bisect ", replay.original.id())
+      : ended  ? "describe"
+               : "stop",
+      id, id));
 }
 
 absl::StatusOr<ExitCode> RunReplay(Session& session, const ReplayFlags& flags) {
@@ -221,27 +275,21 @@ absl::StatusOr<ExitCode> RunReplay(Session& session, const ReplayFlags& flags) {
   NSA_RETURN_IF_ERROR(CheckRanks(all, start.step(), replay.step));
   const RankLogs original = RanksOfStep(all, replay.step);
   replay.ranks = original.size();
-  NSA_ASSIGN_OR_RETURN(replay.replay, Submit(session, client, replay.original, start, flags,
-                                             replay.step, static_cast<int32_t>(replay.ranks)));
-  NSA_ASSIGN_OR_RETURN(replay.replay, WaitForEnd(session, client, replay.replay.id()));
-  NSA_ASSIGN_OR_RETURN(const RankLogs again, ReadEnded(session, client, replay.replay.id(),
-                                                       original.size(), replay.step));
-  const ReplayVerdict verdict = JudgeReplay(original, again);
-  const bool differs = verdict.parting.step != 0;
-  if (!differs && verdict.last < replay.step) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "replay: equal up to step %d (%d wanted), where it ended: %s, %s; look at it with `nsactl "
-        "describe %s`",
-        verdict.last, replay.step, StateName(replay.replay.state()), ReasonText(replay.replay),
-        replay.replay.id()));
+  NSA_ASSIGN_OR_RETURN(const SubmittedReplay submitted,
+                       Submit(session, replay.original, start, flags, replay.step,
+                              static_cast<int32_t>(replay.ranks)));
+  // Ctrl-C ends the command between two calls too, so that it says what stays.
+  const Interrupt::Scope scope(&session.interrupt(), [] {});
+  replay.replay = submitted.job;
+  const absl::StatusOr<bool> equal = WaitAndCompare(session, client, submitted, original, &replay);
+  absl::Status status = equal.status();
+  if (equal.ok() && *equal && !flags.keep) {
+    status = RemoveReplay(session, client, submitted);
+    if (status.ok()) return ExitCode::kOk;
   }
-  if (session.structured()) {
-    session.PrintDocument(VerdictDocument(replay, verdict));
-  } else {
-    session.out() << VerdictText(replay, verdict) << std::flush;
-  }
-  NSA_RETURN_IF_ERROR(Conclude(session, client, replay, !differs, flags));
-  return differs ? ExitCode::kFailed : ExitCode::kOk;
+  NoteWhatStays(session, replay, submitted, equal.ok());
+  NSA_RETURN_IF_ERROR(status);
+  return *equal ? ExitCode::kOk : ExitCode::kFailed;
 }
 
 }  // namespace
@@ -259,9 +307,9 @@ void AddReplay(Cli* cli) {
            "have "
            "the same bits; a difference names the step and, by the hashes, the rank, and convicts "
            "a GPU or\nmemory that is faulty. The replay has JOB's settings and priority and waits "
-           "for free slots as any job. Where all is\nequal it is deleted; its folder stays. The "
-           "exit code is 0 if all is equal, 1 if the runs differ, 6 if there was\nnothing to "
-           "compare.",
+           "for free slots as any job. Where all is\nequal it is deleted, with its folder if that "
+           "is on this machine; otherwise the command says where it is. The\nexit code is 0 if all "
+           "is equal, 1 if the runs differ, 6 if there was nothing to compare.",
        .examples = "nsactl replay demo --step 4200\n"
                    "nsactl replay demo --step 4200 --from 3000 --set priority=10\n"
                    "nsactl replay demo -o json | jq .first",

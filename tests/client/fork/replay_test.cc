@@ -1,5 +1,7 @@
 // nsactl replay: the verdict, and the command against a fake coordinator, which has the same
 // records for the replay as for the job.
+#include <filesystem>
+#include <fstream>
 #include <functional>
 
 #include "client/commands/fork/replay_verdict.h"
@@ -178,7 +180,16 @@ class ReplayTest : public CommandsTest {
   ReplayTest() {
     v1::Job& demo = state().jobs[0];
     demo.set_state(v1::Job::STATE_STOPPED);
-    demo.mutable_spec()->mutable_train()->set_out_dir("/data/demo");
+    demo.mutable_spec()->mutable_train()->set_out_dir((dir_ / "demo").string());
+    std::filesystem::create_directory(dir_ / "demo");
+    // The folder of the replay, with a file of its run.
+    state().on_call = [this](const std::string& method, const google::protobuf::Message& request) {
+      if (method == interrupted_at_) interrupt_.Raise();
+      if (method != "SubmitJob") return;
+      folder_ = dynamic_cast<const v1::SubmitJobRequest&>(request).spec().train().out_dir();
+      std::filesystem::create_directories(folder_ / "checkpoints");
+      std::ofstream(folder_ / "training.csv") << "step\n";
+    };
     demo.mutable_spec()->mutable_train()->set_steps(1000);
     demo.mutable_spec()->mutable_resources()->set_gpus(2);
     state().report.set_accepted(true);
@@ -197,6 +208,9 @@ class ReplayTest : public CommandsTest {
     }
   }
 
+  std::filesystem::path folder_;
+  std::string interrupted_at_;  // the call during which the user types Ctrl-C
+
   std::vector<std::string> Submitted() { return service().Requests("SubmitJob"); }
 };
 
@@ -207,15 +221,49 @@ TEST_F(ReplayTest, RepeatsTheLastStepWithAHashFromTheCheckpointBefore) {
             "steps 1 to 12: 12 steps of 2 ranks repeated: loss and gradient norm have the same "
             "bits, and so have all parameters (4 hashes)\n");
   ASSERT_THAT(Submitted(), SizeIs(1));
-  EXPECT_THAT(Submitted()[0],
-              AllOf(HasSubstr("name: \"demo-replay-12-"),
-                    HasSubstr("out_dir: \"/data/demo-replay-12-"), HasSubstr("steps: 1000"),
-                    HasSubstr("resume: \"/data/demo/checkpoints/step-00000008\"")));
+  EXPECT_THAT(Submitted()[0], AllOf(HasSubstr("name: \"demo-replay-12-"),
+                                    HasSubstr("out_dir: \"" + (dir_ / "demo-replay-12-").string()),
+                                    HasSubstr("steps: 1000"),
+                                    HasSubstr("resume: \"/data/demo/checkpoints/step-00000008\"")));
   EXPECT_THAT(service().Requests("StopJob"),
               ElementsAre(AllOf(HasSubstr("STOP_MODE_AT_STEP"), HasSubstr("at_step: 12"))));
   EXPECT_THAT(ran.err, HasSubstr("repeats steps 9 to 12 of demo"));
   EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1)) << "equal: not kept";
-  EXPECT_THAT(ran.err, HasSubstr("its folder stays: /data/demo"));
+  EXPECT_THAT(ran.err, HasSubstr("the replay was deleted, with its folder"));
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "demo")) << "that of the job stays";
+}
+
+TEST_F(ReplayTest, SaysWhereAFolderIsThatItDoesNotRemove) {
+  state().on_call = nullptr;
+  EXPECT_THAT(Run({"replay", "demo"}).err,
+              AllOf(HasSubstr("its folder stays: " + (dir_ / "demo-replay-12-").string()),
+                    HasSubstr(": not on this machine")));
+  const std::string named = (dir_ / "named").string();
+  std::filesystem::create_directory(named);
+  EXPECT_THAT(Run({"replay", "demo", "--set", "train.out_dir=" + named}).err,
+              HasSubstr("its folder stays, because --set named it: " + named));
+  EXPECT_TRUE(std::filesystem::exists(named));
+}
+
+TEST_F(ReplayTest, WithoutAComparisonSaysWhatStaysAndWhere) {
+  // After the call that reads the job's own records.
+  state().failures["WatchRecords"] = {grpc::Status::OK,
+                                      {grpc::StatusCode::PERMISSION_DENIED, "role: viewer"}};
+  const Ran failed = Run({"replay", "demo"});
+  EXPECT_EQ(failed.code, ExitCode::kAuth);
+  EXPECT_THAT(failed.err, AllOf(HasSubstr("with the folder " + folder_.string()),
+                                HasSubstr("\n  nsactl delete jdemo1234567")));
+  EXPECT_TRUE(std::filesystem::exists(folder_));
+
+  state().jobs[0].set_state(v1::Job::STATE_RUNNING);
+  interrupted_at_ = "StopJob";
+  const Ran left = Run({"replay", "demo"});
+  EXPECT_EQ(left.code, ExitCode::kInterrupted);
+  EXPECT_THAT(left.err, AllOf(HasSubstr("the replay goes on as demo-replay-12-"),
+                              HasSubstr("with the folder " + folder_.string()),
+                              HasSubstr("\n  nsactl stop jdemo1234567")));
+  EXPECT_THAT(service().Requests("DeleteJob"), IsEmpty());
 }
 
 TEST_F(ReplayTest, TakesTheNamedStepCheckpointAndChanges) {

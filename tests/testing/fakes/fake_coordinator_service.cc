@@ -20,6 +20,8 @@ grpc::Status FakeCoordinatorService::Enter(grpc::ServerContext* context, const s
   while (RealClock().Monotonic() < end && !context->IsCancelled()) {
     absl::SleepFor(absl::Milliseconds(2));
   }
+  // Without the lock, because it may wait; a copy, because the test may change it meanwhile.
+  if (const auto on_call = state().on_call; on_call) on_call(method, request);
   MutexLock lock(&mutex_);
   requests_[method].push_back(request.ShortDebugString());
   if (!state_.warning.empty()) context->AddTrailingMetadata(kWarningKey, state_.warning);

@@ -33,6 +33,9 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     int looks_until_drained = 1;
     bool local_agent = false;
     v1::PreflightReport report;
+    // Called with each request before it is answered.
+    std::function<void(const std::string& method, const google::protobuf::Message& request)>
+        on_call;
     // What WatchJob sends, one after another over all its calls. A job without an id breaks the
     // stream there, as when a coordinator is killed.
     std::vector<v1::Job> watch;
