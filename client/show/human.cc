@@ -1,12 +1,16 @@
 #include "client/show/human.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "common/base/characters/utf8.h"
 
 namespace nsa::client {
 namespace {
@@ -15,6 +19,20 @@ constexpr int64_t kMinute = 60;
 constexpr int64_t kHour = 60 * kMinute;
 constexpr int64_t kDay = 24 * kHour;
 constexpr double kLongest = 1e4 * kDay;
+
+// A character or an escape sequence, and the columns that it takes on a terminal.
+struct Glyph {
+  size_t bytes = 1;
+  int columns = 1;
+};
+
+// The first one of a text that is not empty. A byte that is not UTF-8 takes a column.
+Glyph FirstGlyph(std::string_view text) {
+  if (text[0] == '\x1B') return {std::min(text.find('m'), text.size() - 1) + 1, 0};
+  const Utf8Character character = FirstUtf8(text);
+  if (character.code < 0x80) return {};
+  return {character.bytes, utf8proc_charwidth(static_cast<utf8proc_int32_t>(character.code))};
+}
 
 }  // namespace
 
@@ -143,26 +161,25 @@ std::string ProgressBar(double share, int width, bool unicode) {
 
 int DisplayWidth(const std::string& text) {
   int width = 0;
-  for (const char c : text) {
-    if ((static_cast<unsigned char>(c) & 0xC0) != 0x80) ++width;
+  for (std::string_view rest = text; !rest.empty();) {
+    const Glyph glyph = FirstGlyph(rest);
+    width += glyph.columns;
+    rest.remove_prefix(glyph.bytes);
   }
   return width;
 }
 
 std::string Clip(const std::string& text, int width) {
-  std::string result;
-  int used = 0;
-  bool escape = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    const bool continuation = (c & 0xC0) == 0x80;
-    if (c == 0x1B) escape = true;
-    if (!escape && !continuation && used++ == width) break;
-    result += text[i];
-    if (escape && c == 'm') escape = false;
+  std::string_view rest = text;
+  for (int used = 0; !rest.empty();) {
+    const Glyph glyph = FirstGlyph(rest);
+    used += glyph.columns;
+    if (used > width) break;
+    rest.remove_prefix(glyph.bytes);
   }
+  std::string result = text.substr(0, text.size() - rest.size());
   // A colour that was switched on must be switched off again.
-  if (result.size() < text.size() && result.find('\x1B') != std::string::npos) result += "\x1B[0m";
+  if (!rest.empty() && result.find('\x1B') != std::string::npos) result += "\x1B[0m";
   return result;
 }
 

@@ -48,10 +48,11 @@ std::string HumanLoss(double loss);
 // and '-'.
 std::string ProgressBar(double share, int width, bool unicode);
 
-// Columns that a UTF-8 text takes: one per code point.
+// Columns that a UTF-8 text takes on a terminal: two for each character of Chinese, Japanese and
+// Korean and for an emoji, none for a combining mark or an escape sequence, else one.
 int DisplayWidth(const std::string& text);
 
-// The first `width` columns; code points and escape sequences are never split.
+// What fits into `width` columns; characters and escape sequences are never split.
 std::string Clip(const std::string& text, int width);
 
 }  // namespace nsa::client

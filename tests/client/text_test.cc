@@ -142,6 +142,35 @@ TEST(TableFormat, AlignsColumnsAndEndsNoLineInBlanks) {
             "longer     3\n");
 }
 
+TEST(DisplayWidth, IsThatOfATerminal) {
+  EXPECT_EQ(DisplayWidth(""), 0);
+  EXPECT_EQ(DisplayWidth("M\u00FChle"), 5);
+  EXPECT_EQ(DisplayWidth("u\u0308"), 1) << "a combining mark takes no column";
+  EXPECT_EQ(DisplayWidth("\u65E5\u672C"), 4);
+  EXPECT_EQ(DisplayWidth("\uD55C"), 2);
+  EXPECT_EQ(DisplayWidth("run \U0001F600"), 6);
+  EXPECT_EQ(DisplayWidth("\x1B[31mab\x1B[0m"), 2);
+  EXPECT_EQ(DisplayWidth("a\xFF"), 2);
+  EXPECT_EQ(DisplayWidth("a\x1B[3"), 1) << "a sequence that is cut off";
+}
+
+TEST(Clip, KeepsWideCharactersWithinTheWidth) {
+  EXPECT_EQ(Clip("\u65E5\u672C", 3), "\u65E5");
+  EXPECT_EQ(Clip("\u65E5\u672C", 1), "");
+  EXPECT_EQ(Clip("\u65E5\u672C", 4), "\u65E5\u672C");
+  EXPECT_EQ(Clip("u\u0308x", 1), "u\u0308");
+}
+
+TEST(TableFormat, WideCharactersDoNotMoveColumns) {
+  Table table({{"NAME"}, {"STEP", true}});
+  table.Add({"\u65E5\u672C", "1"});
+  table.Add({"\U0001F600", "20"});
+  EXPECT_EQ(table.Format(false),
+            "NAME  STEP\n"
+            "\u65E5\u672C     1\n"
+            "\U0001F600      20\n");
+}
+
 TEST(TableFormat, ColoursDoNotMoveColumns) {
   Table table({{"STATE"}, {"X"}});
   table.Add({{"RUNNING", Colour::kGood}, "1"});

@@ -16,18 +16,6 @@ constexpr int kMostAcross = 3;
 constexpr int kGap = 3;        // columns between two charts
 constexpr int kFrameRows = 4;  // of a chart without its curves and names: title, axis and its texts
 
-// Columns that a line takes, without the escape sequences of its colours.
-int Width(const std::string& line) {
-  int width = 0;
-  bool escape = false;
-  for (const char c : line) {
-    if (c == '\x1B') escape = true;
-    if (!escape && (static_cast<unsigned char>(c) & 0xC0) != 0x80) ++width;
-    if (c == 'm') escape = false;
-  }
-  return width;
-}
-
 bool HasNames(const Chart& chart) {
   return std::ranges::any_of(chart.curves, [](const Curve& curve) { return !curve.name.empty(); });
 }
@@ -60,7 +48,8 @@ std::vector<std::string> ChartGrid(const std::vector<Chart>& charts, const GridR
       const int left = place * (columns + kGap);
       for (int row = 0; row < rows; ++row) {
         if (block[row].empty()) continue;
-        absl::StrAppend(&joined[row], std::string(left - Width(joined[row]), ' '), block[row]);
+        absl::StrAppend(&joined[row], std::string(left - DisplayWidth(joined[row]), ' '),
+                        block[row]);
       }
     }
     lines.insert(lines.end(), joined.begin(), joined.end());
