@@ -247,11 +247,45 @@ TEST(TextChart, TellsCurvesApartWithoutColours) {
   chart.curves.push_back({.name = "val", .x = {2}, .y = {1.5}, .dots = true, .colour = 2});
   const std::string text =
       Joined(TextChart(chart, {.columns = 60, .rows = 9, .unicode = true, .colours = false}));
-  EXPECT_THAT(text, AllOf(HasSubstr("a low   b high   C val"), HasSubstr("aaaa"), HasSubstr("bbbb"),
-                          HasSubstr("C"), Not(HasSubstr("\x1B"))));
+  EXPECT_THAT(text, AllOf(HasSubstr("a low   b high   ● val"), Not(HasSubstr("aaaa")),
+                          Not(HasSubstr("\x1B"))));
+  const std::string area = text.substr(text.find('\n', text.find("● val")));
+  EXPECT_GE(Count(area, "a"), 2) << text;
+  EXPECT_GE(Count(area, "b"), 2) << text;
+  EXPECT_EQ(Count(area, "●"), 1) << text;
+  EXPECT_GT(Count(area, "\xE2\xA0") + Count(area, "\xE2\xA1") + Count(area, "\xE2\xA2") +
+                Count(area, "\xE2\xA3"),
+            50)
+      << "the lines stay: " << text;
   const std::string ascii = Joined(
       TextChart(ChartOf({1, 2, 3}), {.columns = 60, .rows = 9, .unicode = false, .colours = true}));
   for (const char c : ascii) EXPECT_LT(static_cast<unsigned char>(c), 0x80) << ascii;
+}
+
+TEST(TextChart, WithoutColoursOnlyTheColoursAreGone) {
+  std::vector<double> falling;
+  for (int i = 0; i < 200; ++i) falling.push_back(5 - i * 0.02);
+  Chart chart = ChartOf(falling);
+  chart.curves[0].name = "training";
+  chart.curves.push_back(
+      {.name = "validation", .x = {50, 150}, .y = {4, 2}, .dots = true, .colour = 1});
+  std::string coloured = Joined(TextChart(chart, {.columns = 60, .rows = 8}));
+  for (size_t at = coloured.find('\x1B'); at != std::string::npos; at = coloured.find('\x1B')) {
+    coloured.erase(at, coloured.find('m', at) - at + 1);
+  }
+  EXPECT_EQ(Joined(TextChart(chart, {.columns = 60, .rows = 8, .colours = false})), coloured);
+}
+
+TEST(TextChart, WithoutUnicodeEveryCurveIsALetter) {
+  Chart chart = ChartOf({1, 2, 3});
+  chart.curves[0].name = "training";
+  chart.curves.push_back({.name = "validation", .x = {2}, .y = {1}, .dots = true, .colour = 1});
+  for (const bool colours : {false, true}) {
+    const std::string text =
+        Joined(TextChart(chart, {.columns = 60, .rows = 8, .unicode = false, .colours = colours}));
+    EXPECT_THAT(text, AllOf(HasSubstr("a"), HasSubstr("B")));
+    for (const char c : text) EXPECT_LT(static_cast<unsigned char>(c), 0x80) << text;
+  }
 }
 
 TEST(TextChart, ShowsGapsSinglePointsAndNothing) {

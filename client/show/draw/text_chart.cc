@@ -14,6 +14,26 @@ namespace {
 
 constexpr int kLegendColumns = 40;
 constexpr int kLabelColumns = 12;
+constexpr int kLetterEvery = 12;  // columns from one letter on a curve to its next
+constexpr int kLetterShift =
+    3;  // columns that a curve's first letter is behind that of the one before
+
+// Whether curves have letters, because they have no colours or no dots to be told apart by.
+struct Letters {
+  bool lines = false;
+  bool measurements = false;
+};
+
+Letters LettersOf(const Chart& chart, const TextSize& size) {
+  if (!size.unicode) return {true, true};
+  if (size.colours) return {};
+  const auto dots = std::ranges::count_if(chart.curves, [](const auto& c) { return c.dots; });
+  return {std::ssize(chart.curves) - dots > 1, dots > 1};
+}
+
+char LetterOf(const Curve& curve) {
+  return static_cast<char>((curve.dots ? 'A' : 'a') + curve.colour % kColours);
+}
 
 // What a terminal has of the eight colours: blue, yellow, green, magenta, red, cyan, and the bright
 // ones of the last two.
@@ -37,7 +57,7 @@ class Canvas {
     // The bits of U+2800 by column and row.
     static constexpr int kBits[2][4] = {{0x01, 0x02, 0x04, 0x40}, {0x08, 0x10, 0x20, 0x80}};
     Cell& cell = cells_[y / 4 * columns_ + x / 2];
-    if (cell.sign != 0) return;
+    if (!cell.sign.empty()) return;
     cell.bits |= kBits[x % 2][y % 4];
     cell.colour = colour;
   }
@@ -51,20 +71,20 @@ class Canvas {
     }
   }
 
-  // A measurement, which covers lines.
-  void Sign(int x, int y, int colour) {
+  // A measurement or the letter of a curve, which covers lines.
+  void Sign(int x, int y, int colour, const std::string& sign) {
     Cell& cell = cells_[y / 4 * columns_ + x / 2];
-    cell.sign = 1;
+    cell.sign = sign;
     cell.colour = colour;
   }
 
-  // `letters`: curves are letters instead of dots in a colour.
-  std::string Row(int row, bool unicode, bool letters, bool colours) const {
+  // Without `unicode` lines are letters instead of dots.
+  std::string Row(int row, bool unicode, bool colours) const {
     std::string text;
     for (int column = 0; column < columns_; ++column) {
       const Cell& cell = cells_[row * columns_ + column];
-      text += InColour(cell.colour, Character(cell, unicode, letters),
-                       colours && (cell.bits != 0 || cell.sign != 0));
+      text += InColour(cell.colour, Character(cell, unicode),
+                       colours && (cell.bits != 0 || !cell.sign.empty()));
     }
     return text;
   }
@@ -72,16 +92,14 @@ class Canvas {
  private:
   struct Cell {
     int bits = 0;
-    int sign = 0;
+    std::string sign;
     int colour = 0;
   };
 
-  static std::string Character(const Cell& cell, bool unicode, bool letters) {
-    if (cell.sign != 0 && letters) return std::string(1, static_cast<char>('A' + cell.colour));
-    if (cell.sign != 0) return unicode ? "●" : "o";
+  static std::string Character(const Cell& cell, bool unicode) {
+    if (!cell.sign.empty()) return cell.sign;
     if (cell.bits == 0) return " ";
-    if (letters) return std::string(1, static_cast<char>('a' + cell.colour));
-    if (!unicode) return "*";
+    if (!unicode) return std::string(1, static_cast<char>('a' + cell.colour));
     // U+2800 and above in UTF-8.
     return {'\xE2', static_cast<char>(0xA0 | (cell.bits >> 6)),
             static_cast<char>(0x80 | (cell.bits & 0x3F))};
@@ -91,8 +109,31 @@ class Canvas {
   std::vector<Cell> cells_;
 };
 
-// `join`: lines between the points of the curve.
-void Draw(const Curve& curve, bool join, const Axis& x_axis, const Axis& y_axis, Canvas* canvas) {
+// Puts the letter of a curve on some of its points, `index` curves being before it.
+void DrawLetters(const Curve& curve, int index, const Axis& x_axis, const Axis& y_axis,
+                 Canvas* canvas) {
+  const int wide = canvas->dots_wide() - 1;
+  const int high = canvas->dots_high() - 1;
+  const std::string letter(1, LetterOf(curve));
+  int next = kLetterShift * index;  // column
+  int x = -1;
+  int y = 0;
+  bool any = false;
+  for (const Bucket& bucket : Thin(curve, canvas->dots_wide())) {
+    if (!std::isfinite(bucket.mean)) continue;
+    x = static_cast<int>(std::lround(Place(x_axis, bucket.x) * wide));
+    y = static_cast<int>(std::lround((1 - Place(y_axis, bucket.mean)) * high));
+    if (x / 2 < next) continue;
+    canvas->Sign(x, y, curve.colour % kColours, letter);
+    next = x / 2 + kLetterEvery;
+    any = true;
+  }
+  if (!any && x >= 0) canvas->Sign(x, y, curve.colour % kColours, letter);
+}
+
+// `join`: lines between the points of the curve. `sign`: of a measurement.
+void Draw(const Curve& curve, bool join, const std::string& sign, const Axis& x_axis,
+          const Axis& y_axis, Canvas* canvas) {
   const int wide = canvas->dots_wide() - 1;
   const int high = canvas->dots_high() - 1;
   const int colour = curve.colour % kColours;
@@ -108,7 +149,7 @@ void Draw(const Curve& curve, bool join, const Axis& x_axis, const Axis& y_axis,
     const int y = static_cast<int>(std::lround((1 - Place(y_axis, bucket.mean)) * high));
     if (joined) canvas->Line(last_x, last_y, x, y, colour);
     if (curve.dots) {
-      canvas->Sign(x, y, colour);
+      canvas->Sign(x, y, colour, sign);
     } else if (!joined) {
       canvas->Dot(x, y, colour);
     }
@@ -118,16 +159,37 @@ void Draw(const Curve& curve, bool join, const Axis& x_axis, const Axis& y_axis,
   }
 }
 
-std::string Legend(const Chart& chart, const TextSize& size, bool letters) {
+// "●" or a letter.
+std::string SignOf(const Curve& curve, const Letters& letters) {
+  if (letters.measurements) return std::string(1, LetterOf(curve));
+  return "●";
+}
+
+void DrawCurves(const Chart& chart, const Letters& letters, const Axis& x_axis, const Axis& y_axis,
+                Canvas* canvas) {
+  // Beside lines, measurements are points alone: a line through them would cover the other.
+  const bool lines_too = std::ranges::any_of(chart.curves, [](const auto& c) { return !c.dots; });
+  for (const Curve& curve : chart.curves) {
+    if (!curve.dots) Draw(curve, true, "", x_axis, y_axis, canvas);
+  }
+  int index = 0;
+  for (const Curve& curve : chart.curves) {
+    if (!curve.dots && letters.lines) DrawLetters(curve, index++, x_axis, y_axis, canvas);
+  }
+  for (const Curve& curve : chart.curves) {
+    if (curve.dots) Draw(curve, !lines_too, SignOf(curve, letters), x_axis, y_axis, canvas);
+  }
+}
+
+std::string Legend(const Chart& chart, const TextSize& size, const Letters& letters) {
   std::string text;
   for (const Curve& curve : chart.curves) {
     if (curve.name.empty()) continue;
-    const int colour = curve.colour % kColours;
-    const std::string sign =
-        letters        ? std::string(1, static_cast<char>((curve.dots ? 'A' : 'a') + colour))
-        : size.unicode ? (curve.dots ? "●" : "━")
-                       : (curve.dots ? "o" : "*");
-    absl::StrAppend(&text, text.empty() ? "" : "   ", InColour(colour, sign, size.colours), " ",
+    const std::string sign = curve.dots      ? SignOf(curve, letters)
+                             : letters.lines ? std::string(1, LetterOf(curve))
+                                             : "━";
+    absl::StrAppend(&text, text.empty() ? "" : "   ",
+                    InColour(curve.colour % kColours, sign, size.colours), " ",
                     Clip(CleanLine(curve.name), kLegendColumns));
   }
   return text;
@@ -168,7 +230,7 @@ std::vector<std::string> RowLabels(const Axis& axis, int rows) {
 std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
   const int columns = std::max(size.columns, 30);
   const int rows = std::max(size.rows, 4);
-  const bool letters = !size.unicode || (!size.colours && chart.curves.size() > 1);
+  const Letters letters = LettersOf(chart, size);
   std::vector<std::string> lines;
   lines.push_back(absl::StrCat(chart.title, chart.note.empty() ? "" : ", ", chart.note));
   if (std::string names = Legend(chart, size, letters); !names.empty()) lines.push_back(names);
@@ -186,17 +248,11 @@ std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
   for (const std::string& label : labels) margin = std::max(margin, DisplayWidth(label));
   Canvas canvas(columns - margin - 2, rows);
   const Axis x_axis = HorizontalAxis(chart, std::max(2, canvas.dots_wide() / 28));
-  // Beside lines, measurements are points alone: a line through them would cover the other.
-  const bool lines_too = std::ranges::any_of(chart.curves, [](const auto& c) { return !c.dots; });
-  for (const bool dots : {false, true}) {
-    for (const Curve& curve : chart.curves) {
-      if (curve.dots == dots) Draw(curve, !dots || !lines_too, x_axis, y_axis, &canvas);
-    }
-  }
+  DrawCurves(chart, letters, x_axis, y_axis, &canvas);
   for (int row = 0; row < rows; ++row) {
     const char* wall =
         labels[row].empty() ? (size.unicode ? "│" : "|") : (size.unicode ? "┤" : "+");
-    std::string area = canvas.Row(row, size.unicode, letters, size.colours);
+    std::string area = canvas.Row(row, size.unicode, size.colours);
     area.erase(area.find_last_not_of(' ') + 1);
     lines.push_back(absl::StrCat(Padded(labels[row], margin), " ", wall, area));
   }

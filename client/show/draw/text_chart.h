@@ -16,9 +16,10 @@ struct TextSize {
 };
 
 // A chart as lines of text, none wider than `size.columns`: title, names of the curves, the curves
-// between their axes. With unicode a curve is a line of braille dots, two by four in a character.
-// Where curves could not be told apart by colour each has a letter, as they all have without
-// unicode. Measurements are a dot each. A chart without a finite value says so.
+// between their axes. With unicode a curve is a line of braille dots, two by four in a character,
+// and measurements are a dot each; without, curves are drawn with a letter each. Where several
+// lines could not be told apart because there are no colours, each has its letter at some points,
+// and so have several kinds of measurements. A chart without a finite value says so.
 std::vector<std::string> TextChart(const Chart& chart, const TextSize& size);
 
 }  // namespace nsa::client
