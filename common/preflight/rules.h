@@ -115,8 +115,8 @@ double ExpectedSpeed(const PreflightFacts& facts);
 // Where ExpectedSpeed() comes from, for example "H200, measured 2026-11-27".
 std::string ExpectedSpeedSource(const PreflightFacts& facts);
 
-// The steps that the checkpoint at which the job begins has done; 0 if it begins afresh or the files
-// may not be read.
+// The steps that the checkpoint at which the job begins has done; 0 if it begins afresh or the
+// files may not be read.
 int64_t StepsDone(const PreflightFacts& facts);
 
 // The steps that it has still to do.

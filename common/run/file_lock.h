@@ -26,7 +26,8 @@ class FileLock {
   // Creates the file with mode 0600 if it does not exist, and locks it. A symbolic link is not
   // followed. AlreadyExists while another process holds the lock; the message is only the holder,
   // e.g. "process 4711 (nsa-worker) on vm3, generation 2", and the caller adds what is locked and
-  // what to do. Unimplemented, with what to do, on a file system without locks. `detail` is additional text about the holder ("generation 2"); it may be empty.
+  // what to do. Unimplemented, with what to do, on a file system without locks. `detail` is
+  // additional text about the holder ("generation 2"); it may be empty.
   static absl::StatusOr<FileLock> Take(const std::filesystem::path& path,
                                        const std::string& detail = "");
 

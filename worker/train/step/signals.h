@@ -9,12 +9,12 @@
 namespace nsa::train {
 
 // Blocks SIGTERM, SIGINT and SIGUSR1 (stack_signal.h) in this thread, in all threads that it starts
-// and in a program that it executes; ignores SIGPIPE and SIGXFSZ, so that a write fails with EPIPE or
-// EFBIG and its caller can say of which file.
+// and in a program that it executes; ignores SIGPIPE and SIGXFSZ, so that a write fails with EPIPE
+// or EFBIG and its caller can say of which file.
 void BlockSignals();
 
-// SIGTERM, SIGINT, SIGPIPE and SIGXFSZ have their default effect again; SIGUSR1 stays blocked. For commands
-// that may end at once.
+// SIGTERM, SIGINT, SIGPIPE and SIGXFSZ have their default effect again; SIGUSR1 stays blocked. For
+// commands that may end at once.
 void UnblockSignals();
 
 // Calls `on_signal` on a separate thread for each SIGTERM or SIGINT, until destroyed.
