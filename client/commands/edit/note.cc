@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
 #include "client/connect/act_on_jobs.h"
@@ -36,6 +37,11 @@ absl::StatusOr<v1::Job> WriteNote(Session& session, Client* client, v1::EditJobR
 absl::StatusOr<ExitCode> Note(Session& session, NoteFlags flags) {
   flags.chosen.Place(flags.first, &flags.words);
   NSA_RETURN_IF_ERROR(CheckChosen(flags.chosen));
+  if (!flags.chosen.filter.empty() && flags.words.size() > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "TEXT: '", flags.words.front(), "' and ", flags.words.size() - 1,
+        " more (one with --state or --label); quote the note, and name no job beside them"));
+  }
   if (flags.words.empty()) return absl::InvalidArgumentError("TEXT: none; write the note");
   v1::EditJobRequest request;
   request.set_note(absl::StrJoin(flags.words, " "));

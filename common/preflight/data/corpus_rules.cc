@@ -226,6 +226,19 @@ bool HoldsOut(const PreflightFacts& facts) {
   return MayLook(facts) && data.val_path().empty() && data.val_fraction() > 0;
 }
 
+// The most tokens that can be made of all training files, in which a token has at least a byte;
+// nullopt if they are not known.
+std::optional<int64_t> MostTokens(const PreflightFacts& facts) {
+  double tokens = 0;
+  for (const DataFiles& files : TrainingFiles(facts.spec.data())) {
+    const std::optional<double> bytes = TextBytes(facts, {files});
+    if (!bytes) return std::nullopt;
+    tokens += *bytes + PreparedTokens(facts, files);
+  }
+  if (tokens < 1) return std::nullopt;
+  return static_cast<int64_t>(tokens);
+}
+
 // Roughly the tokens of all training files; nullopt if they are not known.
 std::optional<int64_t> TrainingTokens(const PreflightFacts& facts) {
   double tokens = 0;
@@ -238,22 +251,22 @@ std::optional<int64_t> TrainingTokens(const PreflightFacts& facts) {
   return static_cast<int64_t>(tokens);
 }
 
-// Lines of a file that are not blank; `most` if there are more, or too many bytes to count them.
-int64_t CountLines(const std::string& path, int64_t most) {
-  constexpr int64_t kMostBytes = 64 << 20;
+// Lines of a file that are not blank; `most` if there are more, or more bytes than `budget`, from
+// which those that were read are taken.
+int64_t CountLines(const std::string& path, int64_t most, int64_t* budget) {
   std::ifstream in(path, std::ios::binary);
   std::vector<char> block(1 << 20);
-  int64_t lines = 0, bytes = 0;
+  int64_t lines = 0;
   bool blank = true;
-  while (in && lines < most && bytes < kMostBytes) {
+  while (in && lines<most&& * budget> 0) {
     in.read(block.data(), std::ssize(block));
-    bytes += in.gcount();
+    *budget -= in.gcount();
     for (const char c : std::span(block).first(static_cast<size_t>(in.gcount()))) {
       if (c == '\n') lines += blank ? 0 : 1;
       blank = c == '\n' || (blank && (c == ' ' || c == '\t' || c == '\r'));
     }
   }
-  if (bytes >= kMostBytes) return most;
+  if (*budget <= 0) return most;
   return std::min(most, lines + (blank ? 0 : 1));
 }
 
@@ -261,8 +274,9 @@ int64_t CountLines(const std::string& path, int64_t most) {
 // or if one of them can be divided to hold out a part.
 std::optional<int64_t> WholeDocuments(const PreflightFacts& facts, int64_t most) {
   int64_t documents = 0;
+  int64_t budget = 64 << 20;  // bytes to read
   for (const NamedFile& file : FilesOf(facts, TrainingFiles(facts.spec.data()))) {
-    if (documents >= most) return most;
+    if (documents >= most || (facts.context.abandoned && facts.context.abandoned())) return most;
     if (file.prepared()) {
       const auto manifest = ReadPrepared(file.path);
       if (!manifest.ok() || HasPassages(manifest->source(), manifest->separator())) {
@@ -275,7 +289,7 @@ std::optional<int64_t> WholeDocuments(const PreflightFacts& facts, int64_t most)
         IsUrl(file.path) || ReadFault(file.path).has_value()) {
       return std::nullopt;
     }
-    documents += CountLines(file.path, most - documents);
+    documents += CountLines(file.path, most - documents, &budget);
   }
   return std::min(documents, most);
 }
@@ -285,16 +299,16 @@ constexpr char kNameValFiles[] = "name validation files in data.val_path";
 Problems ValTooSmall(const PreflightFacts& facts) {
   if (!HoldsOut(facts)) return {};
   const double fraction = facts.spec.data().val_fraction();
-  const std::optional<int64_t> tokens = TrainingTokens(facts);
+  const std::optional<int64_t> tokens = MostTokens(facts);
   const int64_t sequence = HeldOutTokensOf(0, fraction, facts.spec.train().seq_len()).sequence;
   if (tokens && *tokens < 2 * sequence) {
     return {{"data.val_fraction",
-             absl::StrFormat("%g of about %s tokens (training and validation take a sequence of %s "
-                             "each)",
+             absl::StrFormat("%g of at most %s tokens (training and validation take a sequence of "
+                             "%s each)",
                              fraction, Grouped(*tokens), Grouped(sequence)),
              absl::StrCat("add text, use a smaller seq_len, or ", kNameValFiles)}};
   }
-  if (WholeDocuments(facts, 2) != 1) return {};
+  if (facts.spec.data().stream() || WholeDocuments(facts, 2) != 1) return {};
   return {{"data.val_fraction",
            absl::StrFormat("%g of one document (training and validation take one each)", fraction),
            absl::StrCat("add documents, or ", kNameValFiles)}};

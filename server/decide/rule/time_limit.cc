@@ -58,7 +58,7 @@ std::string TimeLeftText(const v1::StoredJob& job, absl::Time now) {
 std::string TimeIsUpText(const v1::Job& job) {
   return absl::StrFormat(
       "its ranks have run for limits.hours: %g; to give it as many hours again: nsactl resume %s",
-      job.spec().limits().hours(), job.name());
+      job.spec().limits().hours(), job.id());
 }
 
 }  // namespace nsa::server

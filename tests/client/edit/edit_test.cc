@@ -50,6 +50,9 @@ TEST_F(CommandsTest, ANoteIsSentAgainWithTheSameRequestId) {
   EXPECT_THAT(sent[0], HasSubstr("note: \"a spike at 1,200\""));
   EXPECT_EQ(Run({"note", "demo"}).code, ExitCode::kUsage);
   EXPECT_EQ(Run({"note", "demo", "x", "-o", "name"}).out, "jdemo1234567\n");
+  const Ran both = Run({"note", "demo", "bad data", "--label", "run=7", "--yes"});
+  EXPECT_EQ(both.code, ExitCode::kUsage);
+  EXPECT_THAT(both.err, HasSubstr("TEXT: 'demo' and 1 more (one with --state or --label)"));
 }
 
 }  // namespace

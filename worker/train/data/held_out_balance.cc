@@ -59,7 +59,8 @@ absl::StatusOr<bool> HeldOutBalance::Apply(const HeldOutTokens& share, Corpus* c
   int64_t held_out = 0, all = 0;
   for (const CorpusPart& part : corpus->parts) {
     held_out += part.val->size();
-    all += part.val->size() + part.train->size();
+    left_.push_back(part.val->size() + part.train->size());
+    all += left_.back();
   }
   const bool near = held_out >= share.least && held_out <= share.most;
   // Without room for a sequence on both sides the rows are refused later, whatever is held out.
@@ -67,9 +68,10 @@ absl::StatusOr<bool> HeldOutBalance::Apply(const HeldOutTokens& share, Corpus* c
   const int64_t taken = Choose(share);
   Copies* divided = nullptr;
   if (taken < share.least) {
-    divided = FindDivisible(share.wanted - taken);
-    Copies* const whole =
-        divided == nullptr ? FindSmallest(share.least - taken, all - taken - 1) : nullptr;
+    divided = FindDivisible(share.wanted - taken, share.sequence);
+    Copies* const whole = divided == nullptr
+                              ? FindSmallest(share.least - taken, all - taken - 1, share.sequence)
+                              : nullptr;
     if (whole != nullptr) whole->chosen = true;
   }
   if (divided == nullptr && !differs()) return false;
@@ -95,29 +97,41 @@ int64_t HeldOutBalance::HeldOutByHash() const {
 int64_t HeldOutBalance::Choose(const HeldOutTokens& share) {
   int64_t taken = 0;
   for (auto& [hash, copies] : lowest_) {
-    copies.chosen = taken < share.wanted && taken + copies.tokens <= share.most;
-    if (copies.chosen) taken += copies.tokens;
+    copies.chosen = taken < share.wanted && taken + copies.tokens <= share.most &&
+                    LeavesTraining(copies, share.sequence);
+    if (!copies.chosen) continue;
+    taken += copies.tokens;
+    for (const SplitDocument& document : copies.documents) left_[document.part] -= document.size();
   }
   return taken;
 }
 
+// Whether every part keeps a sequence for training if these documents are held out as well.
+bool HeldOutBalance::LeavesTraining(const Copies& copies, int64_t sequence) const {
+  std::map<size_t, int64_t> taken;
+  for (const SplitDocument& document : copies.documents) taken[document.part] += document.size();
+  return std::ranges::all_of(
+      taken, [&](const auto& part) { return left_[part.first] - part.second >= sequence; });
+}
+
 // The first document that is not chosen, has no copies and can be divided after these tokens.
-HeldOutBalance::Copies* HeldOutBalance::FindDivisible(int64_t tokens) {
+HeldOutBalance::Copies* HeldOutBalance::FindDivisible(int64_t tokens, int64_t sequence) {
   for (auto& [hash, copies] : lowest_) {
     const SplitDocument& document = copies.documents.front();
     const bool alone = copies.documents.size() == 1;
-    if (!copies.chosen && alone && document.cut != Cut::kNowhere && document.size() > tokens) {
-      return &copies;
-    }
+    const bool enough = document.size() > tokens && left_[document.part] - tokens >= sequence;
+    if (!copies.chosen && alone && document.cut != Cut::kNowhere && enough) return &copies;
   }
   return nullptr;
 }
 
 // The smallest document that is not chosen and has from `least` to `most` tokens with its copies.
-HeldOutBalance::Copies* HeldOutBalance::FindSmallest(int64_t least, int64_t most) {
+HeldOutBalance::Copies* HeldOutBalance::FindSmallest(int64_t least, int64_t most,
+                                                     int64_t sequence) {
   Copies* smallest = nullptr;
   for (auto& [hash, copies] : lowest_) {
     if (copies.chosen || copies.tokens < least || copies.tokens > most) continue;
+    if (!LeavesTraining(copies, sequence)) continue;
     if (smallest == nullptr || copies.tokens < smallest->tokens) smallest = &copies;
   }
   return smallest;

@@ -5,6 +5,7 @@
 // are held out, without those that are too large, until there are enough tokens. If no such choice
 // is near the share, the end of one passage is held out (passage_reader.h). The document of a file
 // that says where its documents begin is never divided: the smallest one that suffices is held out.
+// Each part keeps at least a sequence for training.
 #pragma once
 
 #include <cstdint>
@@ -69,9 +70,10 @@ class HeldOutBalance {
   };
 
   int64_t HeldOutByHash() const;
+  bool LeavesTraining(const Copies& copies, int64_t sequence) const;
   int64_t Choose(const HeldOutTokens& share);
-  Copies* FindDivisible(int64_t tokens);
-  Copies* FindSmallest(int64_t least, int64_t most);
+  Copies* FindDivisible(int64_t tokens, int64_t sequence);
+  Copies* FindSmallest(int64_t least, int64_t most, int64_t sequence);
   bool differs() const;
   void MoveBack(Corpus* corpus);
   absl::StatusOr<Range> EndOf(const SplitDocument& document, int64_t taken,
@@ -82,6 +84,7 @@ class HeldOutBalance {
   std::map<std::pair<uint64_t, uint64_t>, Copies> lowest_;
   std::optional<std::pair<uint64_t, uint64_t>> limit_;  // documents from here on are not remembered
   int64_t remembered_ = 0;
+  std::vector<int64_t> left_;  // tokens of each part for training, without the chosen documents
 };
 
 // Where the end of a document of bytes begins that is held out: of the places from `first` to

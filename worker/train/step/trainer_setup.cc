@@ -78,6 +78,12 @@ absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
   return absl::OkStatus();
 }
 
+absl::Status StoppedWhileReading() {
+  return WithReason(
+      absl::CancelledError("stopped as asked while the data was read, before the first step"),
+      Reason::kStopped);
+}
+
 }  // namespace
 
 Trainer::Trainer(TrainerOptions options)
@@ -216,9 +222,7 @@ absl::Status Trainer::CheckLoaded() {
   NSA_RETURN_IF_ERROR(comm_->AllReduce("loaded", Reduce::kMax, std::span<double>(&stopped, 1)));
   if (stopped == 0) return absl::OkStatus();
   out_dir_ = Folder();  // it is not claimed yet
-  return WithReason(
-      absl::CancelledError("stopped as asked while the data was read, before the first step"),
-      Reason::kStopped);
+  return StoppedWhileReading();
 }
 
 absl::Status Trainer::ConnectRanks() {
@@ -321,9 +325,7 @@ absl::Status Trainer::Resume() {
   NSA_RETURN_IF_ERROR(host.Commit(executor_->exec()));
   step_.store(state_.step());
   page_.SetStep(state_.step());
-  const bool forked =
-      !resumed_from_.empty() && point.checkpoint.parent_path() != CheckpointsDir(train_.out_dir());
-  guards_.emplace(spec_, state_.consecutive_nonfinite(), forked ? state_.step() + 1 : 1);
+  guards_.emplace(spec_, state_.consecutive_nonfinite(), state_.step() + 1);
   state_.set_job_id(launch_.job_id());
   state_.set_job_hash(JobHash(spec_));
   *state_.mutable_spec() = spec_;
@@ -387,10 +389,19 @@ absl::Status Trainer::KeepHeldOut() {
   const std::string& fingerprint = state_.data().fingerprint();
   const bool keeps = fingerprint == info.fingerprint_by_hash && fingerprint != info.fingerprint &&
                      SameValidation(state_.spec().data(), spec_.data());
-  if (!keeps) return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(data_, LoadData(fingerprint));
-  page_.SetPhase(Phase::kLoadingCheckpoint);
-  return absl::OkStatus();
+  double stopped = 0;
+  if (keeps) {
+    data_ = nullptr;  // not both in memory
+    absl::StatusOr<std::unique_ptr<DataLoader>> data = LoadData(fingerprint);
+    stopped = ReasonOf(data.status()) == Reason::kStopped ? 1 : 0;
+    if (stopped == 0) {
+      NSA_ASSIGN_OR_RETURN(data_, std::move(data));
+    }
+    page_.SetPhase(Phase::kLoadingCheckpoint);
+  }
+  // As in CheckLoaded.
+  NSA_RETURN_IF_ERROR(comm_->AllReduce("held_out", Reduce::kMax, std::span<double>(&stopped, 1)));
+  return stopped == 0 ? absl::OkStatus() : StoppedWhileReading();
 }
 
 absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {

@@ -85,8 +85,8 @@ class DivergenceGuard {
   static constexpr int kStopSteps = 100;      // bad ones, after the warm-up: the run ends
   static constexpr int kLastSteps = 10;       // bad ones at the last step: the run has failed
 
-  // `vocab`: V. `first_step`: the one whose loss is that at the beginning: 1, or the step after a
-  // checkpoint of another job. A run that goes on from its own is compared with ln V alone.
+  // `vocab`: V. `first_step`: the one whose loss is that at the beginning: 1, or the step after the
+  // checkpoint at which the run begins. Without that step the limit is ln V alone.
   explicit DivergenceGuard(int32_t vocab, int64_t first_step = 1);
 
   // Adds one step. Returns the text of a DIVERGED event after kSteps bad steps in a row, and again

@@ -135,7 +135,7 @@ TEST(TimeLimit, TheEndSaysWhyAndWhatToDo) {
         [](Situation* x) { x->job.mutable_job()->set_reason("TIME_LIMIT"); }, "GANG_COMPLETED"}});
   EXPECT_THAT(std::get<action::Move>(Next(ended.Facts())).cause.text,
               AllOf(HasSubstr("at step 9"), HasSubstr("limits.hours: 0.1"),
-                    HasSubstr("nsactl resume demo")));
+                    HasSubstr("nsactl resume " + ended.job.job().id())));
 }
 
 TEST(TimeLimit, StaysTheReasonUnlessAUserAsks) {

@@ -70,7 +70,7 @@ TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
     EXPECT_THAT(
         Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
         StatusIs(absl::StatusCode::kDataLoss, AllOf(HasSubstr(name), HasSubstr("ends within"))));
-    for (const char* other : {"this is no archive, it only has the name of one", "", "{}"}) {
+    for (const char* other : {"this is no archive, it only has the name of one", "{}"}) {
       Write(dir / name, other);
       EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
                   StatusIs(absl::StatusCode::kDataLoss,

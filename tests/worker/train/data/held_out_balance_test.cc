@@ -125,6 +125,32 @@ TEST(HeldOutBalance, DocumentsAreHeldOutWholeWithTheirCopies) {
   }
 }
 
+TEST(HeldOutBalance, ASmallSourceOfAMixtureKeepsItsTraining) {
+  constexpr int64_t kLarge = 16'500, kSmall = 10'000;
+  Corpus corpus;
+  corpus.separator = kNoSeparator;
+  HeldOutBalance balance;
+  for (const size_t part : {0, 1}) {
+    corpus.parts.push_back(
+        {.train = std::make_shared<TokenStore>(256), .val = std::make_shared<TokenStore>(256)});
+    for (uint64_t i = 0; i < (part == 0 ? 12 : 1); ++i) {
+      TokenStore& store = *corpus.parts[part].train;
+      const std::vector<Token> tokens(static_cast<size_t>(part == 0 ? kLarge : kSmall), 1);
+      store.Append(tokens);
+      // The small source has the lowest hash, and is the only document that is not too large.
+      balance.Add({.hash = {0, part == 0 ? 100 + i : 0},
+                   .part = part,
+                   .begin = store.size() - std::ssize(tokens),
+                   .end = store.size()});
+    }
+  }
+  const auto changed = balance.Apply(HeldOutTokensOf(12 * kLarge + kSmall, 0.05, 2048), &corpus);
+  ASSERT_OK(changed);
+  EXPECT_TRUE(*changed);
+  EXPECT_EQ(corpus.parts[0].val->size(), kLarge);
+  EXPECT_EQ(corpus.parts[1].train->size(), kSmall);
+}
+
 TEST(HeldOutBalance, MoreDocumentsThanItRemembersAreLeftToTheirHashes) {
   Corpus corpus;
   corpus.separator = kNoSeparator;
