@@ -17,7 +17,7 @@ void ReadTokens(const std::filesystem::path& path) {
   const auto reader = nsa::train::TokenReader::Open(path, &progress);
   RequireRefusal(reader.status());
   if (!reader.ok()) return;
-  const nsa::train::TokenLayout& layout = (*reader)->layout();
+  const nsa::TokenLayout& layout = (*reader)->layout();
   int64_t end = 0;
   for (const int64_t document : layout.document_ends.value_or(std::vector<int64_t>{layout.count})) {
     Require(document >= end && document <= layout.count, "documents out of order");
