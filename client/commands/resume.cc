@@ -23,9 +23,7 @@ struct ResumeFlags {
 // The job's spec with the changes of --set.
 absl::StatusOr<v1::JobSpec> ChangedSpec(const v1::Job& job, const std::vector<std::string>& sets) {
   v1::JobSpec spec = job.spec();
-  for (const std::string& assignment : sets) {
-    NSA_RETURN_IF_ERROR(ApplySet(assignment, &spec).status());
-  }
+  NSA_RETURN_IF_ERROR(ApplySets(sets, &spec));
   return spec;
 }
 

@@ -99,6 +99,15 @@ absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* s
   return std::move(loaded->places);
 }
 
+absl::Status ApplySets(const std::vector<std::string>& assignments, v1::JobSpec* spec) {
+  if (assignments.empty()) return absl::OkStatus();
+  for (const std::string& assignment : assignments) {
+    NSA_RETURN_IF_ERROR(ApplySet(assignment, spec).status());
+  }
+  NSA_ASSIGN_OR_RETURN(const std::filesystem::path here, CurrentFolder());
+  return PlaceJob("-", here, spec);
+}
+
 absl::StatusOr<JobFile> LoadJobSource(const std::string& file,
                                       const std::vector<std::string>& sets) {
   JobFile job;

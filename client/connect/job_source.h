@@ -18,6 +18,10 @@ namespace nsa::client {
 // says what is wrong with the assignment.
 absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec);
 
+// Applies several to the spec of a job that the coordinator knows. Relative paths in them start at
+// the current directory, as those of a job file.
+absl::Status ApplySets(const std::vector<std::string>& assignments, v1::JobSpec* spec);
+
 // Reads `file` ("-": standard input), applies `sets` in order, and resolves relative paths against
 // the current directory. Places of fields that --set changed are dropped. Every error is
 // InvalidArgument, with one line per mistake.

@@ -1,4 +1,5 @@
 // The commands that stop, resume and delete jobs and dump their stacks, against a fake coordinator.
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
@@ -172,6 +173,12 @@ class ForkTest : public CommandsTest {
 
   std::vector<std::string> Submitted() { return service().Requests("SubmitJob"); }
 };
+
+TEST_F(ForkTest, PathsOfSetStartAtTheCurrentDirectory) {
+  EXPECT_EQ(Run({"fork", "demo", "--set", "train.out_dir=here/it"}).code, ExitCode::kOk);
+  const std::string folder = std::filesystem::current_path() / "here/it";
+  EXPECT_THAT(Submitted(), ElementsAre(HasSubstr("out_dir: \"" + folder + "\"")));
+}
 
 TEST_F(ForkTest, ContinuesFromTheNewestCheckpointThatCanBeReadInAnOutDirOfItsOwn) {
   EXPECT_EQ(Run({"fork", "demo", "--set", "train.seed=5"}).code, ExitCode::kOk);

@@ -73,9 +73,7 @@ absl::StatusOr<v1::JobSpec> ForkedSpec(const v1::Job& job, const v1::CheckpointI
   if (flags.decay > 0) {
     NSA_RETURN_IF_ERROR(Decay(checkpoint.step(), flags.decay, &spec));
   }
-  for (const std::string& assignment : flags.sets) {
-    NSA_RETURN_IF_ERROR(ApplySet(assignment, &spec).status());
-  }
+  NSA_RETURN_IF_ERROR(ApplySets(flags.sets, &spec));
   return spec;
 }
 

@@ -145,9 +145,7 @@ absl::StatusOr<SubmittedReplay> Submit(Session& session, const v1::Job& original
                                  std::min(ranks, std::max(replay.spec.resources().nodes(), 1)));
   }
   replay.spec.mutable_restart()->clear_min_ranks();  // other sums would have other bits
-  for (const std::string& assignment : flags.sets) {
-    NSA_RETURN_IF_ERROR(ApplySet(assignment, &replay.spec).status());
-  }
+  NSA_RETURN_IF_ERROR(ApplySets(flags.sets, &replay.spec));
   NSA_ASSIGN_OR_RETURN(
       const v1::SubmitJobResponse submitted,
       Send(session, replay, {.name = absl::StrCat("replay of ", original.name())}));

@@ -190,11 +190,13 @@ absl::StatusOr<std::vector<v1::JobSpec>> SweepJobs(const v1::JobSpec& base, cons
   std::vector<v1::JobSpec> jobs;
   for (size_t i = 0; i < plan.points.size(); ++i) {
     v1::JobSpec& spec = jobs.emplace_back(base);
+    std::vector<std::string> sets;
     for (size_t a = 0; a < plan.axes.size(); ++a) {
       const std::string& value = plan.points[i][a];
-      NSA_RETURN_IF_ERROR(ApplySet(absl::StrCat(plan.axes[a].field, "=", value), &spec).status());
+      sets.push_back(absl::StrCat(plan.axes[a].field, "=", value));
       (*spec.mutable_labels())[plan.axes[a].field] = value;
     }
+    NSA_RETURN_IF_ERROR(ApplySets(sets, &spec));
     (*spec.mutable_labels())["sweep"] = plan.name;
     spec.set_name(absl::StrCat(plan.name, "-", i + 1));
     spec.mutable_train()->set_out_dir(absl::StrCat(base.train().out_dir(), "-", i + 1));
