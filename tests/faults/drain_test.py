@@ -163,7 +163,7 @@ def check_time_limit(service, name, wanted):
         job = service.job(name)
         if job["state"] == "STATE_SUCCEEDED":
             break
-        assert job["reason"] == "TIME_LIMIT" and f"nsactl resume {name}" in job["message"], job
+        assert job["reason"] == "TIME_LIMIT" and f"nsactl resume {job['id']}" in job["message"], job
         assert job["progress"]["checkpoint_step"] == job["progress"]["step"], f"no checkpoint at the end: {job['progress']}"
         service.done("resume", name)
         resumes += 1
