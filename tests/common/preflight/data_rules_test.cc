@@ -223,7 +223,10 @@ TEST(Preflight, AFewDocumentsAreNotDividedAsTheFractionSays) {
     Data(&job)->clear_val_path();
     Data(&job)->set_val_fraction(0.01);
     change(Data(&job));
-    return FoundBy(job, "VAL_SHARE") + FoundBy(job, "VAL_TOO_SMALL");
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* const share = FindingOf(report, "VAL_SHARE");
+    const std::string fix = share == nullptr ? "" : "; " + share->fix();
+    return FoundBy(job, "VAL_SHARE") + fix + FoundBy(job, "VAL_TOO_SMALL");
   };
   const auto nothing = [](v1::DataSpec*) {};
   EXPECT_THAT(found(1, nothing), HasSubstr("0.01 of one document"));
@@ -245,7 +248,7 @@ TEST(DataRules, LooksForBadLinesAtTheBeginningTheMiddleAndTheEndOfAFile) {
   Data(&job)->set_path(0, job.PathOf("train.jsonl"));
   Data(&job)->set_val_path(0, job.PathOf("val.jsonl"));
   job.Write("val.jsonl", "\x1e{\"text\": \"b\"}\n{\"text\": null}\n");
-  const std::string good = "{\"score\": NaN, \"text\": \"" + std::string(71, 'a') + "\"}\n";
+  const std::string good = "{\"score\": NaN, \"text\": \"" + std::string(73, 'a') + "\"}\n";
   ASSERT_EQ(good.size(), 100u);
   std::string lines;
   while (lines.size() < 4'000'000) lines += good;
@@ -260,7 +263,8 @@ TEST(DataRules, LooksForBadLinesAtTheBeginningTheMiddleAndTheEndOfAFile) {
               HasSubstr("train.jsonl: line 5001: not valid JSON"));
   EXPECT_THAT(found(2'000'100, "x"), HasSubstr("train.jsonl: line at byte 2000100: not valid"));
   EXPECT_THAT(found(3'999'900, "x"), HasSubstr("train.jsonl: line at byte 3999900: not valid"));
-  EXPECT_THAT(found(0, "["), HasSubstr("jq -c '.[]' FILE"));
+  EXPECT_THAT(found(0, "["), HasSubstr("line 1: a JSON array, not an object"));
+  EXPECT_THAT(FindingOf(job.Check(), "DATA_NOT_JSONL")->fix(), HasSubstr("jq -c '.[]' FILE"));
 }
 
 TEST(Preflight, DataAtAUrlIsLeftToTheWorkerAndTheReportSaysSo) {
