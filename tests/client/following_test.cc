@@ -118,9 +118,8 @@ TEST_F(CommandsTest, EventsAreTheLastOnesOrThoseSinceATime) {
     std::vector<std::string> command = {"events", "-o", "json"};
     command.insert(command.end(), flags.begin(), flags.end());
     std::vector<std::string> found;
-    for (const auto& event : nlohmann::json::parse(Run(command).out)["events"]) {
-      found.push_back(event["reason"]);
-    }
+    const auto document = nlohmann::json::parse(Run(command).out);
+    for (const auto& event : document["events"]) found.push_back(event["reason"]);
     return found;
   };
   EXPECT_THAT(reasons({"--tail", "2"}), ElementsAre("H2", "H1"));

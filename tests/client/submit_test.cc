@@ -368,12 +368,11 @@ TEST_F(CheckpointFolderTest, FoldersAreListedWithoutACoordinator) {
                 (CheckpointsDir(dir_.path()) / CheckpointName(200)).string() + "\n");
   EXPECT_EQ(RunAlone({"checkpoint", "list", path, "-o", "name"}).out, path + "\n");
   EXPECT_EQ(RunAlone({"checkpoint", "list", "/nowhere/at/all"}).code, ExitCode::kNotFound);
-  state().failures["ListCheckpoints"] = {grpc::Status(grpc::StatusCode::NOT_FOUND, "no job out")};
   std::filesystem::create_directory(dir_ / "out");
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(dir_.path());
   EXPECT_EQ(Run({"checkpoint", "list", "out"}).err,
-            "nsactl: no job out; for the folder write ./out\n");
+            "nsactl: job: 'out' is not known; see 'nsactl list'; for the folder write ./out\n");
   std::filesystem::current_path(before);
 }
 

@@ -271,7 +271,7 @@ TEST_F(DrainTest, AJobStopsAtItsTimeLimitAndGetsAsManyHoursAgain) {
   for (int i = 0; i < 100 && Get(id).state() == Job::STATE_RUNNING; ++i) Round({&a});
   RunUntil(id, Job::STATE_STOPPED, {&a});
   EXPECT_EQ(Get(id).reason(), "TIME_LIMIT");
-  EXPECT_THAT(Get(id).message(), HasSubstr("nsactl resume demo"));
+  EXPECT_THAT(Get(id).message(), HasSubstr("nsactl resume " + id));
   const double ran = (*store().Find(id))->run_seconds();
   EXPECT_GE(ran, 100);
   EXPECT_LT(ran, 104) << "it stops soon after";

@@ -66,9 +66,11 @@ TEST(TimeLimit, TheRunTimeThatClientsSeeHasThatBeforeAResume) {
   job.set_earlier_run_seconds(100);
   EXPECT_EQ(TotalRunSeconds(job, At(10)), 140);
   v1::Job seen;
+  seen.set_start_unix_nanos(1);
   ShowRunTime(job, &seen);
   EXPECT_EQ(nsa::RunSeconds(seen, At(10)), 140);
-  v1::Job waits;
+  v1::Job waits = seen;
+  waits.clear_running_since_unix_nanos();
   job.mutable_job()->set_state(Job::STATE_QUEUED);
   ShowRunTime(job, &waits);
   EXPECT_EQ(nsa::RunSeconds(waits, At(9'999)), 130);
