@@ -239,6 +239,10 @@ TEST_F(ReplayTest, SaysWhereAFolderIsThatItDoesNotRemove) {
   EXPECT_THAT(Run({"replay", "demo"}).err,
               AllOf(HasSubstr("its folder stays: " + (dir_ / "demo-replay-12-").string()),
                     HasSubstr(": not on this machine")));
+}
+
+TEST_F(ReplayTest, KeepsAFolderThatSetNamed) {
+  state().on_call = nullptr;
   const std::string named = (dir_ / "named").string();
   std::filesystem::create_directory(named);
   EXPECT_THAT(Run({"replay", "demo", "--set", "train.out_dir=" + named}).err,
