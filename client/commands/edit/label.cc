@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/edit/send_edit.h"
 #include "client/connect/act_on_jobs.h"
-#include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
 
@@ -52,15 +52,6 @@ void PrintLabels(Session& session, const v1::Job& job) {
   session.out() << std::flush;
 }
 
-absl::StatusOr<v1::Job> Change(Session& session, Client* client, v1::EditJobRequest request,
-                               const std::string& name) {
-  NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
-  request.set_job(name);
-  NSA_ASSIGN_OR_RETURN(const auto response,
-                       Resend(session, [&] { return client->Call<v1::EditJobResponse>(request); }));
-  return response.job();
-}
-
 absl::StatusOr<ExitCode> Label(Session& session, LabelFlags flags) {
   flags.chosen.Place(flags.first, &flags.changes);
   v1::EditJobRequest request;
@@ -81,7 +72,7 @@ absl::StatusOr<ExitCode> Label(Session& session, LabelFlags flags) {
   const Action action = {
       .command = "label",
       .use = v1::JOB_USE_EDIT,
-      .act = [&](const std::string& job) { return Change(session, client, request, job); },
+      .act = [&](const std::string& job) { return SendEdit(session, client, request, job); },
       .print = [&](const v1::Job& job) { PrintLabels(session, job); }};
   NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
   return ExitCode::kOk;

@@ -6,8 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli.h"
+#include "client/commands/edit/send_edit.h"
 #include "client/connect/act_on_jobs.h"
-#include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
 
@@ -25,15 +25,6 @@ void PrintNoted(Session& session, const v1::Job& job) {
                 << std::flush;
 }
 
-absl::StatusOr<v1::Job> WriteNote(Session& session, Client* client, v1::EditJobRequest request,
-                                  const std::string& name) {
-  request.set_job(name);
-  NSA_ASSIGN_OR_RETURN(*request.mutable_request_id(), NewRequestId());
-  NSA_ASSIGN_OR_RETURN(const auto response,
-                       Resend(session, [&] { return client->Call<v1::EditJobResponse>(request); }));
-  return response.job();
-}
-
 absl::StatusOr<ExitCode> Note(Session& session, NoteFlags flags) {
   flags.chosen.Place(flags.first, &flags.words);
   NSA_RETURN_IF_ERROR(CheckChosen(flags.chosen));
@@ -49,7 +40,7 @@ absl::StatusOr<ExitCode> Note(Session& session, NoteFlags flags) {
   const Action action = {
       .command = "note",
       .use = v1::JOB_USE_EDIT,
-      .act = [&](const std::string& job) { return WriteNote(session, client, request, job); },
+      .act = [&](const std::string& job) { return SendEdit(session, client, request, job); },
       .print = [&](const v1::Job& job) { PrintNoted(session, job); }};
   NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
   return ExitCode::kOk;
