@@ -32,22 +32,27 @@ TEST_F(CommandsTest, LogsNameTheirRanksWhenThereAreSeveral) {
   EXPECT_EQ(json["data"], "c\n");
 }
 
-TEST_F(CommandsTest, EventsOfTheJobsThatAreChosen) {
-  (*state().jobs[0].mutable_spec()->mutable_labels())["team"] = "vision";
-  AddEvent(1, "PLACED");
-  AddEvent(2, "CUDA_OOM").set_job_id("jold12345678a");
-  AddEvent(3, "RANK_LOST");
-  const auto reasons = [this](const std::vector<std::string>& flags) {
+class EventsTest : public CommandsTest {
+ protected:
+  // The reasons of the events that `nsactl events` shows with these flags.
+  std::vector<std::string> Reasons(const std::vector<std::string>& flags) {
     std::vector<std::string> command = {"events", "-o", "json"};
     command.insert(command.end(), flags.begin(), flags.end());
     std::vector<std::string> found;
     const auto document = nlohmann::json::parse(Run(command).out);
     for (const auto& event : document["events"]) found.push_back(event["reason"]);
     return found;
-  };
-  EXPECT_THAT(reasons({"--label", "team=vision"}), ElementsAre("PLACED", "RANK_LOST"));
-  EXPECT_THAT(reasons({"--state", "failed"}), ElementsAre("CUDA_OOM"));
-  EXPECT_THAT(reasons({"--state", "failed", "--label", "team=vision"}), ElementsAre());
+  }
+};
+
+TEST_F(EventsTest, EventsOfTheJobsThatAreChosen) {
+  (*state().jobs[0].mutable_spec()->mutable_labels())["team"] = "vision";
+  AddEvent(1, "PLACED");
+  AddEvent(2, "CUDA_OOM").set_job_id("jold12345678a");
+  AddEvent(3, "RANK_LOST");
+  EXPECT_THAT(Reasons({"--label", "team=vision"}), ElementsAre("PLACED", "RANK_LOST"));
+  EXPECT_THAT(Reasons({"--state", "failed"}), ElementsAre("CUDA_OOM"));
+  EXPECT_THAT(Reasons({"--state", "failed", "--label", "team=vision"}), ElementsAre());
   EXPECT_THAT(service().Requests("GetJob"), ElementsAre()) << "old jobs are not asked for";
   EXPECT_EQ(Run({"events", "--state", "queued"}).err, "no events\n");
   const Ran both = Run({"events", "demo", "--state", "failed"});
@@ -107,29 +112,21 @@ TEST_F(CommandsTest, EventsAreATableOrADocument) {
   EXPECT_EQ(YAML::Load(Run({"events", "-o", "yaml"}).out)["events"].size(), 2u);
 }
 
-TEST_F(CommandsTest, EventsAreTheLastOnesOrThoseSinceATime) {
+TEST_F(EventsTest, EventsAreTheLastOnesOrThoseSinceATime) {
   (*state().jobs[1].mutable_spec()->mutable_labels())["team"] = "vision";
   for (const int hours : {48, 3, 2, 1}) {
     AddEvent(std::ssize(state().events) + 1, absl::StrCat("H", hours))
         .set_unix_nanos(kNoon - hours * 3600 * kSecond);
   }
   state().events[2].set_job_id("jold12345678a");
-  const auto reasons = [this](const std::vector<std::string>& flags) {
-    std::vector<std::string> command = {"events", "-o", "json"};
-    command.insert(command.end(), flags.begin(), flags.end());
-    std::vector<std::string> found;
-    const auto document = nlohmann::json::parse(Run(command).out);
-    for (const auto& event : document["events"]) found.push_back(event["reason"]);
-    return found;
-  };
-  EXPECT_THAT(reasons({"--tail", "2"}), ElementsAre("H2", "H1"));
-  EXPECT_THAT(reasons({"--tail", "0"}), SizeIs(4));
-  EXPECT_THAT(reasons({"demo", "--tail", "2"}), ElementsAre("H3", "H1"));
-  EXPECT_THAT(reasons({"--label", "team=vision", "--tail", "1"}), ElementsAre("H2"));
-  EXPECT_THAT(reasons({"--since", "150m"}), ElementsAre("H2", "H1"));
-  EXPECT_THAT(reasons({"--since", "3d", "--tail", "3"}), ElementsAre("H3", "H2", "H1"));
-  EXPECT_THAT(reasons({"--since", "2026-11-20T10:00:00"}), ElementsAre("H2", "H1"));
-  EXPECT_THAT(reasons({"--since", "2026-11-20T12:00:00+02:00"}), ElementsAre("H2", "H1"));
+  EXPECT_THAT(Reasons({"--tail", "2"}), ElementsAre("H2", "H1"));
+  EXPECT_THAT(Reasons({"--tail", "0"}), SizeIs(4));
+  EXPECT_THAT(Reasons({"demo", "--tail", "2"}), ElementsAre("H3", "H1"));
+  EXPECT_THAT(Reasons({"--label", "team=vision", "--tail", "1"}), ElementsAre("H2"));
+  EXPECT_THAT(Reasons({"--since", "150m"}), ElementsAre("H2", "H1"));
+  EXPECT_THAT(Reasons({"--since", "3d", "--tail", "3"}), ElementsAre("H3", "H2", "H1"));
+  EXPECT_THAT(Reasons({"--since", "2026-11-20T10:00:00"}), ElementsAre("H2", "H1"));
+  EXPECT_THAT(Reasons({"--since", "2026-11-20T12:00:00+02:00"}), ElementsAre("H2", "H1"));
   const Ran wrong = Run({"events", "--since", "yesterday"});
   EXPECT_EQ(wrong.code, ExitCode::kUsage);
   EXPECT_THAT(wrong.err, HasSubstr("--since: 'yesterday' (a duration of at least 1s, or a time)"));
