@@ -85,9 +85,9 @@ TEST_F(JobStoreDeleteTest, OneRequestIdDeletesOneJobAndIsAnsweredAlike) {
   const std::string id = Insert("demo", "submit"), twin = Insert("demo");
   End(id, absl::Hours(1));
   End(twin, absl::Hours(1));
-  ASSERT_EQ(store_->Delete("demo", DeletedBy::kUser, "r")->job_id, twin);
+  ASSERT_EQ(store_->Delete(twin, DeletedBy::kUser, "r")->job_id, twin);
   for (int life = 0; life < 2; ++life) {
-    const auto again = store_->Delete("demo", DeletedBy::kUser, "r");
+    const auto again = store_->Delete(twin, DeletedBy::kUser, "r");
     ASSERT_OK(again.status());
     EXPECT_EQ(again->job_id, twin);
     EXPECT_TRUE(again->job == nullptr);
