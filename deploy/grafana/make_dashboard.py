@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes dashboards/nsa.json from the panels below, in Grafana's classic schema.
+"""Writes the dashboard from the panels below, in Grafana's classic schema. An installation has it as deploy/grafana/dashboards/nsa.json.
 
-    deploy/grafana/make_dashboard.py            write it
-    deploy/grafana/make_dashboard.py --check    fail when the file differs from what this program writes
+    deploy/grafana/make_dashboard.py            write it to standard output
+    deploy/grafana/make_dashboard.py FILE       write it to this file
 
 tests/deploy/dashboard_test.py says which of its panels a Prometheus leaves empty.
 """
@@ -12,7 +12,6 @@ import sys
 
 from panels import Panel, bars, gauge, render, series, stat, table, variable
 
-TARGET = pathlib.Path(__file__).parent / "dashboards" / "nsa.json"
 JOB = 'job=~"$job",instance=~"$instance"'
 ONE = JOB + ',job_id=~"$job_id"'
 GREEN, YELLOW, RED = "green", "#EAB839", "red"
@@ -254,12 +253,12 @@ def dashboard():
 
 def main():
     text = json.dumps(dashboard(), indent=1) + "\n"
-    if "--check" in sys.argv[1:]:
-        if TARGET.read_text() != text:
-            sys.exit(f"{TARGET}: not what make_dashboard.py writes; run it")
-        return
-    TARGET.write_text(text)
-    print(f"{TARGET}: {len(dashboard()['panels'])} panels")
+    if len(sys.argv) > 2 or sys.argv[1:2] in (["-h"], ["--help"]):
+        sys.exit(__doc__)
+    if len(sys.argv) == 2:
+        pathlib.Path(sys.argv[1]).write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
 
 
 if __name__ == "__main__":

@@ -29,5 +29,6 @@ outside=$(for program in bin/*; do env -i /usr/bin/ldd "$program"; done |
 [ -z "$outside" ] || { echo "libraries from outside the bundle:"; echo "$outside"; exit 1; }
 [ -f configs/jobs/demo.yaml ] || { echo "the bundle has no configs/jobs/demo.yaml"; exit 1; }
 [ -f docs/two_gpus.md ] || { echo "the bundle has no docs/two_gpus.md"; exit 1; }
+python3 -c 'import json, sys; assert json.load(open(sys.argv[1]))["panels"]' deploy/grafana/dashboards/nsa.json || { echo "the bundle has no dashboard"; exit 1; }
 bash "$readme_test" --links .
 echo "the bundle runs from $PWD: $(find lib -type f | wc -l) libraries, $(du -sh . | cut -f1)"

@@ -15,13 +15,13 @@ import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "testing"))
+sys.path[:0] = [str(HERE.parent / "testing"), str(HERE.parents[1] / "deploy/grafana")]
 from board import Board, Prometheus, interpolate, pattern  # noqa: E402
+from make_dashboard import dashboard  # noqa: E402
 from ports import HeldPorts  # noqa: E402
 from scrape_test import write_job  # noqa: E402
 from service import Service  # noqa: E402
 
-DASHBOARD = HERE.parents[1] / "deploy/grafana/dashboards/nsa.json"
 # Panels that stay empty without a GPU, without notices, and that of a healthy run.
 MAY_BE_EMPTY = ("Health", "MFU", "Memory of the GPUs", "GPU utilisation", "GPU power", "GPU temperature", "GPUs with errors",
                 "Oldest event that waits for delivery", "Events delivered and not delivered")
@@ -80,7 +80,7 @@ def main():
     if not shutil.which("prometheus"):
         print("the package prometheus is not installed")
         return 77
-    board = json.loads(DASHBOARD.read_text())
+    board = dashboard()
     unknown = set(MAY_BE_EMPTY) - {panel["title"] for panel in board["panels"]}
     assert not unknown, f"the dashboard has no panels {unknown}"
     with tempfile.TemporaryDirectory(prefix="nsa-dashboard-") as name:
