@@ -70,8 +70,6 @@ TEST_F(HistoryCommandsTest, PlotDrawsIntoAFile) {
   EXPECT_EQ(MarkupProblem(svg), "");
   EXPECT_THAT(svg, AllOf(StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""),
                          HasSubstr(">demo<"), HasSubstr(">old<")));
-  EXPECT_EQ(Run({"plot", "demo", "-o", Path("loss.png")}).code, ExitCode::kOk);
-  EXPECT_THAT(Content("loss.png"), StartsWith("\x89PNG\r\n"));
 }
 
 TEST_F(HistoryCommandsTest, PlotPrintsTheNumbersForPrograms) {
@@ -96,8 +94,8 @@ TEST_F(HistoryCommandsTest, PlotRefusesWhatItCannotDraw) {
   EXPECT_THAT(Run({"plot", "demo", "--metric", "los"}).err,
               StartsWith("nsactl: --metric: 'los' (loss, val_loss, "));
   EXPECT_THAT(Run({"plot", "demo", "--x", "miles"}).err, StartsWith("nsactl: --x: 'miles'"));
-  EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.gif")}).err,
-              HasSubstr("unknown kind of picture (.svg or .png)"));
+  EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.png")}).err,
+              HasSubstr("x.png (a name that ends in .svg); "));
   EXPECT_THAT(Run({"plot", "demo", "-o", Path("none/x.svg")}).err, HasSubstr("cannot be written"));
   EXPECT_THAT(Run({"plot", "demo", "--metric", "loss,grad_norm", "-o", Path("x.svg")}).err,
               HasSubstr("2 metrics (1 with -o)"));

@@ -10,7 +10,6 @@
 #include "client/cli.h"
 #include "client/commands/view/read_history.h"
 #include "client/connect/local/output_file.h"
-#include "client/show/draw/png_chart.h"
 #include "client/show/draw/svg_chart.h"
 #include "client/show/draw/text_chart.h"
 #include "common/base/count.h"
@@ -84,10 +83,11 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
     return absl::InvalidArgumentError(
         absl::StrCat("--x: '", flags.across, "' (steps, tokens or time); use one of these"));
   }
-  const bool png = absl::EndsWith(flags.file, ".png");
-  if (!flags.file.empty() && !png && !absl::EndsWith(flags.file, ".svg")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        flags.file, ": unknown kind of picture (.svg or .png); name a file that ends so"));
+  if (!flags.file.empty() && !absl::EndsWith(flags.file, ".svg")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--file: ", flags.file,
+                     " (a name that ends in .svg); name such a file, which browsers open and "
+                     "rsvg-convert turns into other formats"));
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> chosen,
@@ -101,8 +101,7 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
   for (const Metric* metric : metrics) {
     const Chart chart = ChartOf(*metric, *across, histories);
     if (!flags.file.empty()) {
-      NSA_RETURN_IF_ERROR(WriteOutputFile(
-          flags.file, png ? PngFile(chart, kWidth, kHeight) : SvgFile(chart, kWidth, kHeight)));
+      NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, SvgFile(chart, kWidth, kHeight)));
       session.Note(absl::StrCat(metric->title, " of ", Count(jobs.size(), "job"), " drawn into ",
                                 flags.file));
     } else if (session.structured()) {
@@ -122,7 +121,7 @@ void AddPlot(Cli* cli) {
   const auto flags = std::make_shared<PlotFlags>();
   Options options = cli->Add(
       {.name = "plot",
-       .what = "Draw the curves of jobs: in the terminal, or into an SVG or PNG file",
+       .what = "Draw the curves of jobs: in the terminal, or into an SVG file",
        .group = "Records",
        .more = absl::StrCat(
            "Up to 8 jobs lie over each other: those that are named, and those that --state and "
@@ -136,15 +135,13 @@ void AddPlot(Cli* cli) {
                    "nsactl plot demo other --metric val_loss --x tokens\n"
                    "nsactl plot --label sweep=lr --metric val_loss\n"
                    "nsactl plot demo -o loss.svg\n"
-                   "nsactl plot demo other -o loss.png\n"
                    "nsactl plot demo --output json | jq '.charts[0].curves[0].y[-1]'",
        .run = [flags](Session& session) { return Plot(session, *flags); }});
   options.OptionalArguments("JOB", &flags->jobs, "Job ids or names");
   options.Choose(&flags->filter);
   options.Texts("--metric", "NAME,...", &flags->metrics, "What to draw (default loss)");
   options.Text("--x", "WHAT", &flags->across, "Over steps, tokens or time (default steps)");
-  options.Text("-o,--file", "FILE", &flags->file,
-               "Draw into this file, which ends in .svg or .png");
+  options.Text("-o,--file", "FILE", &flags->file, "Draw into this file, which ends in .svg");
 }
 
 }  // namespace nsa::client

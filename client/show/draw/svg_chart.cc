@@ -1,21 +1,36 @@
 #include "client/show/draw/svg_chart.h"
 
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/show/draw/drawing.h"
+#include "client/show/draw/axis.h"
 #include "client/show/draw/markup.h"
 #include "client/show/draw/palette.h"
+#include "client/show/human.h"
 
 namespace nsa::client {
 namespace {
 
-// Collects the elements of the picture.
-class SvgSurface final : public Surface {
+struct Point {
+  double x = 0;
+  double y = 0;
+};
+
+enum class Rule { kGrid, kAxis, kKey };  // kKey: a curve's line in the legend
+enum class Align { kStart, kMiddle, kEnd };
+
+// The elements of the picture, in pixels from the top left corner.
+class Picture {
  public:
   // `style` stands before the elements.
-  explicit SvgSurface(std::string style) : style_(std::move(style)) {}
+  explicit Picture(std::string style) : style_(std::move(style)) {}
 
-  void Begin(int width, int height, const std::string& title, const std::string& note) override {
+  // The whole area, the title, and softly beside it what the values are.
+  void Begin(int width, int height, const std::string& title, const std::string& note) {
     absl::StrAppendFormat(
         &svg_,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" width=\"%d\" height=\"%d\" "
@@ -29,7 +44,8 @@ class SvgSurface final : public Surface {
                           Markup(title), Markup(note));
   }
 
-  void Text(Point at, Align align, const std::string& text) override {
+  // `y` is that of the baseline.
+  void Text(Point at, Align align, const std::string& text) {
     const char* const style = align == Align::kStart    ? "soft"
                               : align == Align::kMiddle ? "soft middle"
                                                         : "soft end";
@@ -37,7 +53,8 @@ class SvgSurface final : public Surface {
                           style, Markup(text));
   }
 
-  void Line(Point from, Point to, Rule rule, int colour) override {
+  // `colour` counts only for kKey.
+  void Line(Point from, Point to, Rule rule, int colour) {
     const std::string style = rule == Rule::kGrid   ? "grid"
                               : rule == Rule::kAxis ? "axis"
                                                     : absl::StrCat("l", colour % kColours);
@@ -46,17 +63,19 @@ class SvgSurface final : public Surface {
                           from.x, from.y, to.x, to.y, style);
   }
 
-  void Dot(Point at, double radius, int colour) override {
+  void Dot(Point at, double radius, int colour) {
     absl::StrAppendFormat(&svg_, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.1f\" class=\"f%d\"/>\n",
                           at.x, at.y, radius, colour % kColours);
   }
 
-  void Path(const std::vector<Point>& points, bool thin, int colour) override {
+  // At least two points, from left to right.
+  void Path(const std::vector<Point>& points, bool thin, int colour) {
     absl::StrAppend(&svg_, "<polyline points=\"", Places(points), "\" class=\"l", colour % kColours,
                     thin ? " thin" : "", "\"/>\n");
   }
 
-  void Band(const std::vector<Point>& upper, const std::vector<Point>& lower, int colour) override {
+  // The area between two lines with the same x.
+  void Band(const std::vector<Point>& upper, const std::vector<Point>& lower, int colour) {
     std::vector<Point> around = upper;
     around.insert(around.end(), lower.rbegin(), lower.rend());
     absl::StrAppend(&svg_, "<polygon points=\"", Places(around), "\" class=\"f", colour % kColours,
@@ -77,10 +96,125 @@ class SvgSurface final : public Surface {
   std::string svg_;
 };
 
+constexpr size_t kMostPoints = 1000;
+constexpr size_t kMostDots = 400;
+constexpr int kLetter = 7;  // pixels of a letter, about
+constexpr int kNameColumns = 40;
+constexpr int kLine = 18;
+
+struct Frame {
+  double left = 0, right = 0, top = 0, bottom = 0;
+  Axis x, y;
+
+  double X(double value) const { return left + Place(x, value) * (right - left); }
+  double Y(double value) const { return bottom - Place(y, value) * (bottom - top); }
+  Point At(double px, double py) const { return {X(px), Y(py)}; }
+};
+
+// The names of the curves, on as many lines as they need below the title; returns how many.
+int Legend(const Chart& chart, int width, Picture* picture) {
+  double x = 16;
+  int line = 0;
+  if (chart.curves.size() == 1 && chart.curves[0].name.empty()) return 0;
+  for (const Curve& curve : chart.curves) {
+    const std::string name = Clip(curve.name, kNameColumns);
+    const double room = 22.0 + kLetter * DisplayWidth(name) + 14;
+    if (x > 16 && x + room > width) {
+      x = 16;
+      ++line;
+    }
+    const double y = 44 + line * kLine;
+    if (curve.dots) {
+      picture->Dot({x + 7, y - 4}, 3, curve.colour);
+    } else {
+      picture->Line({x, y - 4}, {x + 14, y - 4}, Rule::kKey, curve.colour);
+    }
+    picture->Text({x + 20, y}, Align::kStart, name);
+    x += room;
+  }
+  return line + 1;
+}
+
+void Grid(const Chart& chart, const Frame& frame, Picture* picture) {
+  for (const double tick : frame.y.ticks) {
+    const double y = frame.Y(tick);
+    picture->Line({frame.left, y}, {frame.right, y}, Rule::kGrid, 0);
+    picture->Text({frame.left - 8, y + 4}, Align::kEnd, TickText(frame.y, tick));
+  }
+  for (const double tick : frame.x.ticks) {
+    const double x = frame.X(tick);
+    picture->Line({x, frame.bottom}, {x, frame.bottom + 4}, Rule::kAxis, 0);
+    picture->Text({x, frame.bottom + 18}, Align::kMiddle, TickText(frame.x, tick));
+  }
+  picture->Line({frame.left, frame.bottom}, {frame.right, frame.bottom}, Rule::kAxis, 0);
+  picture->Text({(frame.left + frame.right) / 2, frame.bottom + 36}, Align::kMiddle, chart.x_name);
+}
+
+// The runs of buckets that have a value, each as [from, to).
+std::vector<std::pair<size_t, size_t>> Runs(const std::vector<Bucket>& buckets) {
+  std::vector<std::pair<size_t, size_t>> runs;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (!std::isfinite(buckets[i].mean)) continue;
+    if (runs.empty() || runs.back().second != i) runs.emplace_back(i, i);
+    runs.back().second = i + 1;
+  }
+  return runs;
+}
+
+void DrawLine(const Curve& curve, const Frame& frame, Picture* picture) {
+  const std::vector<Bucket> buckets = Thin(curve, kMostPoints);
+  const bool band = buckets.size() < curve.x.size();
+  for (const auto& [from, to] : Runs(buckets)) {
+    if (to - from == 1) {  // a line of one point is invisible
+      picture->Dot(frame.At(buckets[from].x, buckets[from].mean), 2, curve.colour);
+      continue;
+    }
+    std::vector<Point> upper, lower, line;
+    for (size_t i = from; i < to; ++i) {
+      line.push_back(frame.At(buckets[i].x, buckets[i].mean));
+      upper.push_back(frame.At(buckets[i].x, buckets[i].greatest));
+      lower.push_back(frame.At(buckets[i].x, buckets[i].least));
+    }
+    if (band) picture->Band(upper, lower, curve.colour);
+    picture->Path(line, curve.dots, curve.colour);
+  }
+}
+
+void DrawDots(const Curve& curve, const Frame& frame, Picture* picture) {
+  for (const Bucket& bucket : Thin(curve, kMostDots)) {
+    if (!std::isfinite(bucket.mean)) continue;
+    picture->Dot(frame.At(bucket.x, bucket.mean), 3, curve.colour);
+  }
+}
+
+bool HasValue(const Chart& chart) {
+  return std::ranges::any_of(chart.curves, [](const Curve& curve) {
+    return std::ranges::any_of(curve.y, [](double y) { return std::isfinite(y); });
+  });
+}
+
+void DrawChart(const Chart& chart, int width, int height, Picture* picture) {
+  picture->Begin(width, height, chart.title, chart.note);
+  const int lines = Legend(chart, width, picture);
+  Frame frame{.left = 72, .right = width - 24.0, .top = 40.0 + kLine * lines};
+  frame.bottom = std::max(frame.top + 20, height - 48.0);
+  if (!HasValue(chart)) {
+    picture->Text({width / 2.0, (frame.top + frame.bottom) / 2}, Align::kMiddle, "no values yet");
+    return;
+  }
+  frame.x = HorizontalAxis(chart, std::max(2, width / 85));
+  frame.y = VerticalAxis(chart, std::max(2, static_cast<int>(frame.bottom - frame.top) / 32));
+  Grid(chart, frame, picture);
+  for (const Curve& curve : chart.curves) DrawLine(curve, frame, picture);
+  for (const Curve& curve : chart.curves) {
+    if (curve.dots) DrawDots(curve, frame, picture);
+  }
+}
+
 std::string Element(const Chart& chart, int width, int height, std::string style) {
-  SvgSurface surface(std::move(style));
-  DrawChart(chart, width, height, &surface);
-  return surface.Take();
+  Picture picture(std::move(style));
+  DrawChart(chart, width, height, &picture);
+  return picture.Take();
 }
 
 }  // namespace
