@@ -17,7 +17,7 @@ readonly BUILD=(
   g++ cmake ninja-build pkg-config git ca-certificates ccache mold python3
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev libssl-dev
   prometheus-cpp-dev libcivetweb-dev libyaml-cpp-dev libsqlite3-dev libcli11-dev nlohmann-json3-dev libspdlog-dev
-  libopenblas-openmp-dev libzstd-dev zstd liblz4-dev libbrotli-dev zlib1g-dev libxxhash-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libdw-dev
+  libopenblas-openmp-dev libzstd-dev zstd liblz4-dev libbrotli-dev libsnappy-dev zlib1g-dev libxxhash-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libdw-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 readonly TEST=(

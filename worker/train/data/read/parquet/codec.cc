@@ -2,6 +2,7 @@
 
 #include <brotli/decode.h>
 #include <lz4.h>
+#include <snappy-c.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -11,7 +12,6 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/parquet/snappy.h"
 
 namespace nsa::train::parquet {
 namespace {
@@ -20,6 +20,8 @@ constexpr std::string_view kNames[] = {"uncompressed", "snappy", "gzip", "lzo",
                                        "brotli",       "lz4",    "zstd", "lz4_raw"};
 // A byte of deflate becomes at most 1,032.
 constexpr size_t kGzipRatio = 1040;
+// A copy of 64 bytes takes three.
+constexpr size_t kSnappyRatio = 22;
 // A byte of LZ4 lengthens a copy by at most 255.
 constexpr size_t kLz4Ratio = 256;
 constexpr Codec kCodecs[] = {kUncompressed, kSnappy, kGzip, kBrotli, kZstd, kLz4Raw};
@@ -45,6 +47,18 @@ absl::Status Gunzip(std::string_view from, char* to, size_t size) {
   inflateEnd(&z);
   if (result != Z_STREAM_END) return absl::DataLossError("gzip: is damaged");
   return left == 0 ? absl::OkStatus() : WrongSize(size - left, size);
+}
+
+// The format begins with the size.
+absl::Status Unsnappy(std::string_view from, char* to, size_t size) {
+  size_t got = 0;
+  if (snappy_uncompressed_length(from.data(), from.size(), &got) == SNAPPY_OK && got != size) {
+    return WrongSize(got, size);
+  }
+  if (snappy_uncompress(from.data(), from.size(), to, &size) != SNAPPY_OK) {
+    return absl::DataLossError("snappy: is damaged");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Unzstd(std::string_view from, char* to, size_t size) {
@@ -107,7 +121,7 @@ absl::Status Decompress(int64_t codec, std::string_view from, size_t size, PageB
   if (size == 0) return absl::OkStatus();
   switch (codec) {
     case kSnappy:
-      return DecompressSnappy(from, {bytes, size});
+      return Unsnappy(from, bytes, size);
     case kGzip:
       return Gunzip(from, bytes, size);
     case kBrotli:
