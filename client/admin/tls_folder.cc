@@ -1,7 +1,6 @@
 #include "client/admin/tls_folder.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/fd.h"
+#include "common/base/host_name.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/rpc/secret.h"
@@ -134,8 +134,7 @@ absl::StatusOr<Certificate> Ensure(const fs::path& folder, const std::string& na
 // The names for a new certificate of the coordinator.
 std::vector<std::string> HostsFor(const TlsWish& wish) {
   std::vector<std::string> hosts = wish.hosts;
-  char name[HOST_NAME_MAX + 1] = {};
-  if (hosts.empty() && gethostname(name, sizeof(name) - 1) == 0) hosts.emplace_back(name);
+  if (hosts.empty() && !HostName().empty()) hosts.push_back(HostName());
   // So that the coordinator's own machine can use the same address and certificate.
   for (const char* own : {"localhost", "127.0.0.1", "::1"}) {
     if (std::ranges::find(hosts, own) == hosts.end()) hosts.emplace_back(own);

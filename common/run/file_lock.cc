@@ -11,6 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/host_name.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 #include "common/run/process.h"
@@ -18,11 +19,6 @@
 
 namespace nsa {
 namespace {
-
-std::string HostName() {
-  char host[256] = {};
-  return gethostname(host, sizeof(host) - 1) == 0 ? host : "?";
-}
 
 absl::Status WriteHolder(int fd, const std::filesystem::path& path, const std::string& detail) {
   NSA_ASSIGN_OR_RETURN(const ProcessIdentity self, IdentityOf(getpid()));

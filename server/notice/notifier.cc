@@ -1,19 +1,11 @@
 #include "server/notice/notifier.h"
 
-#include <unistd.h>
-
-#include <array>
 #include <utility>
 
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 
 namespace nsa::server {
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 // A notice with what delivers it.
 struct Notifier::Line {

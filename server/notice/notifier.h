@@ -23,9 +23,6 @@
 
 namespace nsa::server {
 
-// This machine's name, for messages.
-std::string HostName();
-
 class Notifier {
  public:
   struct Parts {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
+#include "common/base/host_name.h"
 #include "common/job/did_you_mean.h"
 #include "server/notice/courier.h"
 #include "server/notice/notifier.h"

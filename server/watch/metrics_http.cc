@@ -2,9 +2,7 @@
 
 #include <CivetServer.h>
 #include <arpa/inet.h>
-#include <unistd.h>
 
-#include <climits>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "common/base/host_name.h"
 #include "common/job/data/url.h"
 
 namespace nsa::server {
@@ -32,11 +31,6 @@ constexpr char kRequestMilliseconds[] = "2500";
 constexpr size_t kLongestShownHost = 64;
 constexpr int64_t kLargestBody = 16 << 10;
 constexpr size_t kLargestCopy = 16 << 10;
-
-std::string MachineName() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
-}
 
 // The host of HOST or HOST:PORT, without the brackets of an IPv6 address.
 absl::string_view HostOf(absl::string_view address) {
@@ -68,7 +62,7 @@ class HostCheck {
   HostCheck(absl::string_view address, const std::string& page_url)
       : own_(HostOf(address)),
         page_(ParseUrl(page_url).value_or(Url()).host),
-        machine_(MachineName()) {}
+        machine_(HostName()) {}
 
   // 0 when the request may go on; else the HTTP status of the reply that was sent.
   static int Begin(mg_connection* connection) {

@@ -1,13 +1,12 @@
 #include "worker/agent/options.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/cores.h"
+#include "common/base/host_name.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
@@ -21,11 +20,6 @@ namespace nsa::agent {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string HostName() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
 
 std::string Or(const std::string& value, const std::string& otherwise) {
   return value.empty() ? otherwise : value;
@@ -68,7 +62,7 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   const fs::path state = DefaultStateDir();
   AgentOptions options = {
-      .node_name = Or(config.node_name(), HostName()),
+      .node_name = Or(config.node_name(), Or(HostName(), "localhost")),
       .coordinator_address =
           Or(config.coordinator_address(), "unix:" + (state / "coordinator.sock").string()),
       .state_dir = fs::absolute(Or(config.state_dir(), (state / "agent").string())),

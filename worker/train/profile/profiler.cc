@@ -1,10 +1,8 @@
 #include "worker/train/profile/profiler.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <filesystem>
 #include <utility>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
+#include "common/base/host_name.h"
 #include "common/base/log.h"
 #include "common/base/thread_name.h"
 
@@ -45,11 +44,6 @@ double TicketOf(const v1::ProfileRequest& request) {
     hash = (hash ^ c) * 1099511628211u;
   }
   return static_cast<double>((hash >> 12) | 1);
-}
-
-std::string HostName() {
-  std::array<char, 256> name = {};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
 }
 
 // Traces of this run folder that nobody fetched.
