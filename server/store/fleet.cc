@@ -249,4 +249,15 @@ void Fleet::ForgetAllocation(const std::string& allocation_id) {
                 [&](const auto& entry) { return entry.second.info.allocation() == allocation_id; });
 }
 
+void Fleet::NoteSilentCluster(const std::string& provisioner, const std::string& why) {
+  MutexLock lock(&mutex_);
+  silent_clusters_[provisioner] = why;
+}
+
+std::string Fleet::SilentCluster(const std::string& provisioner) const {
+  MutexLock lock(&mutex_);
+  const auto found = silent_clusters_.find(provisioner);
+  return found == silent_clusters_.end() ? "" : found->second;
+}
+
 }  // namespace nsa::server

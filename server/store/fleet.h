@@ -106,6 +106,10 @@ class Fleet {
   // Drops the machines of an allocation, which is over.
   void ForgetAllocation(const std::string& allocation_id);
 
+  // Why this cluster manager cannot be asked at present, human-readable; empty: it answers.
+  void NoteSilentCluster(const std::string& provisioner, const std::string& why);
+  std::string SilentCluster(const std::string& provisioner) const;
+
  private:
   using Key = std::tuple<std::string, int64_t, int32_t>;  // job, generation, rank
   struct Seen {
@@ -146,6 +150,7 @@ class Fleet {
   // Silence counts towards `lost` from here on: before, the coordinator could receive nothing.
   absl::Duration listening_since_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Node> nodes_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> silent_clusters_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace nsa::server
