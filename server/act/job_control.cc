@@ -10,6 +10,7 @@
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "common/base/utc_text.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/schedule.h"
 #include "common/job/known.h"
@@ -417,10 +418,8 @@ std::string DeletionText(const v1::Job& job) {
   const v1::TrainSpec& train = job.spec().train();
   return absl::StrFormat("name %s, %s at step %d of %d, submitted %s, ended %s; %s stays",
                          absl::CHexEscape(job.name()), StateName(job.state()),
-                         job.progress().step(), train.steps(),
-                         absl::FormatTime(absl::FromUnixNanos(job.submit_unix_nanos())),
-                         absl::FormatTime(absl::FromUnixNanos(job.end_unix_nanos())),
-                         absl::CHexEscape(train.out_dir()));
+                         job.progress().step(), train.steps(), UtcText(job.submit_unix_nanos()),
+                         UtcText(job.end_unix_nanos()), absl::CHexEscape(train.out_dir()));
 }
 
 }  // namespace nsa::server

@@ -41,7 +41,8 @@ std::string For(absl::Duration time) {
   return absl::StrCat(" for ", absl::ToInt64Seconds(time) / 10 * 10, " s");
 }
 
-std::string RankNote(const RankView& rank) {
+// `stored`: the last step of rank 0 of which a record is stored.
+std::string RankNote(const RankView& rank, int64_t stored) {
   if (rank.node != RankView::Node::kReady) {
     return absl::StrCat("no heartbeat from its machine", For(rank.silence));
   }
@@ -54,6 +55,11 @@ std::string RankNote(const RankView& rank) {
   const bool ended = rank.worker->state() == v1::WorkerObservation::STATE_EXITED;
   if (quiet >= kQuiet && !ended) {
     absl::StrAppend(&note, note.empty() ? "" : ", ", "no progress", For(quiet));
+  }
+  if (rank.rank == 0 && rank.steps_before > stored && !ended) {
+    absl::StrAppend(&note, note.empty() ? "" : ", ", "no record for ",
+                    absl::ToInt64Seconds(kRecordPatience),
+                    " s or more: what is shown of the job is of step ", stored);
   }
   return note;
 }
@@ -72,7 +78,7 @@ v1::Job JobControl::View(const v1::StoredJob& stored) const {
       status.set_rank(rank.rank);
       status.set_node(rank.node_name);
       status.set_state(RankState(rank));
-      status.set_note(RankNote(rank));
+      status.set_note(RankNote(rank, job.progress().step()));
       if (!rank.worker.has_value()) continue;
       status.set_pid(rank.worker->pid());
       status.set_step(rank.worker->step());

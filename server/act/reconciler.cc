@@ -65,6 +65,7 @@ void LogUnlessAborted(const JobPtr& job, const absl::Status& status) {
 Reconciler::Reconciler(Parts parts)
     : parts_(std::move(parts)),
       queue_({.store = parts_.store,
+              .fleet = parts_.fleet,
               .board = parts_.board,
               .memory = memory_,
               .clock = parts_.clock,

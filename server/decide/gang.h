@@ -32,6 +32,8 @@ struct RankView {
   // The worker has been in a heartbeat in this generation.
   bool seen_before = false;
   std::optional<v1::WorkerObservation> worker;
+  // Steps that the worker had done so long ago that their records should have arrived.
+  int64_t steps_before = 0;
   // The worker's last record, once it has arrived.
   std::optional<v1::WorkerFinished> finished;
   // When it ended: the time of the last record, else when a heartbeat first reported the end. 0

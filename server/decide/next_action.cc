@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
+#include "common/base/utc_text.h"
 #include "common/estimate/fewer_ranks.h"
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/queue/start.h"
@@ -128,6 +129,16 @@ action::Move LeaveForQueue(const JobFacts& facts, const std::string& text) {
                                                         : "; queued for another machine")}};
 }
 
+// Why the workers stopped although nobody asked this coordinator for it. `at`: "at step 7".
+std::string UnaskedStopText(const JobFacts& facts, const std::string& at) {
+  const Job& job = facts.job.job();
+  if (EndsSoon(job, facts.wall_time)) {
+    return absl::StrCat("its allocation ends at ", UtcText(job.allocation().end_unix_nanos()),
+                        ": the workers were told to save a checkpoint, and stopped ", at);
+  }
+  return absl::StrCat("the workers were stopped from outside this service ", at);
+}
+
 // After every rank has ended as completed or stopped.
 Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   const v1::WorkerFinished& words = verdict.words;
@@ -143,13 +154,12 @@ Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
     return LeaveForQueue(facts, text);
   }
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED || (at_step && words.step() < stop.at_step())) {
-    // Something other than this coordinator stopped the workers, e.g. a machine that shuts down. A
-    // stop at a later step stays in force.
-    return action::Move{
-        Trigger::kRankLost,
-        {.reason = Word(Reason::kPreempted),
-         .text = absl::StrCat("the workers were stopped from outside this service ", text),
-         .severity = v1::SEVERITY_WARNING}};
+    // The allocation ends, or something other than this coordinator stopped the workers, e.g. a
+    // machine that shuts down. A stop at a later step stays in force.
+    return action::Move{Trigger::kRankLost,
+                        {.reason = Word(Reason::kPreempted),
+                         .text = UnaskedStopText(facts, text),
+                         .severity = v1::SEVERITY_WARNING}};
   }
   if (at_step && words.step() > stop.at_step()) {
     return action::Move{

@@ -101,14 +101,14 @@ QueuePlan Schedule(const std::vector<QueuedJob>& queue, std::vector<NodeSlots> n
   return plan;
 }
 
-QueuePlan PlanAllocated(const v1::StoredJob& job, std::vector<NodeSlots> nodes) {
+QueuePlan PlanAllocated(const v1::StoredJob& job, std::vector<NodeSlots> nodes,
+                        const std::string& silence) {
   const int ready = static_cast<int>(nodes.size());
   const bool runs = job.job().allocation().state() == v1::Allocation::STATE_RUNNING;
   if (!runs || ready < MachinesOf(job.job().spec())) {
     const std::string& id = job.job().id();
-    return {
-        .waiting = {{id, Word(Reason::kWaitingForAllocation), AllocationText(job.job(), ready)}},
-        .order = {id}};
+    const std::string text = AllocationText(job.job(), ready, silence);
+    return {.waiting = {{id, Word(Reason::kWaitingForAllocation), text}}, .order = {id}};
   }
   const bool any_gpu =
       std::ranges::any_of(nodes, [](const NodeSlots& node) { return node.gpus_total > 0; });

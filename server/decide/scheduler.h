@@ -167,7 +167,9 @@ NodeSlots FreeSlots(const v1::NodeInfo& info, const HeldSlots& held);
 QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu);
 
 // The same for one queued job that has machines of a cluster manager: it is placed on the machines
-// of its allocation, once all of them are ready. `nodes` are those that are.
-QueuePlan PlanAllocated(const v1::StoredJob& job, std::vector<NodeSlots> nodes);
+// of its allocation, once all of them are ready. `nodes` are those that are; `silence`: why the
+// cluster manager cannot be asked at present, empty if it answers.
+QueuePlan PlanAllocated(const v1::StoredJob& job, std::vector<NodeSlots> nodes,
+                        const std::string& silence = "");
 
 }  // namespace nsa::server

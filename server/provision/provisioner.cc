@@ -10,6 +10,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
+#include "common/base/utc_text.h"
 #include "common/rpc/secret.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/transition.h"
@@ -50,13 +51,9 @@ bool MayBeOnItsWay(const v1::Allocation& allocation, const std::string& id, absl
 
 std::string GrantedText(const v1::StoredJob& job) {
   const v1::Allocation& allocation = job.job().allocation();
-  const std::string until =
-      allocation.end_unix_nanos() == 0
-          ? ""
-          : absl::StrCat(" until ",
-                         absl::FormatTime("%Y-%m-%dT%H:%M:%SZ",
-                                          absl::FromUnixNanos(allocation.end_unix_nanos()),
-                                          absl::UTCTimeZone()));
+  const std::string until = allocation.end_unix_nanos() == 0
+                                ? ""
+                                : absl::StrCat(" until ", UtcText(allocation.end_unix_nanos()));
   return absl::StrCat(NameOf(allocation), ": ", Count(MachinesOf(job.job().spec()), "machine"),
                       until);
 }
@@ -95,10 +92,16 @@ void Provisioner::Report(const std::string& what, const absl::Status& status) {
   if (problems_.insert(text).second) spdlog::warn("{}: {}", parts_.name, text);
 }
 
+void Provisioner::Hold(const std::string& what, const absl::Status& status) {
+  Report(what, status);
+  parts_.fleet.NoteSilentCluster(parts_.name, absl::StrCat(what, ": ", status.message()));
+  parts_.changed();
+}
+
 void Provisioner::Pass() {
   if (parts_.clock.Monotonic() < quiet_until_) return;
   const auto folders = ListAllocations(parts_.shared_dir);
-  if (!folders.ok()) return Report("shared_dir", folders.status());
+  if (!folders.ok()) return Hold("shared_dir", folders.status());
   std::vector<JobPtr> jobs;
   std::set<std::string> loose(folders->begin(), folders->end());
   for (const JobPtr& job : parts_.store.Active()) {
@@ -109,8 +112,9 @@ void Provisioner::Pass() {
   }
   if (jobs.empty() && loose.empty()) return;
   const auto listed = parts_.cluster.List();
-  if (!listed.ok()) return Report("its queue", listed.status());
+  if (!listed.ok()) return Hold("its queue", listed.status());
   problems_.clear();
+  parts_.fleet.NoteSilentCluster(parts_.name, "");
   Listing listing;
   for (const ClusterJob& job : *listed) listing[AllocationIdIn(job.name)].push_back(job);
   for (const std::string& id : loose) Report(id, GiveBack(id, listing));

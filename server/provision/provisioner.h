@@ -84,6 +84,8 @@ class Provisioner {
   // Changes the job while its live allocation is this one; else Aborted.
   absl::Status Change(const JobPtr& job, const JobStore::Change& change);
   void Report(const std::string& what, const absl::Status& status);
+  // The same for what lets nothing be decided: jobs that wait say so until a pass gets further.
+  void Hold(const std::string& what, const absl::Status& status);
 
   const Parts parts_;
   std::set<std::string> problems_;  // used by the thread only: that were logged

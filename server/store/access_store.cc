@@ -10,6 +10,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/base/utc_text.h"
 #include "common/run/atomic_file.h"
 #include "common/run/unix_user.h"
 #include "server/store/random_id.h"
@@ -129,9 +130,9 @@ absl::StatusOr<std::optional<v1::AccessToken>> AccessStore::Find(
   const v1::AccessToken& token = tokens_.at(found->second).token();
   if (token.role() == v1::ROLE_AGENT && !token.joined()) return std::nullopt;
   if (Expired(token)) {
-    return absl::UnauthenticatedError(absl::StrCat(
-        "authorization: the token ", token.id(), " expired at ",
-        absl::FormatTime(absl::FromUnixNanos(token.expire_unix_nanos())), "; ask for a new one"));
+    return absl::UnauthenticatedError(
+        absl::StrCat("authorization: the token ", token.id(), " expired at ",
+                     UtcText(token.expire_unix_nanos()), "; ask for a new one"));
   }
   return token;
 }

@@ -48,10 +48,17 @@ absl::Status Fleet::Observe(const v1::HeartbeatRequest& heartbeat, bool other_st
     Seen& seen = node.workers[{worker.job_id(), worker.generation(), worker.rank()}];
     const bool ended = worker.state() == v1::WorkerObservation::STATE_EXITED;
     if (ended && seen.ended_unix_nanos == 0) seen.ended_unix_nanos = node.heard_unix_nanos;
+    NoteSteps(worker.step(), now, &seen);
     seen.worker = worker;
     seen.present = true;
   }
   return absl::OkStatus();
+}
+
+void Fleet::NoteSteps(int64_t step, absl::Duration now, Seen* seen) {
+  if (now - seen->middle_observed < kRecordPatience) return;
+  seen->steps_before = std::exchange(seen->steps_middle, step);
+  seen->middle_observed = now;
 }
 
 absl::Status Fleet::CheckIncarnation(const v1::HeartbeatRequest& heartbeat,
@@ -185,6 +192,7 @@ std::vector<RankView> Fleet::Ranks(const v1::StoredJob& job, absl::Duration told
     view.seen_before = true;
     if (!seen->second.present) continue;
     view.worker = seen->second.worker;
+    view.steps_before = seen->second.steps_before;
     view.ended_unix_nanos = seen->second.ended_unix_nanos;
   }
   return views;
@@ -247,6 +255,17 @@ void Fleet::ForgetAllocation(const std::string& allocation_id) {
   MutexLock lock(&mutex_);
   std::erase_if(nodes_,
                 [&](const auto& entry) { return entry.second.info.allocation() == allocation_id; });
+}
+
+void Fleet::NoteSilentCluster(const std::string& provisioner, const std::string& why) {
+  MutexLock lock(&mutex_);
+  silent_clusters_[provisioner] = why;
+}
+
+std::string Fleet::SilentCluster(const std::string& provisioner) const {
+  MutexLock lock(&mutex_);
+  const auto found = silent_clusters_.find(provisioner);
+  return found == silent_clusters_.end() ? "" : found->second;
 }
 
 }  // namespace nsa::server

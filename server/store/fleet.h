@@ -39,6 +39,9 @@ struct NodeView {
   std::string other_store;
 };
 
+// The record of a step that a heartbeat shows should have arrived after this time.
+inline constexpr absl::Duration kRecordPatience = absl::Seconds(30);
+
 // Thread-safe. Nothing slow is done under the lock.
 class Fleet {
  public:
@@ -106,12 +109,19 @@ class Fleet {
   // Drops the machines of an allocation, which is over.
   void ForgetAllocation(const std::string& allocation_id);
 
+  // Why this cluster manager cannot be asked at present, human-readable; empty: it answers.
+  void NoteSilentCluster(const std::string& provisioner, const std::string& why);
+  std::string SilentCluster(const std::string& provisioner) const;
+
  private:
   using Key = std::tuple<std::string, int64_t, int32_t>;  // job, generation, rank
   struct Seen {
     v1::WorkerObservation worker;
     bool present = false;  // it was in the last heartbeat
     int64_t ended_unix_nanos = 0;
+    int64_t steps_before = 0;        // done kRecordPatience to twice as long ago
+    int64_t steps_middle = 0;        // done up to kRecordPatience ago
+    absl::Duration middle_observed;  // monotonic
   };
   struct Node {
     v1::NodeInfo info;
@@ -129,6 +139,7 @@ class Fleet {
     ClockEstimate clock;
   };
 
+  static void NoteSteps(int64_t step, absl::Duration now, Seen* seen);
   absl::Status CheckIncarnation(const v1::HeartbeatRequest& heartbeat, const Node& node) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   RankView::Node StateOf(absl::Duration heard) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -146,6 +157,7 @@ class Fleet {
   // Silence counts towards `lost` from here on: before, the coordinator could receive nothing.
   absl::Duration listening_since_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Node> nodes_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, std::string> silent_clusters_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace nsa::server

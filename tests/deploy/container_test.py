@@ -90,8 +90,13 @@ class Container:
 
 
 def check_compose():
-    """The files that the container takes are there, and it has longer to stop than its processes take."""
-    service = yaml.safe_load((TOP / "deploy/compose.yaml").read_text())["services"]["coordinator"]
+    """The files that the container takes are there, it has longer to stop than its processes take, the page is on the machine's loopback, and nobody logs
+    in to Grafana."""
+    services = yaml.safe_load((TOP / "deploy/compose.yaml").read_text())["services"]
+    service = services["coordinator"]
+    assert all(each["network_mode"] == "host" for each in services.values()), "the page cannot be reached from outside the containers"
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_AUTH_DISABLE_LOGIN_FORM"] == "true" and grafana["GF_AUTH_BASIC_ENABLED"] == "false", grafana
     default = int(re.search(r"STOP_SECONDS:-(\d+)", (TOP / "deploy/docker/run_daemon.sh").read_text())[1])
     assert default + 15 < int(service["stop_grace_period"].rstrip("s")), (default, service)
     ignored = (TOP / ".dockerignore").read_text().split()

@@ -29,11 +29,13 @@ SCRAPE_SECONDS = 1
 
 
 @contextlib.contextmanager
-def prometheus_on(target, folder):
-    """A Prometheus that scrapes `target`; yields its address once it answers."""
+def prometheus_on(target, folder, *rule_files):
+    """A Prometheus that scrapes `target` and evaluates these rules; yields its address once it answers."""
     ports = HeldPorts()
     config, address = folder / "prometheus.yml", f"127.0.0.1:{ports.first}"
-    config.write_text(json.dumps({"global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": f"{SCRAPE_SECONDS}s"},
+    config.write_text(json.dumps({"global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": f"{SCRAPE_SECONDS}s",
+                                             "evaluation_interval": f"{SCRAPE_SECONDS}s"},
+                                  "rule_files": [str(file) for file in rule_files],
                                   "scrape_configs": [{"job_name": "nsa-coordinator", "static_configs": [{"targets": [target]}]}]}))
     with open(folder / "prometheus.log", "wb") as log:
         process = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",

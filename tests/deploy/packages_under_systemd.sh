@@ -359,8 +359,9 @@ inside apt-get -qq purge -y nsa-coordinator nsa-agent nsactl >/dev/null
 for path in /var/lib/nsa /etc/nsa /usr/share/nsa /usr/lib/systemd/system/nsa-agent.service; do [ ! -e "$root$path" ] || die "purge left $path"; done
 [ -z "$(inside pgrep nsa- || true)" ] || die "a process is left: $(inside pgrep -l nsa-)"
 compgen -G "$root/srv/out/job/checkpoints/step-*" >/dev/null || die "purge took what a job wrote"
+
 say "the backup on a machine with another name"
-inside hostname another
+inside hostname lab-2
 inside apt-get -qq install -y --no-install-recommends "${FIRST[@]}" >/dev/null
 printf '%s\n' 'node_unknown_seconds: 2' 'node_lost_seconds: 5' >>"$root/etc/nsa/coordinator.yaml"
 line=$(line_of deploy.md 'systemctl stop nsa-coordinator')
@@ -371,6 +372,6 @@ as_documented "$line"
 before=$(resumes)
 within 90 eval "[ \"\$(resumes)\" -gt $before ]"
 within 30 job_is packaged RUNNING
-ctl describe packaged | grep -q another || die "it does not run on the machine with the new name: $(ctl describe packaged)"
+ctl describe packaged | grep -qw lab-2 || die "it does not run on the machine with the new name: $(ctl describe packaged)"
 ctl events packaged | tail -n 4
 say "ok: under systemd installed, killed, hung, rebooted, upgraded with a worker that went on, removed, purged; jobs ended, resumed and were read; a lost store came back, here and under another name"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -47,30 +46,17 @@ int64_t MemInfo(const std::string& text, absl::string_view key) {
   return 0;
 }
 
-// The number in a control group file; nothing when it says "max" or does not exist.
-std::optional<int64_t> GroupNumber(const fs::path& file) {
-  const auto text = ReadWholeFile(file);
-  int64_t value = 0;
-  if (!text.ok() || !absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &value)) {
-    return std::nullopt;
-  }
-  return value;
-}
-
 void SetMemory(v1::NodeInfo* node) {
   const std::string text = ReadWholeFile("/proc/meminfo").value_or("");
   int64_t total = MemInfo(text, "MemTotal:");
   int64_t free = MemInfo(text, "MemAvailable:");
   for (const fs::path& group : ControlGroups("memory")) {
-    auto limit = GroupNumber(group / "memory.max");
+    const auto limit = MemoryLimit(group);
+    if (!limit.has_value() || limit->bytes >= total) continue;
     auto used = GroupNumber(group / "memory.current");
-    if (!limit.has_value()) {
-      limit = GroupNumber(group / "memory.limit_in_bytes");  // of version 1
-      used = GroupNumber(group / "memory.usage_in_bytes");
-    }
-    if (!limit.has_value() || *limit >= total) continue;
-    total = *limit;
-    free = std::clamp<int64_t>(*limit - used.value_or(0), 0, free);
+    if (!used.has_value()) used = GroupNumber(group / "memory.usage_in_bytes");  // of version 1
+    total = limit->bytes;
+    free = std::clamp<int64_t>(total - used.value_or(0), 0, free);
   }
   node->set_memory_bytes(total);
   node->set_free_memory_bytes(free);

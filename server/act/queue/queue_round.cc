@@ -116,7 +116,9 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
     const bool postponed = job->job().next_start_unix_nanos() != 0;
     if (postponed && parts_.clock.Monotonic() < parts_.memory.RefusalsOf(job->job()).due) continue;
     if (HasProvisioner(*job)) {
-      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes)), &allocated);
+      const std::string silence =
+          parts_.fleet.SilentCluster(job->job().spec().resources().provisioner());
+      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes), silence), &allocated);
       continue;
     }
     QueuedJob& queued = queue.emplace_back(InQueue(*job, any_gpu));

@@ -21,6 +21,7 @@ class QueueRound {
  public:
   struct Parts {  // all borrowed
     JobStore& store;
+    const Fleet& fleet;
     QueueBoard& board;
     const JobMemory& memory;
     const Clock& clock;

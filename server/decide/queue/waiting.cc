@@ -134,8 +134,12 @@ std::string GivingWayText(const QueuedJob& job, const std::vector<RunningJob>& r
 }
 
 // Why a job is not placed whose allocation is not complete.
-std::string AllocationText(const v1::Job& job, int ready) {
+std::string AllocationText(const v1::Job& job, int ready, const std::string& silence) {
   const v1::Allocation& allocation = job.allocation();
+  if (!silence.empty()) {
+    return absl::StrCat("waiting for ", job.spec().resources().provisioner(),
+                        ", which cannot be asked (", silence, "); it is asked again");
+  }
   switch (allocation.state()) {
     case v1::Allocation::STATE_RUNNING:
       return absl::StrCat("waiting for agents: ", ready, " of ", MachinesOf(job.spec()),

@@ -39,6 +39,7 @@ class Reasons {
 std::string GivingWayText(const QueuedJob& job, const std::vector<RunningJob>& running);
 
 // Why a job is not placed whose allocation is not complete. `ready`: its machines that are.
-std::string AllocationText(const v1::Job& job, int ready);
+// `silence`: why its cluster manager cannot be asked at present, empty if it answers.
+std::string AllocationText(const v1::Job& job, int ready, const std::string& silence);
 
 }  // namespace nsa::server

@@ -43,6 +43,20 @@ TEST(ControlGroups, AreOfVersion2OrHaveTheController) {
   EXPECT_THAT(ControlGroups("cpu", "", "/cg"), ElementsAre());
 }
 
+TEST(MemoryLimit, IsThatOfEitherVersion) {
+  const TempDir dir;
+  EXPECT_FALSE(MemoryLimit(dir.path()).has_value());
+  std::ofstream(dir / "memory.limit_in_bytes") << "4194304\n";
+  ASSERT_TRUE(MemoryLimit(dir.path()).has_value()) << "version 1";
+  EXPECT_EQ(MemoryLimit(dir.path())->bytes, 4194304);
+  std::filesystem::remove(dir / "memory.limit_in_bytes");
+  std::ofstream(dir / "memory.max") << "max\n";
+  EXPECT_FALSE(MemoryLimit(dir.path()).has_value());
+  std::ofstream(dir / "memory.max") << "2097152\n";
+  ASSERT_TRUE(MemoryLimit(dir.path()).has_value());
+  EXPECT_EQ(MemoryLimit(dir.path())->file, dir / "memory.max");
+}
+
 TEST(CoresOfQuota, TheLeastQuotaCounts) {
   const TempDir dir;
   const std::filesystem::path top = dir.path(), own = dir / "a/b", old = dir / "old";

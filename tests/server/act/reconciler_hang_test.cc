@@ -28,6 +28,30 @@ TEST_F(ReconcilerHangTest, ARankThatCannotWriteItsTelemetrySaysWhyWhileItRuns) {
   EXPECT_EQ(Get(id).ranks(1).telemetry_error(), "");
 }
 
+TEST_F(ReconcilerHangTest, ARankWhoseRecordsDoNotArriveSaysSo) {
+  FakeAgent agent = MakeAgent("a", 2);
+  const std::string id = Submit(Spec("demo", 2));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  agent.Train(2);
+  const auto pass = [&](absl::Duration time) {
+    for (absl::Duration t; t < time; t += absl::Milliseconds(500)) Round({&agent});
+  };
+  pass(absl::Seconds(70));
+  EXPECT_EQ(Get(id).ranks(0).note(), "") << "a long step";
+  agent.Find(0)->seen.set_step(5);  // without a record
+  pass(absl::Seconds(20));
+  EXPECT_EQ(Get(id).ranks(0).note(), "") << "it may be on its way";
+  pass(absl::Seconds(50));
+  EXPECT_EQ(Get(id).progress().step(), 2);
+  EXPECT_EQ(Get(id).ranks(0).note(),
+            "no record for 30 s or more: what is shown of the job is of step 2");
+  EXPECT_EQ(Get(id).ranks(1).note(), "");
+  agent.Train(1);
+  Round({&agent});
+  EXPECT_EQ(Get(id).progress().step(), 6);
+  EXPECT_EQ(Get(id).ranks(0).note(), "");
+}
+
 TEST_F(ReconcilerHangTest, ARankThatStandsStillSaysWhy) {
   FakeAgent agent = MakeAgent("a", 2);
   const std::string id = Submit(Spec("demo", 2));

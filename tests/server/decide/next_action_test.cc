@@ -73,6 +73,20 @@ TEST(NextAction, WithAGang) {
   });
 }
 
+TEST(NextAction, AStopThatNobodyAskedForNamesWhoStoppedIt) {
+  Situation stopped = Ended(Job::STATE_RUNNING, v1::OUTCOME_STOPPED, 7);
+  const auto text = [&] { return std::get<action::Move>(Next(stopped.Facts())).cause.text; };
+  EXPECT_EQ(text(), "the workers were stopped from outside this service at step 7");
+  v1::Allocation& allocation = *stopped.job.mutable_job()->mutable_allocation();
+  stopped.job.mutable_job()->mutable_spec()->mutable_resources()->set_provisioner("slurm");
+  allocation.set_state(v1::Allocation::STATE_RUNNING);
+  allocation.set_end_unix_nanos(absl::ToUnixNanos(stopped.Facts().wall_time + absl::Seconds(30)));
+  EXPECT_EQ(text(),
+            "its allocation ends at 2027-01-15T08:00:30Z: the workers were told to save a "
+            "checkpoint, and stopped at step 7");
+  EXPECT_EQ(Describe(Next(stopped.Facts())), "RANK_LOST PREEMPTED");
+}
+
 TEST(NextAction, AHangIsDumpedThenEnded) {
   Situation stuck = In(Job::STATE_RUNNING);
   for (RankView& rank : stuck.ranks) rank.worker->set_seconds_since_progress(40);

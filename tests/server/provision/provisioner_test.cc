@@ -220,6 +220,27 @@ TEST_F(ProvisionerTest, WhileTheClusterDoesNotAnswerNothingIsDecided) {
   EXPECT_THAT(cluster_.cancelled, IsEmpty());
 }
 
+TEST_F(ProvisionerTest, AJobThatWaitsSaysThatTheClusterCannotBeAsked) {
+  cluster_.silence = absl::UnavailableError("squeue: Unable to contact slurm controller");
+  const std::string id = SubmitJob();
+  Provision();
+  Look();
+  EXPECT_EQ(Get(id).message(),
+            "waiting for slurm, which cannot be asked (its queue: squeue: Unable to contact slurm "
+            "controller); it is asked again");
+  cluster_.silence = absl::OkStatus();
+  Provision();
+  Provision();
+  Look();
+  EXPECT_EQ(Get(id).message(), "waiting for slurm: PENDING (Resources)");
+  cluster_.silence =
+      absl::UnavailableError("/opt/slurm/squeue cannot be started (No such file or directory)");
+  Provision();
+  Look();
+  EXPECT_THAT(Get(id).message(), HasSubstr("(its queue: /opt/slurm/squeue cannot be started"))
+      << "also one that has been asked for";
+}
+
 TEST_F(ProvisionerTest, ARefusalFailsTheJobWithWhatTheClusterSaid) {
   cluster_.refusal = absl::InvalidArgumentError("sbatch: Invalid partition name specified");
   const std::string id = SubmitJob();

@@ -3,25 +3,14 @@
 #include <signal.h>
 #include <sys/sysinfo.h>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/control_groups.h"
 #include "common/run/atomic_file.h"
 
 namespace nsa::agent {
-namespace {
-
-// The number in a memory.max; 0 when it says "max" or does not exist.
-int64_t LimitIn(const std::filesystem::path& file) {
-  const auto text = ReadWholeFile(file);
-  int64_t bytes = 0;
-  const bool number = text.ok() && absl::SimpleAtoi(absl::StripAsciiWhitespace(*text), &bytes);
-  return number && bytes > 0 ? bytes : 0;
-}
-
-}  // namespace
 
 std::string OutOfMemoryText(const RankExit& exit, const MemoryEvidence& evidence) {
   if (exit.machine_restarted || !exit.start_error.empty()) return "";
@@ -50,15 +39,14 @@ void FindMemoryLimit(const std::filesystem::path& cgroup, MemoryEvidence* eviden
   if (sysinfo(&info) == 0) {
     evidence->limit_bytes = static_cast<int64_t>(info.totalram) * info.mem_unit;
   }
-  std::filesystem::path at = cgroup.empty() ? mount : cgroup;
-  while (true) {
-    const int64_t limit = LimitIn(at / "memory.max");
-    if (limit > 0 && (evidence->limit_bytes == 0 || limit < evidence->limit_bytes)) {
-      evidence->limit_bytes = limit;
-      evidence->limit_file = (at / "memory.max").string();
-    }
-    if (at == mount || !at.has_relative_path()) return;
-    at = at.parent_path();
+  const auto groups = cgroup.empty() ? ControlGroups("memory")
+                                     : GroupsOnTheWay(mount, cgroup.lexically_relative(mount));
+  for (const std::filesystem::path& group : groups) {
+    const auto limit = MemoryLimit(group);
+    if (!limit.has_value()) continue;
+    if (evidence->limit_bytes != 0 && limit->bytes >= evidence->limit_bytes) continue;
+    evidence->limit_bytes = limit->bytes;
+    evidence->limit_file = limit->file.string();
   }
 }
 

@@ -17,7 +17,7 @@ struct MemoryEvidence {
   int64_t own_kills = 0;     // processes of the rank that the kernel ended (OutOfMemoryKills())
   int64_t recent_kills = 0;  // of the machine, in the seconds before the rank ended
   int64_t limit_bytes = 0;   // what the rank could use at most; 0: not known
-  std::string limit_file;    // the memory.max that says so; empty: the memory of the machine
+  std::string limit_file;    // the file that says so; empty: the memory of the machine
 };
 
 // "2.00 GiB (/sys/fs/cgroup/…/memory.max)": the limit at which memory ran out, human-readable.
@@ -30,8 +30,8 @@ std::string OutOfMemoryText(const RankExit& exit, const MemoryEvidence& evidence
 // /proc/vmstat; 0 if it does not say.
 int64_t KillsIn(const std::string& text);
 
-// The least memory.max in the cgroup and those above it, up to `mount`; else the machine's memory.
-// `cgroup` may be empty: the mount's own limit, which is a container's.
+// The least limit of the cgroup and those above it, up to `mount`; else the machine's memory.
+// `cgroup` may be empty: the rank is in those of this process.
 void FindMemoryLimit(const std::filesystem::path& cgroup, MemoryEvidence* evidence,
                      const std::filesystem::path& mount = "/sys/fs/cgroup");
 

@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "common/base/control_groups.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -73,9 +74,16 @@ TEST(FindMemoryLimit, IsTheLeastOfThoseAboveTheCgroup) {
   FindMemoryLimit(cgroup, &evidence, mount.path());
   EXPECT_EQ(evidence.limit_bytes, 2097152);
   EXPECT_EQ(evidence.limit_file, (mount / "service/memory.max").string());
-  evidence = {};
-  FindMemoryLimit("", &evidence, mount.path());
-  EXPECT_EQ(evidence.limit_bytes, 4194304) << "a container's";
+}
+
+TEST(FindMemoryLimit, WithoutACgroupOfItsOwnARankHasTheLimitsOfTheAgent) {
+  MemoryEvidence evidence;
+  FindMemoryLimit("", &evidence);
+  EXPECT_GT(evidence.limit_bytes, 0);
+  for (const fs::path& group : ControlGroups("memory")) {
+    EXPECT_LE(evidence.limit_bytes, MemoryLimit(group).value_or(GroupLimit{INT64_MAX, ""}).bytes)
+        << group;
+  }
 }
 
 TEST(RecentKills, CountsThoseOfTheLastSeconds) {
