@@ -151,9 +151,9 @@ std::string MainFooter() {
   return absl::StrCat(
       "'nsactl COMMAND --help' or 'nsactl help COMMAND' shows the help of one command, with "
       "examples.\n"
-      "JOB is a job's id or its name. Of several jobs with a name, a command that reads shows the "
-      "newest that has\nnot ended, else the newest; one that changes takes the only one that it "
-      "can change, else lists their ids.\n\n",
+      "JOB is a job's id or its name. If several jobs have that name, a command that reads shows "
+      "the newest that has\nnot ended, else the newest; one that changes takes the only one that "
+      "it can change, else lists their ids.\n\n",
       ExitCodeHelp(), "\nEnvironment:\n",
       "  NSACTL_ADDRESS, NSACTL_CONTEXT, NSACTL_TIMEOUT, NSACTL_OUTPUT   defaults of the flags of "
       "the same name\n"

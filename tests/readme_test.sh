@@ -33,7 +33,8 @@ index_tree() {
 
 # Sets `words` to what stands in backquotes on the page, and `folder` to the page's folder.
 read_page() {
-  mapfile -t words < <(grep -oE '`[^` ]+`' "$1" | tr -d '`' | sort -u)
+  mapfile -t words < <(grep -oE '`[^` ]+`' "$1" | sort -u)
+  words=("${words[@]//'`'/}")
   folder_of "$1"
 }
 folder_of() { case $1 in */*) folder=${1%/*} ;; *) folder=. ;; esac; }
@@ -78,9 +79,10 @@ check_functions() {
 check_main_path() {
   local number stage where file name rows=0
   while IFS='|' read -r _ number stage where _; do
-    number=${number// /} stage=$(sed 's/^ *//; s/ *$//' <<<"$stage")
-    file=$(grep -oE '`[^`]+\.cc`' <<<"$where" | head -n 1 | tr -d '`')
-    name=$(grep -oE '`[A-Za-z:]+\(\)`' <<<"$where" | head -n 1 | tr -d '`()')
+    number=${number// /} file='' name=''
+    read -r stage <<<"$stage"
+    if [[ $where =~ '`'([^'`']+\.cc)'`' ]]; then file=${BASH_REMATCH[1]}; fi
+    if [[ $where =~ '`'([A-Za-z:]+)'()`' ]]; then name=${BASH_REMATCH[1]}; fi
     rows=$((rows + 1))
     [ -f "$file" ] || { complain "README.md: main path $number: no file '$file'"; continue; }
     grep -A 12 -F "// Main path $number/7: $stage." "$file" | grep -qw "${name##*::}" ||
@@ -117,6 +119,7 @@ check_links() {
   local page=$1 target file anchor heading folder
   folder_of "$page"
   while read -r target; do
+    target=${target:2:-1}
     case $target in http://* | https://* | mailto:*) continue ;; esac
     file=${target%%#*} anchor=''
     [[ $target != *#* ]] || anchor=${target#*#}
@@ -134,7 +137,7 @@ check_links() {
         sed -nE 's/^#+ +//p' "$file" | tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g')
     fi
     [ -n "${anchors[$file#$anchor]:-}" ] || complain "$page: $file has no heading #$anchor"
-  done < <(sed 's/`[^`]*`//g' "$page" | grep -oE '\]\([^() ]+\)' | sed -E 's/^..//; s/.$//')
+  done < <(sed 's/`[^`]*`//g' "$page" | grep -oE '\]\([^() ]+\)')
 }
 
 pages() { find . -name '*.md' -not -path './build/*' -not -path './out/*' -not -path './.git/*' | sed 's|^\./||'; }
@@ -152,6 +155,7 @@ lists() { [[ $1 =~ $'\n'' '+"$2"[$' \n'] ]]; }
 check_commands() {
   local nsactl=$1 readme=$2 line verb sub flag all more answer
   [ -x "$nsactl" ] || { complain "$nsactl: no such program"; return; }
+  grep -q 'nsactl [a-z]' "$readme" || return 0
   ask_help "$nsactl"
   all=$answer$'  help \n'
   while read -r line; do
@@ -190,15 +194,15 @@ check_jobs() {
 }
 
 check_all() {
-  local readme words folder
+  local readme words folder nsactl=${1:+$(realpath "$1")/nsactl}
   index_tree
   while read -r readme; do
     read_page "$readme"
     check_files "$readme"
     check_functions "$readme"
     [ "$readme" != tests/README.md ] || check_tests "$readme"
-    [ -z "$1" ] || check_commands "$1/nsactl" "$readme"
-    [ -z "$1" ] || check_jobs "$(realpath "$1")/nsactl" "$readme"
+    [ -z "$nsactl" ] || check_commands "$nsactl" "$readme"
+    [ -z "$nsactl" ] || check_jobs "$nsactl" "$readme"
     check_links "$readme"
   done < <(pages)
   check_main_path

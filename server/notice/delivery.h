@@ -1,4 +1,4 @@
-// Tells one notice's events, in order, on a thread of its own.
+// Sends one notice's events, in order, on a thread of its own.
 #pragma once
 
 #include <atomic>

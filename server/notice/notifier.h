@@ -1,4 +1,4 @@
-// Tells people about events of jobs: webhooks and e-mail, as `notices` in coordinator.yaml says.
+// Notifies people of events of jobs: webhooks and e-mail, as `notices` in coordinator.yaml says.
 //
 // Each notice gets its events in the order in which they happened, at least once: what was
 // delivered is on disk (progress.h) before the next is sent, so kill -9 repeats at most one

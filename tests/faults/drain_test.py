@@ -20,8 +20,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 import seeded  # noqa: E402
 from service import Service  # noqa: E402
 
-STEPS = 6000
-SAVE_EVERY = 1000
+STEPS = 3000
+SAVE_EVERY = 500
 SECONDS = 180  # for what takes moments on a machine with nothing else to do
 JOB = """\
 name: {name}
@@ -152,7 +152,7 @@ def check_nowhere(service, name, wanted):
 
 
 def check_time_limit(service, name, wanted):
-    seconds = 5
+    seconds = 4
     service.submit(name, f"limits: {{hours: {seconds / 3600}}}\n")
     resumes = 0
     while True:

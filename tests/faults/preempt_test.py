@@ -37,13 +37,13 @@ class Scheduling(TwoMachines):
 def check_gives_way(service, wanted):
     service.submit("low")
     service.wait_for_step("low", SAVE_EVERY // 2)
+    held = service.workers()[0]  # so that its ranks do not end before the coordinator is killed
+    os.kill(held, signal.SIGSTOP)
     service.submit("urgent", "priority: 10\n")
     service.wait_until(lambda: service.job("urgent")["reason"] == "WAITING_FOR_SLOTS", SECONDS, "urgent waits")
     time.sleep(2)
     assert service.job("low")["state"] == "STATE_RUNNING", "preempted although the configuration does not say so"
 
-    held = service.workers()[0]  # so that its ranks do not end before the coordinator is killed
-    os.kill(held, signal.SIGSTOP)
     service.reload("{preempt: true, preempt_after_seconds: 1}")
     for again in (False, True):
         service.wait_until(lambda: service.job("low")["reason"] == "GIVING_WAY", SECONDS, "low gives way")

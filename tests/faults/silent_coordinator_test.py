@@ -47,6 +47,9 @@ def run(options, folder):
         service.wait_until(lambda: step(service) > 100, SECONDS, "the job trains")
         worker, before = service.workers(), step(service)
         assert len(worker) == 1, worker
+        # It trains through all of the silence, so it leaves the processor to the other tests.
+        for thread in pathlib.Path(f"/proc/{worker[0]}/task").iterdir():
+            os.setpriority(os.PRIO_PROCESS, int(thread.name), 19)
 
         os.kill(service.process.pid, signal.SIGSTOP)
         try:

@@ -238,7 +238,7 @@ bool Reporter::IsFinal(const absl::Status& status, Refusal* refusal) {
                  status.ToString());
     return true;
   }
-  // That nobody answers is said once for all ranks, by the heartbeats.
+  // The heartbeats report once, for all ranks, that nobody answers.
   const bool nobody = absl::IsUnavailable(status) && !refusal->answered;
   const absl::Duration now = RealClock().Monotonic();
   if (nobody || absl::IsCancelled(status) || now - refusal->said_at < kSayEvery) return false;

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr absl::Duration kLook = absl::Milliseconds(20);
 
-// Tells the lines of a file that grows.
+// Passes on the lines of a file that grows.
 class Lines {
  public:
   Lines(fs::path file, const OnLine& on_line) : file_(std::move(file)), on_line_(on_line) {}

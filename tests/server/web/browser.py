@@ -1,5 +1,6 @@
 """A headless Chromium for tests of the live page, and a small job to look at."""
 import base64
+import functools
 import pathlib
 import struct
 import subprocess
@@ -29,6 +30,7 @@ train: {{steps: {steps}, seq_len: 128, batch_size: 8, lr: {lr}, warmup_steps: 20
 """
 
 
+@functools.cache
 def axe():
     """The source of axe-core, or None: deploy/packages.sh test fetches it from npm."""
     top = pathlib.Path(__file__).resolve().parents[3]

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -191,7 +192,7 @@ TEST(StreamFaults, AStallIsTold) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   options.spec.mutable_data()->add_path(pipe);
   const auto loader = Open(options);
-  std::atomic<int> progress = 0;
+  std::promise<void> stalled;
   std::thread writer([&] {
     const Fd fd(open(pipe.c_str(), O_WRONLY | O_CLOEXEC));
     const std::string line = LinesOf({std::string(100, 'x')});
@@ -199,10 +200,11 @@ TEST(StreamFaults, AStallIsTold) {
       EXPECT_EQ(write(fd.get(), line.data(), line.size()), std::ssize(line));
       std::this_thread::sleep_for(std::chrono::milliseconds(700));
     }
-    std::this_thread::sleep_for(std::chrono::seconds(4));
+    stalled.get_future().wait();  // a pipe that is closed would be the end of the data
   });
   const absl::Time began = absl::Now();
   EXPECT_EQ(ReasonOf(loader->Next().status()), Reason::kDataStalled);
+  stalled.set_value();
   EXPECT_GT(absl::Now() - began, absl::Seconds(4)) << "while bytes came";
   writer.join();
 }
