@@ -271,6 +271,8 @@ TEST_F(ExportTest, TheByteTokenizerHasAByteATokenAndTheSeparatorFirst) {
   const auto config = nlohmann::json::parse(Text(dir_ / "model" / "config.json"));
   EXPECT_EQ(config["separator_token_id"], 0);
   EXPECT_EQ(config["auto_map"]["AutoModelForCausalLM"], "modeling_nsa.NsaForCausalLM");
+  const auto generation = nlohmann::json::parse(Text(dir_ / "model" / "generation_config.json"));
+  EXPECT_EQ(generation["use_cache"], true);
 }
 
 TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
