@@ -273,6 +273,13 @@ TEST_F(ExportTest, TheByteTokenizerHasAByteATokenAndTheSeparatorFirst) {
   EXPECT_EQ(config["auto_map"]["AutoModelForCausalLM"], "modeling_nsa.NsaForCausalLM");
   const auto generation = nlohmann::json::parse(Text(dir_ / "model" / "generation_config.json"));
   EXPECT_EQ(generation["use_cache"], true);
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    EXPECT_EQ(config[key], 0) << key;
+    EXPECT_EQ(generation[key], 0) << key;
+  }
+  const auto tokenizer = nlohmann::json::parse(Text(dir_ / "model" / "tokenizer_config.json"));
+  EXPECT_EQ(tokenizer["pad_token"], "<|separator|>");
+  EXPECT_EQ(tokenizer["padding_side"], "left");
 }
 
 TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
@@ -367,6 +374,7 @@ TEST_F(ExportTest, TheTokenizerOfBpeTravelsAsItIsAndIsFoundAgain) {
   EXPECT_EQ(Text(dir_ / "model" / "tokenizer.json"), text);
   const auto config = nlohmann::json::parse(Text(dir_ / "model" / "tokenizer_config.json"));
   EXPECT_EQ(config["bos_token"], "</s>");
+  EXPECT_EQ(config["pad_token"], "</s>");
   fs::remove_all(dir_ / "mine");
   ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
   EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().data().tokenizer_path(),
