@@ -257,7 +257,7 @@ class NsaCache(_Cache):
         """Room for `more` tokens a row. Returns it as a multiple of l'."""
         size, needed = self.config.selection_size, self.columns + more
         if self.max_length is not None and needed > self.max_length:
-            raise ValueError(f"past_key_values: {needed} tokens (max_length is {self.max_length}); make a larger NsaCache")
+            raise ValueError(f"past_key_values: {needed} tokens (max_length is {self.max_length}); make a larger cache")
         if self.max_length is not None:
             self.room = -(-self.max_length // size) * size
         elif self.room < needed:
@@ -540,17 +540,21 @@ class NsaForCausalLM(_Base, _Generation):
         blocks = max(0, room - c.block_size + c.block_stride) // c.block_stride + 1  # the last one is never complete
         return Places(t, first, count, cos, sin, overlap(c, blocks, room // c.selection_size, x.device), room)
 
+    def new_cache(self, max_length=None):
+        """An empty NsaCache, to pass as past_key_values."""
+        return NsaCache(self.config, max_length)
+
     def cache_for(self, past_key_values, use_cache):
         """The NsaCache to fill, or None."""
         if isinstance(past_key_values, NsaCache):
             return past_key_values
         if past_key_values is not None and past_key_values.get_seq_length() > 0:
-            raise ValueError(f"past_key_values: a {type(past_key_values).__name__} with tokens (must be an NsaCache); pass NsaCache(model.config)")
+            raise ValueError(f"past_key_values: a {type(past_key_values).__name__} with tokens (must be an NsaCache); pass model.new_cache()")
         if use_cache is None:
             use_cache = getattr(self.config, "use_cache", True) and not torch.is_grad_enabled()
         if self.training and self.gradient_checkpointing:
             use_cache = False  # a block that is computed twice would fill it twice
-        return NsaCache(self.config) if use_cache else None
+        return self.new_cache() if use_cache else None
 
     def run_blocks(self, x, places, cache):
         for layer, block in enumerate(self.blocks):

@@ -79,7 +79,7 @@ def check_steps(name, model, most):
     ids = tokens_of(ROWS, TOKENS)
     wanted = whole(model, ids)
     for length in (None, TOKENS):
-        cache, parts = NsaCache(model.config, length), []
+        cache, parts = model.new_cache(length), []
         for piece in ids.split(PIECES, dim=1):
             with torch.no_grad():
                 parts.append(model(piece, past_key_values=cache).logits)
@@ -106,7 +106,7 @@ def check_padding(name, model, most):
     alone = [whole(model, torch.cat((ids[row : row + 1, :length], more[row : row + 1]), dim=1))[0] for row, length in enumerate(lengths)]
     for side in ("left", "right", "holes"):
         batch, mask = padded(ids, lengths, side)
-        cache = NsaCache(model.config)
+        cache = model.new_cache()
         with torch.no_grad():
             found = model(batch, attention_mask=mask, past_key_values=cache).logits
             steps = []
@@ -144,7 +144,7 @@ def check_gradients(name, model):
 def check_beams(model):
     """Rows of a cache that are repeated, reordered and chosen."""
     ids, step = tokens_of(2, 50), tokens_of(4, 1, seed=4)
-    cache = NsaCache(model.config)
+    cache = model.new_cache()
     with torch.no_grad():
         model(ids, past_key_values=cache)
         cache.batch_repeat_interleave(2)
@@ -212,7 +212,7 @@ def check_refused(model):
         "attention_mask: [2, 1, 10, 10]": dict(input_ids=ids, attention_mask=torch.ones(2, 1, 10, 10)),
         "input_ids, inputs_embeds: both or neither": dict(),
         "past_key_values: a DynamicCache with tokens": dict(input_ids=ids, past_key_values=other),
-        "past_key_values: 10 tokens (max_length is 9)": dict(input_ids=ids, past_key_values=NsaCache(model.config, 9)),
+        "past_key_values: 10 tokens (max_length is 9)": dict(input_ids=ids, past_key_values=model.new_cache(9)),
         "labels: [2, 10] (the logits are of [2, 1])": dict(input_ids=ids, labels=ids, logits_to_keep=1),
     }
     for words, inputs in cases.items():
@@ -223,7 +223,7 @@ def check_refused(model):
         else:
             raise AssertionError(f"accepted: {words}")
     documents = model_of({"document_mask": True})
-    for words, call in {"pass input_ids": lambda: documents(inputs_embeds=documents.embed(ids)), "crop: 3": lambda: NsaCache(model.config).crop(3)}.items():
+    for words, call in {"pass input_ids": lambda: documents(inputs_embeds=documents.embed(ids)), "crop: 3": lambda: model.new_cache().crop(3)}.items():
         try:
             call()
         except ValueError as error:
@@ -250,7 +250,7 @@ class Largest(TorchDispatchMode):
 def check_memory(model):
     """Tokens times (window + chosen tokens), not their square; a step reads what it needs."""
     length = 4000
-    ids, cache = tokens_of(1, length), NsaCache(model.config)
+    ids, cache = tokens_of(1, length), model.new_cache()
     with torch.no_grad(), Largest() as prompt:
         model(ids, past_key_values=cache, logits_to_keep=1)
     assert prompt.numbers < length * length / 8, f"a tensor of {prompt.numbers} numbers for {length} tokens"
@@ -261,7 +261,7 @@ def check_memory(model):
 def check_bf16():
     model = model_of({}, torch.bfloat16)
     ids = tokens_of(ROWS, 60)
-    wanted, cache = whole(model, ids), NsaCache(model.config)
+    wanted, cache = whole(model, ids), model.new_cache()
     with torch.no_grad():
         found = torch.cat([model(piece, past_key_values=cache).logits for piece in ids.split((40, *[1] * 20), dim=1)], dim=1)
     assert wanted.dtype == torch.float32 and cache.layers[0].tensors["sel"].dtype == torch.bfloat16

@@ -254,7 +254,8 @@ TEST_F(ExportTest, TheModelCardHasTheLossesTheCurveAndTheJob) {
   EXPECT_THAT(card, AllOf(HasSubstr("# small\n"), HasSubstr("| optimizer steps | 5 |"),
                           HasSubstr("1.5000 nats a token"), HasSubstr("| 5 | 2.0000 |"),
                           HasSubstr("`none.txt`"), HasSubstr("d_v: 32"),
-                          HasSubstr("trust_remote_code=True")));
+                          HasSubstr("trust_remote_code=True"), HasSubstr("## What runs it"),
+                          HasSubstr("| vLLM, "), HasSubstr("GGUF | no")));
   EXPECT_THAT(card, Not(HasSubstr("| 6 |"))) << "the checkpoint is of step 5";
 }
 
