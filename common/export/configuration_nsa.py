@@ -26,6 +26,7 @@ class NsaConfig(_Base):
     """Sizes and options of the model; the comments name the letters of the paper."""
 
     model_type = "nsa"
+    keys_to_ignore_at_inference = ["past_key_values"]
 
     def __init__(
         self,

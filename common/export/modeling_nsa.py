@@ -582,7 +582,7 @@ class NsaForCausalLM(_Base, _Generation):
         logits_to_keep=0,
         num_items_in_batch=None,
         return_dict: Optional[bool] = None,
-        **_,
+        **kwargs,
     ):
         """Logits [B, S, V] in fp32 at least; with labels [B, S] (−100 is ignored) also the mean loss of the next tokens, in nats.
 
@@ -618,10 +618,13 @@ class NsaForCausalLM(_Base, _Generation):
         return tuple(part for part in (loss, logits, cache) if part is not None)
 
     def prepare_inputs_for_generation(
-        self, input_ids, past_key_values=None, attention_mask=None, inputs_embeds=None, use_cache=True, logits_to_keep=None, **_
+        self, input_ids, past_key_values=None, attention_mask=None, inputs_embeds=None, use_cache=True, logits_to_keep=None, **kwargs
     ):
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        new = (input_ids if attention_mask is None else attention_mask).shape[1] - seen
+        length = (input_ids if attention_mask is None else attention_mask).shape[1]
+        new = length - seen
+        if new < 1:
+            raise ValueError(f"past_key_values: {seen} tokens (fewer than the {length} of the text); pass a longer text or an empty cache")
         inputs = {"input_ids": input_ids[:, -new:]}
         if inputs_embeds is not None and seen == 0:
             inputs = {"inputs_embeds": inputs_embeds}

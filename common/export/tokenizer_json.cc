@@ -68,6 +68,7 @@ std::string TokenizerConfig(const v1::JobSpec& spec, const std::string& special)
                                 {"eos_token", special},
                                 {"pad_token", special},
                                 {"padding_side", "left"},
+                                {"model_input_names", {"input_ids", "attention_mask"}},
                                 {"clean_up_tokenization_spaces", false},
                                 {"model_max_length", spec.train().seq_len()}};
   return config.dump(2) + "\n";

@@ -223,7 +223,14 @@ def check_refused(model):
         else:
             raise AssertionError(f"accepted: {words}")
     documents = model_of({"document_mask": True})
-    for words, call in {"pass input_ids": lambda: documents(inputs_embeds=documents.embed(ids)), "crop: 3": lambda: model.new_cache().crop(3)}.items():
+    full = model.new_cache()
+    model(ids, past_key_values=full)
+    calls = {
+        "10 tokens (fewer than the 10 of": lambda: model.prepare_inputs_for_generation(ids, past_key_values=full),
+        "pass input_ids": lambda: documents(inputs_embeds=documents.embed(ids)),
+        "crop: 3 (must be 10": lambda: full.crop(3),
+    }
+    for words, call in calls.items():
         try:
             call()
         except ValueError as error:

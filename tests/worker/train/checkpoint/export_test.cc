@@ -281,6 +281,7 @@ TEST_F(ExportTest, TheByteTokenizerHasAByteATokenAndTheSeparatorFirst) {
   const auto tokenizer = nlohmann::json::parse(Text(dir_ / "model" / "tokenizer_config.json"));
   EXPECT_EQ(tokenizer["pad_token"], "<|separator|>");
   EXPECT_EQ(tokenizer["padding_side"], "left");
+  EXPECT_EQ(tokenizer["model_input_names"], nlohmann::json::array({"input_ids", "attention_mask"}));
 }
 
 TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
