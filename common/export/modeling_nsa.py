@@ -225,9 +225,6 @@ class LayerCache:
     def each(self, change):
         self.tensors = {name: change(tensor) for name, tensor in self.tensors.items()}
 
-    def offload(self):
-        self.each(lambda tensor: tensor.cpu())
-
 
 def index_like(index, x):
     """index [B, N] for gather and scatter along dimension 2 of x [B, G, …, width]."""
@@ -461,12 +458,10 @@ def new_columns(attention_mask, x, before):
     return attention_mask[:, -length:].to(x.device) != 0
 
 
-def check_positions(position_ids, order, places):
+def check_positions(position_ids, t, count):
     """Positions follow from attention_mask: others, as of rows that are packed without padding, would compute something else."""
-    given = position_ids.to(places.t.device).expand_as(places.t)
-    given = given if order is None else given.gather(1, order)
-    real = places.t < places.t[:, :1] + places.count[:, None]
-    if not torch.equal(given[real], places.t[real]):
+    real = t < t[:, :1] + count[:, None]
+    if not torch.equal(position_ids.to(t.device).expand_as(t)[real], t[real]):
         raise ValueError("position_ids: other than the places of the tokens in their rows (attention_mask tells them); leave them out")
 
 
@@ -523,14 +518,16 @@ class NsaForCausalLM(_Base, _Generation):
         starts = torch.where(ids == self.config.separator_token_id, t, before[:, None].expand_as(t))
         return starts.cummax(dim=1).values
 
-    def places(self, ids, x, count, cache):
-        """The Places of the tokens x [B, S, D], of which each row has `count`; the cache moves on by them."""
+    def places(self, ids, x, count, cache, position_ids):
+        """The Places of the tokens x [B, S, D], of which each row has `count`; the cache moves on by them. position_ids are checked."""
         c, (rows, length) = self.config, x.shape[:2]
         room = -(-length // c.selection_size) * c.selection_size if cache is None else cache.make_room(length)
         zeros = torch.zeros(rows, dtype=torch.long, device=x.device)
         known = cache is not None and cache.lengths is not None
         before, start = (cache.lengths.to(x.device), cache.starts.to(x.device)) if known else (zeros, zeros)
         t = before[:, None] + torch.arange(length, device=x.device)
+        if position_ids is not None:
+            check_positions(position_ids, t, count)
         first = self.document_starts(ids, t, start)
         if cache is not None:
             cache.columns += length
@@ -600,10 +597,9 @@ class NsaForCausalLM(_Base, _Generation):
             order = torch.sort((~mask).int(), dim=1, stable=True).indices  # tokens, then padding
             x = x.gather(1, order[..., None].expand_as(x))
         ids = input_ids if order is None or input_ids is None else input_ids.gather(1, order)
-        places = self.places(ids, x, count, cache)
-        if position_ids is not None:
-            check_positions(position_ids, order, places)
-        hidden = self.run_blocks(x, places, cache)
+        if position_ids is not None and order is not None:
+            position_ids = position_ids.expand_as(order).to(order.device).gather(1, order)
+        hidden = self.run_blocks(x, self.places(ids, x, count, cache, position_ids), cache)
         if order is not None:
             back = order.argsort(dim=1).to(hidden.device)
             hidden = hidden.gather(1, back[..., None].expand_as(hidden))

@@ -223,13 +223,14 @@ def check_refused(model):
         else:
             raise AssertionError(f"accepted: {words}")
     documents = model_of({"document_mask": True})
-    full = model.new_cache()
+    full, more = model.new_cache(), tokens_of(2, 1, seed=5)
     model(ids, past_key_values=full)
     calls = {
         "10 tokens (fewer than the 10 of": lambda: model.prepare_inputs_for_generation(ids, past_key_values=full),
         "pass input_ids": lambda: documents(inputs_embeds=documents.embed(ids)),
         "crop: 3 (must be 10": lambda: full.crop(3),
     }
+    calls["position_ids: other"] = lambda: model(more, past_key_values=full, position_ids=torch.tensor([[9]]))
     for words, call in calls.items():
         try:
             call()
@@ -237,6 +238,8 @@ def check_refused(model):
             assert words in str(error), f"'{words}' is not in '{error}'"
         else:
             raise AssertionError(f"accepted: {words}")
+    found = model(more, past_key_values=full, position_ids=torch.tensor([[10]])).logits
+    check_close("a step after refused ones", found, whole(model, torch.cat((ids, more), dim=1))[:, -1:], 1e-10)
 
 
 class Largest(TorchDispatchMode):
