@@ -57,7 +57,7 @@ if $sanitize; then
 else
   for test in "$here/tests/$programs"/*_gpu*_test; do report "$(basename "$test")" "$test"; done
   [ $programs = sm80 ] || report wait_first "$here/tests/kernels/cuda/wait_first.py" "$here/bin/nsa-bench"
-  [ $programs = sm80 ] || for test in "$here"/tests/faults/gpu/*_gpu_test.py; do report "$(basename "$test")" python3 "$test" "$here/bin"; done
+  [ $programs = sm80 ] || for test in "$here"/tests/{faults,e2e}/gpu/*_gpu_test.py; do report "$(basename "$test")" python3 "$test" "$here/bin"; done
 fi
 echo "logs in $log"
 exit $failed

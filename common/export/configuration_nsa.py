@@ -26,6 +26,7 @@ class NsaConfig(_Base):
     """Sizes and options of the model; the comments name the letters of the paper."""
 
     model_type = "nsa"
+    keys_to_ignore_at_inference = ["past_key_values"]
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class NsaConfig(_Base):
         final_logit_softcapping=None,  # c of logits c·tanh(x/c)
         max_position_embeddings=2048,  # tokens of a sequence in training; longer ones compute
         tie_word_embeddings=False,
+        use_cache=True,
         **kwargs,
     ):
         self.vocab_size = vocab_size
@@ -82,8 +84,8 @@ class NsaConfig(_Base):
         self.separator_token_id = separator_token_id
         self.final_logit_softcapping = final_logit_softcapping
         self.max_position_embeddings = max_position_embeddings
-        kwargs.pop("use_cache", None)
-        super().__init__(tie_word_embeddings=tie_word_embeddings, use_cache=False, **kwargs)
+        super().__init__(tie_word_embeddings=tie_word_embeddings, use_cache=use_cache, **kwargs)
+        self.use_cache = use_cache
 
     def branches_of(self, layer):
         return self.layers[layer % len(self.layers)].split("+")

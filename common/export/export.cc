@@ -113,11 +113,8 @@ absl::Status WriteTexts(const v1::CheckpointState& state, const ExportedTokenize
                         const fs::path& folder) {
   const bool bf16 = options.type == TensorType::kBf16;
   const nlohmann::ordered_json config = ModelConfigJson(state.spec(), bf16, tokenizer.separator);
-  nlohmann::ordered_json generation = {{"use_cache", false}};
-  if (tokenizer.separator >= 0) {
-    generation["bos_token_id"] = tokenizer.separator;
-    generation["eos_token_id"] = tokenizer.separator;
-  }
+  nlohmann::ordered_json generation = {{"use_cache", true}};
+  if (tokenizer.separator >= 0) generation.update(SpecialTokensJson(tokenizer.separator));
   const fs::path parent = result.checkpoint.parent_path();
   const ModelCardFacts facts = {
       .bf16 = bf16,

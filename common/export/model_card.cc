@@ -109,11 +109,14 @@ std::string LossSection(const v1::CheckpointState& state) {
 
 constexpr char kUse[] = R"(## Use
 
-With transformers (the code is in this folder, so it asks for your trust):
+With transformers 5 (the code is in this folder, so it asks for your trust):
 
 ```python
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 model = AutoModelForCausalLM.from_pretrained(FOLDER, trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+batch = tokenizer([tokenizer.bos_token + "Hi", tokenizer.bos_token + "A longer text"], return_tensors="pt", padding=True)
+texts = tokenizer.batch_decode(model.generate(**batch, max_new_tokens=50))
 ```
 
 With PyTorch alone:
@@ -126,8 +129,21 @@ model = NsaForCausalLM.from_folder(FOLDER)
 logits = model(torch.tensor([[0, 72, 105]])).logits
 ```
 
-The code is exact rather than fast: it attends with masks over all keys and keeps no cache. Begin a text with the separator token, as in training.
-`nsactl import` turns this folder into a checkpoint again.
+Begin a text with the separator token, as in training.
+
+## What runs it
+
+| program | |
+| --- | --- |
+| transformers (`generate`, `pipeline`, `Trainer`, PEFT), PyTorch alone | yes: the code in this folder, in plain PyTorch. It computes what training computed, in fp32 and bf16, and keeps a cache; memory grows with the tokens, not with their square |
+| `nsactl serve`, for clients of OpenAI's API and lm-eval | yes: from a checkpoint, which `nsactl import` makes of this folder |
+| `nsactl import`, then a job with `restart: {resume: CHECKPOINT}` | yes: trains on, with the kernels of training |
+| vLLM, SGLang, TGI, TensorRT-LLM | no: they have no kernels for this attention and do not run the code of this folder |
+| llama.cpp, Ollama, LM Studio, any GGUF | no: GGUF has no architecture for it, and a converter would have to drop branches |
+| generation with an assistant model, `position_ids` of packed rows, `cache_implementation` | no: an error or a warning says so. `past_key_values=model.new_cache(max_length=N)` is the cache of fixed shapes |
+
+Rows may be padded on either side; pass `attention_mask`. The padding token is the separator, and with `labels` the loss leaves out padding by the mask, so that labels
+may be the input ids. A data collator that masks every padding token in the labels also masks the separators.
 
 )";
 

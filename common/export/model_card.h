@@ -16,8 +16,8 @@ struct ModelCardFacts {
   std::filesystem::path out_dir;
 };
 
-// Markdown: how to load the model, its losses, the curve (at most 24 rows of val.csv, or of
-// training.csv without validations), its data and the whole job file.
+// Markdown: how to load the model and what runs it, its losses, the curve (at most 24 rows of
+// val.csv, or of training.csv without validations), its data and the whole job file.
 std::string ModelCard(const v1::CheckpointState& state, const ModelCardFacts& facts);
 
 }  // namespace nsa

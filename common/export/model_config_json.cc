@@ -179,6 +179,10 @@ absl::Status ReadNsa(const nlohmann::json& config, int n_layers, v1::NsaSpec* ns
 
 }  // namespace
 
+nlohmann::ordered_json SpecialTokensJson(int32_t separator) {
+  return {{"bos_token_id", separator}, {"eos_token_id", separator}, {"pad_token_id", separator}};
+}
+
 nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32_t separator) {
   Json config = {{"architectures", {"NsaForCausalLM"}},
                  {"model_type", "nsa"},
@@ -190,8 +194,7 @@ nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32
   config["max_position_embeddings"] = spec.train().seq_len();
   if (separator >= 0) {
     config["separator_token_id"] = separator;
-    config["bos_token_id"] = separator;
-    config["eos_token_id"] = separator;
+    config.update(SpecialTokensJson(separator));
   }
   return config;
 }

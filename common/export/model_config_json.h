@@ -11,6 +11,10 @@
 
 namespace nsa {
 
+// The first, the last and the padding token of texts, all of them the separator: for config.json
+// and generation_config.json.
+nlohmann::ordered_json SpecialTokensJson(int32_t separator);
+
 // `spec` must have its defaults filled in. `separator` is the token that begins a document; −1 when
 // it is not known.
 nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32_t separator);

@@ -66,6 +66,9 @@ std::string TokenizerConfig(const v1::JobSpec& spec, const std::string& special)
   const UnorderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
                                 {"bos_token", special},
                                 {"eos_token", special},
+                                {"pad_token", special},
+                                {"padding_side", "left"},
+                                {"model_input_names", {"input_ids", "attention_mask"}},
                                 {"clean_up_tokenization_spaces", false},
                                 {"model_max_length", spec.train().seq_len()}};
   return config.dump(2) + "\n";

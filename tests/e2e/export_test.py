@@ -6,20 +6,16 @@
 Needs the distribution's PyTorch (deploy/packages.sh torch); without it the test is skipped.
 """
 import json
-import os
 import pathlib
 import random
 import subprocess
 import sys
 import tempfile
 
-try:
-    import torch
-except ImportError:
-    if os.path.realpath(sys.executable) != os.path.realpath("/usr/bin/python3"):  # another python3 is first on PATH
-        os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
-    print("SKIPPED: no PyTorch (deploy/packages.sh torch): the exported model was compared with nothing")
-    sys.exit(77)
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from distribution_torch import torch_or_skip  # noqa: E402
+
+torch = torch_or_skip("the exported model was compared with nothing")
 
 TOKENS = 160
 JOB = {
@@ -115,7 +111,6 @@ def check(programs, folder, name, options):
 
 
 def main():
-    torch.set_num_threads(1)
     programs = pathlib.Path(sys.argv[1])
     source = random.Random(2)
     for name, options in MODELS.items():

@@ -83,7 +83,8 @@ void AddExport(Cli* cli) {
        .group = "Models",
        .more = "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
                "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
-               "trust_remote_code=True; the model card shows both ways.",
+               "trust_remote_code=True; the model card shows both ways, and says what does not "
+               "run it (vLLM, GGUF).",
        .examples = "nsactl export my-job ./my-model\n"
                    "nsactl export ./out ./my-model\n"
                    "nsactl export ./out/checkpoints/step-00005000 ./my-model --bf16",

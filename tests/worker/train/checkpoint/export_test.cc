@@ -254,7 +254,8 @@ TEST_F(ExportTest, TheModelCardHasTheLossesTheCurveAndTheJob) {
   EXPECT_THAT(card, AllOf(HasSubstr("# small\n"), HasSubstr("| optimizer steps | 5 |"),
                           HasSubstr("1.5000 nats a token"), HasSubstr("| 5 | 2.0000 |"),
                           HasSubstr("`none.txt`"), HasSubstr("d_v: 32"),
-                          HasSubstr("trust_remote_code=True")));
+                          HasSubstr("trust_remote_code=True"), HasSubstr("## What runs it"),
+                          HasSubstr("| vLLM, "), HasSubstr("GGUF | no")));
   EXPECT_THAT(card, Not(HasSubstr("| 6 |"))) << "the checkpoint is of step 5";
 }
 
@@ -271,6 +272,16 @@ TEST_F(ExportTest, TheByteTokenizerHasAByteATokenAndTheSeparatorFirst) {
   const auto config = nlohmann::json::parse(Text(dir_ / "model" / "config.json"));
   EXPECT_EQ(config["separator_token_id"], 0);
   EXPECT_EQ(config["auto_map"]["AutoModelForCausalLM"], "modeling_nsa.NsaForCausalLM");
+  const auto generation = nlohmann::json::parse(Text(dir_ / "model" / "generation_config.json"));
+  EXPECT_EQ(generation["use_cache"], true);
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    EXPECT_EQ(config[key], 0) << key;
+    EXPECT_EQ(generation[key], 0) << key;
+  }
+  const auto tokenizer = nlohmann::json::parse(Text(dir_ / "model" / "tokenizer_config.json"));
+  EXPECT_EQ(tokenizer["pad_token"], "<|separator|>");
+  EXPECT_EQ(tokenizer["padding_side"], "left");
+  EXPECT_EQ(tokenizer["model_input_names"], nlohmann::json::array({"input_ids", "attention_mask"}));
 }
 
 TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
@@ -365,6 +376,7 @@ TEST_F(ExportTest, TheTokenizerOfBpeTravelsAsItIsAndIsFoundAgain) {
   EXPECT_EQ(Text(dir_ / "model" / "tokenizer.json"), text);
   const auto config = nlohmann::json::parse(Text(dir_ / "model" / "tokenizer_config.json"));
   EXPECT_EQ(config["bos_token"], "</s>");
+  EXPECT_EQ(config["pad_token"], "</s>");
   fs::remove_all(dir_ / "mine");
   ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
   EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().data().tokenizer_path(),
