@@ -90,13 +90,15 @@ class Container:
 
 
 def check_compose():
-    """The files that the container takes are there, it has longer to stop than its processes take, the page is on the machine's loopback, and nobody logs
-    in to Grafana."""
+    """The files that the container takes are there, it has longer to stop than its processes take, the page is on the machine's loopback, nobody logs in
+    to Grafana, and Grafana starts when it has its dashboard."""
     services = yaml.safe_load((TOP / "deploy/compose.yaml").read_text())["services"]
     service = services["coordinator"]
-    assert all(each["network_mode"] == "host" for each in services.values()), "the page cannot be reached from outside the containers"
+    modes = {name: each["network_mode"] for name, each in services.items()}
+    assert modes == {"coordinator": "host", "prometheus": "host", "grafana": "host", "dashboard": "none"}, f"{modes}: the page cannot be reached"
     grafana = services["grafana"]["environment"]
     assert grafana["GF_AUTH_DISABLE_LOGIN_FORM"] == "true" and grafana["GF_AUTH_BASIC_ENABLED"] == "false", grafana
+    assert services["grafana"]["depends_on"]["dashboard"]["condition"] == "service_completed_successfully", services["grafana"]
     default = int(re.search(r"STOP_SECONDS:-(\d+)", (TOP / "deploy/docker/run_daemon.sh").read_text())[1])
     assert default + 15 < int(service["stop_grace_period"].rstrip("s")), (default, service)
     ignored = (TOP / ".dockerignore").read_text().split()
