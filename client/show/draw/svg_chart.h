@@ -12,8 +12,8 @@ namespace nsa::client {
 std::string SvgStyle();
 
 // A chart as an <svg> element of this size, which brings no style: title, names of the curves,
-// axes, curves. Every text is escaped. At most about 1,000 points of a curve are drawn: the means of
-// neighbours, with a band from the least to the greatest of them. A chart without a finite value
+// axes, curves. Every text is escaped. At most about 1,000 points of a curve are drawn: the means
+// of neighbours, with a band from the least to the greatest of them. A chart without a finite value
 // says so.
 std::string SvgChart(const Chart& chart, int width, int height);
 
