@@ -5,7 +5,7 @@
 set -euo pipefail
 readme_test=$(cd "$(dirname "$0")/.." && pwd)/readme_test.sh
 build=$(cd "$1" && pwd)
-cmake --build "$build" --target bundle
+NSA_BUNDLE_LEVEL=3 cmake --build "$build" --target bundle
 # The newest one: a build folder keeps those of earlier commits.
 archive=$(find "$build" -maxdepth 1 -name 'nsa-*-linux-x86_64.tar.zst' ! -name '*-gpu-tests-*' -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d ' ' -f 2-)
 [ -f "$archive" ] || { echo "no archive in $build"; exit 1; }
