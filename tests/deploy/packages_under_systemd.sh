@@ -140,8 +140,9 @@ rm -rf "$root"/packages-*/_CPack_Packages
 readonly FIRST=(/packages-1/{nsa-coordinator,nsa-agent,nsactl}_"${VERSIONS[0]}"_amd64.deb) SECOND=(/packages-2/{nsa-coordinator,nsa-agent,nsactl}_"${VERSIONS[1]}"_amd64.deb)
 before_boot apt-get -qq update
 before_boot apt-get -qq install -y --no-install-recommends systemd systemd-sysv dbus procps sudo >/dev/null
-# What the packages depend on is fetched now; the container has no way out.
+# What the packages of both builds depend on is fetched now; the container has no way out.
 before_boot apt-get -qq install -y --no-install-recommends --download-only "${FIRST[@]}" >/dev/null
+before_boot apt-get -qq install -y --no-install-recommends --download-only "${SECOND[@]}" >/dev/null
 
 say "boot"
 boot
