@@ -134,7 +134,7 @@ absl::StatusOr<Certificate> Ensure(const fs::path& folder, const std::string& na
 // The names for a new certificate of the coordinator.
 std::vector<std::string> HostsFor(const TlsWish& wish) {
   std::vector<std::string> hosts = wish.hosts;
-  if (hosts.empty() && !HostName().empty()) hosts.push_back(HostName());
+  if (const std::string own = HostName(); hosts.empty() && !own.empty()) hosts.push_back(own);
   // So that the coordinator's own machine can use the same address and certificate.
   for (const char* own : {"localhost", "127.0.0.1", "::1"}) {
     if (std::ranges::find(hosts, own) == hosts.end()) hosts.emplace_back(own);

@@ -94,8 +94,8 @@ void Provisioner::Report(const std::string& what, const absl::Status& status) {
 
 void Provisioner::Hold(const std::string& what, const absl::Status& status) {
   Report(what, status);
-  parts_.fleet.NoteSilentCluster(parts_.name, absl::StrCat(what, ": ", status.message()));
-  parts_.changed();
+  const std::string why = absl::StrCat(what, ": ", status.message());
+  if (parts_.fleet.NoteSilentCluster(parts_.name, why)) parts_.changed();
 }
 
 void Provisioner::Pass() {
@@ -114,7 +114,7 @@ void Provisioner::Pass() {
   const auto listed = parts_.cluster.List();
   if (!listed.ok()) return Hold("its queue", listed.status());
   problems_.clear();
-  parts_.fleet.NoteSilentCluster(parts_.name, "");
+  static_cast<void>(parts_.fleet.NoteSilentCluster(parts_.name, ""));
   Listing listing;
   for (const ClusterJob& job : *listed) listing[AllocationIdIn(job.name)].push_back(job);
   for (const std::string& id : loose) Report(id, GiveBack(id, listing));

@@ -257,9 +257,9 @@ void Fleet::ForgetAllocation(const std::string& allocation_id) {
                 [&](const auto& entry) { return entry.second.info.allocation() == allocation_id; });
 }
 
-void Fleet::NoteSilentCluster(const std::string& provisioner, const std::string& why) {
+bool Fleet::NoteSilentCluster(const std::string& provisioner, const std::string& why) {
   MutexLock lock(&mutex_);
-  silent_clusters_[provisioner] = why;
+  return std::exchange(silent_clusters_[provisioner], why) != why;
 }
 
 std::string Fleet::SilentCluster(const std::string& provisioner) const {

@@ -109,8 +109,9 @@ class Fleet {
   // Drops the machines of an allocation, which is over.
   void ForgetAllocation(const std::string& allocation_id);
 
-  // Why this cluster manager cannot be asked at present, human-readable; empty: it answers.
-  void NoteSilentCluster(const std::string& provisioner, const std::string& why);
+  // Why this cluster manager cannot be asked at present, human-readable; empty: it answers. Returns
+  // whether that is news.
+  bool NoteSilentCluster(const std::string& provisioner, const std::string& why);
   std::string SilentCluster(const std::string& provisioner) const;
 
  private:

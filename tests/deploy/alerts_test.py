@@ -19,8 +19,7 @@ import yaml
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "testing"))
-from board import Prometheus  # noqa: E402
-from dashboard_test import prometheus_on  # noqa: E402
+from board import Prometheus, prometheus_on  # noqa: E402
 from ports import HeldPorts  # noqa: E402
 from scrape_test import write_job  # noqa: E402
 from service import Service  # noqa: E402

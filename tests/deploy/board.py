@@ -1,10 +1,20 @@
 """Asks a Prometheus for what the panels of a Grafana dashboard show, as Grafana would: variables, intervals, instant and range queries."""
+import contextlib
 import json
 import math
+import pathlib
 import re
+import subprocess
+import sys
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from ports import HeldPorts  # noqa: E402
+
+SCRAPE_SECONDS = 1
 
 
 def interpolate(text, values):
@@ -16,6 +26,33 @@ def pattern(values):
     """A regular expression inside a PromQL string that matches exactly these values."""
     escaped = [re.sub(r"([\\^$*+?.()|\[\]{}])", r"\\\\\1", value) for value in values]
     return escaped[0] if len(escaped) == 1 else "(" + "|".join(escaped) + ")"
+
+
+@contextlib.contextmanager
+def prometheus_on(target, folder, *rule_files):
+    """A Prometheus that scrapes `target` and evaluates these rules; yields its address once it answers."""
+    ports = HeldPorts()
+    config, address = folder / "prometheus.yml", f"127.0.0.1:{ports.first}"
+    config.write_text(json.dumps({"global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": f"{SCRAPE_SECONDS}s",
+                                             "evaluation_interval": f"{SCRAPE_SECONDS}s"},
+                                  "rule_files": [str(file) for file in rule_files],
+                                  "scrape_configs": [{"job_name": "nsa-coordinator", "static_configs": [{"targets": [target]}]}]}))
+    with open(folder / "prometheus.log", "wb") as log:
+        process = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
+                                    f"--web.listen-address={address}"], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/-/ready", timeout=5):
+                break
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"prometheus is not ready:\n{(folder / 'prometheus.log').read_text(errors='replace')[-2000:]}")
+            time.sleep(0.1)
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+        ports.close()
 
 
 class Prometheus:

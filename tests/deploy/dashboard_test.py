@@ -4,55 +4,23 @@ dashboard is asked as Grafana asks it.
 
     tests/deploy/dashboard_test.py BIN_DIR
 """
-import contextlib
-import json
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "testing"), str(HERE.parents[1] / "deploy/grafana")]
-from board import Board, Prometheus, interpolate, pattern  # noqa: E402
+from board import SCRAPE_SECONDS, Board, Prometheus, interpolate, pattern, prometheus_on  # noqa: E402
 from make_dashboard import dashboard  # noqa: E402
-from ports import HeldPorts  # noqa: E402
 from scrape_test import write_job  # noqa: E402
 from service import Service  # noqa: E402
 
 # Panels that stay empty without a GPU, without notices, and that of a healthy run.
 MAY_BE_EMPTY = ("Health", "MFU", "Memory of the GPUs", "GPU utilisation", "GPU power", "GPU temperature", "GPUs with errors",
                 "Oldest event that waits for delivery", "Events delivered and not delivered")
-SCRAPE_SECONDS = 1
-
-
-@contextlib.contextmanager
-def prometheus_on(target, folder, *rule_files):
-    """A Prometheus that scrapes `target` and evaluates these rules; yields its address once it answers."""
-    ports = HeldPorts()
-    config, address = folder / "prometheus.yml", f"127.0.0.1:{ports.first}"
-    config.write_text(json.dumps({"global": {"scrape_interval": f"{SCRAPE_SECONDS}s", "scrape_timeout": f"{SCRAPE_SECONDS}s",
-                                             "evaluation_interval": f"{SCRAPE_SECONDS}s"},
-                                  "rule_files": [str(file) for file in rule_files],
-                                  "scrape_configs": [{"job_name": "nsa-coordinator", "static_configs": [{"targets": [target]}]}]}))
-    with open(folder / "prometheus.log", "wb") as log:
-        process = subprocess.Popen(["prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder}/data",
-                                    f"--web.listen-address={address}"], stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{address}/-/ready", timeout=5):
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"prometheus is not ready:\n{(folder / 'prometheus.log').read_text(errors='replace')[-2000:]}")
-            time.sleep(0.1)
-        yield address
-    finally:
-        process.terminate()
-        process.wait()
-        ports.close()
 
 
 def check_questions():

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "common/base/utc_text.h"
 #include "common/base/version.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
@@ -77,27 +78,26 @@ std::string EnvironmentJson(const ReporterOptions& options) {
   struct sysinfo memory {};
   sysinfo(&memory);
   const int64_t bytes = static_cast<int64_t>(memory.totalram) * memory.mem_unit;
-  const Json json = {
-      {"time", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
-      {"version", std::string(kVersion)},
-      {"revision", std::string(kRevision)},
-      {"compiler", __VERSION__},
-      {"host", system.nodename},
-      {"kernel", system.release},
-      {"processor", ProcessorName()},
-      {"cores", std::thread::hardware_concurrency()},
-      {"memory_bytes", bytes},
-      {"memory_mib", bytes / (1 << 20)},
-      {"memory_gib", static_cast<double>(bytes) / (1 << 30)},
-      {"device", options.device},
-      {"cuda_library", CudaLibrary()},
-      {"pid", getpid()},
-      {"job_id", options.job_id},
-      {"generation", options.generation},
-      {"world_size", options.world_size},
-      {"resumed_step", options.resumed_step},
-      {"environment", Variables()},
-      {"spec", SpecJson(options.spec)}};
+  const Json json = {{"time", UtcText(absl::GetCurrentTimeNanos())},
+                     {"version", std::string(kVersion)},
+                     {"revision", std::string(kRevision)},
+                     {"compiler", __VERSION__},
+                     {"host", system.nodename},
+                     {"kernel", system.release},
+                     {"processor", ProcessorName()},
+                     {"cores", std::thread::hardware_concurrency()},
+                     {"memory_bytes", bytes},
+                     {"memory_mib", bytes / (1 << 20)},
+                     {"memory_gib", static_cast<double>(bytes) / (1 << 30)},
+                     {"device", options.device},
+                     {"cuda_library", CudaLibrary()},
+                     {"pid", getpid()},
+                     {"job_id", options.job_id},
+                     {"generation", options.generation},
+                     {"world_size", options.world_size},
+                     {"resumed_step", options.resumed_step},
+                     {"environment", Variables()},
+                     {"spec", SpecJson(options.spec)}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
