@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/held_out.h"
+#include "common/job/data/prepared.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/encoder.h"
@@ -100,6 +101,9 @@ class Builder {
     corpus_.info.parts = std::move(fingerprint_.parts());
     if (corpus_.info.null_rows > 0) {
       spdlog::info("data: {} rows without a text (null) were skipped", corpus_.info.null_rows);
+    }
+    if (corpus_.info.empty_files > 0) {
+      spdlog::info("data: {} empty files were passed", corpus_.info.empty_files);
     }
     return std::move(corpus_);
   }
@@ -252,9 +256,7 @@ class Builder {
       NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document, .cut = cut}));
     }
     corpus_.info.null_rows += reader.nulls();
-    if (reader.empty_files() > 0) {
-      spdlog::info("data: {} empty files were passed", reader.empty_files());
-    }
+    corpus_.info.empty_files += reader.empty_files();
     return absl::OkStatus();
   }
 
@@ -264,6 +266,7 @@ class Builder {
       return visit({.hash = document.hash, .prepared = &document, .cut = cut});
     }));
     corpus_.info.null_rows += folder.manifest().null_rows();
+    corpus_.info.empty_files += EmptyFilesOf(folder.manifest());
     corpus_.info.inner_separators += folder.manifest().inner_separators();
     return absl::OkStatus();
   }

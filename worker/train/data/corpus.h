@@ -46,6 +46,7 @@ struct CorpusInfo {
   int64_t val_rows = 0;
   int64_t dropped_documents = 0;  // training documents that are copies of validation documents
   int64_t null_rows = 0;          // lines and rows without a text
+  int64_t empty_files = 0;        // files of 0 bytes
   int64_t inner_separators = 0;   // separator tokens inside documents; each splits its document
   double load_seconds = 0;
   // Of the files and of what is held out, 32 hexadecimal digits.

@@ -301,6 +301,20 @@ TEST(LoadCorpus, CountsTheRowsOfParquetFilesThatHaveNoText) {
   EXPECT_EQ(summary.documents(), 2);
 }
 
+TEST(LoadCorpus, CountsTheFilesOfZeroBytesOfBothSides) {
+  const TempDir dir;
+  for (const char* name : {"b.jsonl", "c.jsonl", "d.jsonl"}) Write(dir / name, "");
+  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n");
+  Write(dir / "val.jsonl", "{\"text\": \"two\"}\n");
+  v1::DataSpec spec =
+      Spec(v1::DATA_SOURCE_JSONL, {dir / "b.jsonl", dir / "a.jsonl", dir / "c.jsonl"});
+  spec.add_val_path((dir / "val.jsonl").string());
+  spec.add_val_path((dir / "d.jsonl").string());
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(SummaryOf(corpus->info).empty_files(), 3);
+}
+
 TEST(LoadCorpus, NamesTheFieldWhoseDocumentsAreThoseOfTraining) {
   const TempDir dir;
   Write(dir / "one.jsonl", "{\"text\": \"one\"}\n");
