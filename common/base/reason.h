@@ -111,6 +111,7 @@ enum class Reason : uint8_t {
   kScheduleChanged,
   kAlgorithmsChanged,
   kDataMoved,
+  kValShare,
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,

@@ -344,10 +344,9 @@ class Builder {
       if (changed) fingerprint_.AddHeldOut(HeldOut());
     }
     if (corpus_.info.val_documents == 0 && lowest_) NSA_RETURN_IF_ERROR(HoldOutOne(*lowest_));
-    if (HeldOut() < share.least || HeldOut() > share.most) {
-      spdlog::warn("data.val_fraction: {} holds out {} of {} tokens ({} to {} were asked for)",
-                   fraction(), HeldOut(), HeldOut() + Training(), share.least, share.most);
-    }
+    std::string& text = corpus_.info.held_out_share;
+    text = HeldOutShareText(HeldOut(), HeldOut() + Training(), fraction());
+    if (!text.empty()) spdlog::warn("{}", text);
     return absl::OkStatus();
   }
 

@@ -53,6 +53,8 @@ struct CorpusInfo {
   std::string fingerprint;
   // The same if the hashes alone decide what is held out; equal unless others are held out.
   std::string fingerprint_by_hash;
+  // HeldOutShareText() of data.val_fraction; empty for a stream, whose share nobody has counted.
+  std::string held_out_share;
   std::vector<DataPart> parts;  // what it is made of, to say what differs
 };
 
