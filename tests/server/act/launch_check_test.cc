@@ -122,6 +122,23 @@ TEST_F(CheckLaunchTest, WhatPassesIsToldFromWhatStays) {
   EXPECT_FALSE(Check(job).passing) << "a link is nothing to wait for";
 }
 
+TEST_F(CheckLaunchTest, OnlyARestartContinuesWhateverRestartResumeIs) {
+  AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
+  Beat();
+  v1::StoredJob job = PlacedOn("GPU-a", dir_);
+  v1::CheckpointState state;
+  state.set_format_version(1);
+  state.set_step(1);
+  *state.mutable_spec() = job.job().spec();
+  const auto checkpoint = CheckpointsDir(dir_ / "out") / CheckpointName(1);
+  std::filesystem::create_directories(checkpoint);
+  std::ofstream(checkpoint / "state.json") << *SerializeCheckpointState(state);
+  job.mutable_job()->mutable_spec()->mutable_restart()->set_resume("never");
+  EXPECT_THAT(Check(job).problem, HasSubstr("OUT_DIR_NOT_EMPTY: "));
+  job.mutable_job()->set_generation(1);
+  EXPECT_TRUE(Check(job).accepted) << Check(job).problem;
+}
+
 TEST_F(CheckLaunchTest, RefusesAJobOfSeveralMachinesOnOneWithoutRankAddressForGood) {
   AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
   Beat();
