@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/job/load.h"
+#include "nsa/v1/checkpoint.pb.h"
 #include "server/decide/scheduler.h"
 #include "tests/server/tiny_job.h"
 #include "tests/testing/fakes/fake_clock.h"
@@ -130,6 +133,7 @@ TEST_F(CheckLaunchTest, OnlyARestartContinuesWhateverRestartResumeIs) {
   state.set_format_version(1);
   state.set_step(1);
   *state.mutable_spec() = job.job().spec();
+  state.set_job_hash(JobHash(job.job().spec()));
   const auto checkpoint = CheckpointsDir(dir_ / "out") / CheckpointName(1);
   std::filesystem::create_directories(checkpoint);
   std::ofstream(checkpoint / "state.json") << *SerializeCheckpointState(state);
