@@ -112,6 +112,7 @@ enum class Reason : uint8_t {
   kAlgorithmsChanged,
   kDataMoved,
   kValShare,
+  kDataNotUtf8,
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,

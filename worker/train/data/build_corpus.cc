@@ -12,8 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/file_kind.h"
 #include "common/job/data/held_out.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/tokenizer_files.h"
@@ -247,12 +249,14 @@ class Builder {
   }
 
   absl::Status ForEachRead(DocumentOptions options, const Visit& visit) {
-    const Cut cut = CutOf(options.source, data_.tokenizer());
+    const v1::DataSource source = options.source;
+    const Cut cut = CutOf(source, data_.tokenizer());
     DocumentReader reader(std::move(options), progress_);
     Document document;
     while (true) {
       NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
       if (!found) break;
+      CheckEncoding(source, document);
       NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document, .cut = cut}));
     }
     corpus_.info.null_rows += reader.nulls();
@@ -344,10 +348,28 @@ class Builder {
       if (changed) fingerprint_.AddHeldOut(HeldOut());
     }
     if (corpus_.info.val_documents == 0 && lowest_) NSA_RETURN_IF_ERROR(HoldOutOne(*lowest_));
-    std::string& text = corpus_.info.held_out_share;
-    text = HeldOutShareText(HeldOut(), HeldOut() + Training(), fraction());
-    if (!text.empty()) spdlog::warn("{}", text);
+    Note(Reason::kValShare, HeldOutShareText(HeldOut(), HeldOut() + Training(), fraction()));
     return absl::OkStatus();
+  }
+
+  void Note(Reason reason, std::string text) {
+    if (text.empty()) return;
+    spdlog::warn("{}", text);
+    corpus_.info.notes.push_back({reason, std::move(text)});
+  }
+
+  // Of the first file of plain text that begins in another encoding.
+  void CheckEncoding(v1::DataSource source, const Document& document) {
+    constexpr size_t kLookedAt = 64 << 10;
+    if (other_encoding_ || document.index > 0) return;
+    if (DataSourceInfoOf(source).format != DocumentFormat::kText) return;
+    const double share = ShareNotUtf8(std::string_view(document.text).substr(0, kLookedAt));
+    if (share <= kMostNotUtf8) return;
+    other_encoding_ = true;
+    Note(Reason::kDataNotUtf8,
+         absl::StrFormat(
+             "%s: %.0f %% of the bytes from 0x80 on are not UTF-8 (at most %.0f %%); %s",
+             document.place, 100 * share, 100 * kMostNotUtf8, std::string(kConvertToUtf8)));
   }
 
   // Tokens of all parts.
@@ -438,6 +460,7 @@ class Builder {
   Fingerprint fingerprint_;
   std::set<Hash> val_hashes_;
   HeldOutBalance balance_;
+  bool other_encoding_ = false;  // in a file, which is noted
   std::optional<Place> lowest_;  // of the training documents, the one with the lowest hash
   int64_t copies_of_lowest_ = 0;
 };

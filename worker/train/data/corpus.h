@@ -24,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -34,6 +35,11 @@
 #include "worker/train/data/tokens/token_store.h"
 
 namespace nsa::train {
+
+struct CorpusNote {
+  Reason reason;
+  std::string text;
+};
 
 // What the files contain.
 struct CorpusInfo {
@@ -53,8 +59,9 @@ struct CorpusInfo {
   std::string fingerprint;
   // The same if the hashes alone decide what is held out; equal unless others are held out.
   std::string fingerprint_by_hash;
-  // HeldOutShareText() of data.val_fraction; empty for a stream, whose share nobody has counted.
-  std::string held_out_share;
+  // What a new run reports, because preflight finds it only in some data: VAL_SHARE (not of a
+  // stream, whose share nobody has counted) and DATA_NOT_UTF8.
+  std::vector<CorpusNote> notes;
   std::vector<DataPart> parts;  // what it is made of, to say what differs
 };
 
