@@ -393,13 +393,10 @@ Problems EvalEveryTooLarge(const PreflightFacts& facts) {
 
 Problems EvalOff(const PreflightFacts& facts) {
   if (facts.spec.train().eval_every() > 0) return {};
-  const auto& data = facts.spec.data();
-  const bool needs_data = !IsGenerated(data) && data.val_path().empty() && data.val_fraction() == 0;
   return {{"train.eval_every",
            "0 (more than 0): without validation, overfitting and bad data go unnoticed",
-           absl::StrFormat("set eval_every: %d%s",
-                           std::max<int64_t>(1, facts.spec.train().steps() / 50),
-                           needs_data ? ", and data.val_fraction: 0.05" : "")}};
+           absl::StrFormat("set eval_every: %d",
+                           std::max<int64_t>(1, facts.spec.train().steps() / 50))}};
 }
 
 constexpr PreflightRule kCorpusRules[] = {

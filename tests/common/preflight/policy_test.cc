@@ -125,10 +125,8 @@ TEST(Preflight, TheAdviceForAJobOfDefaultsAgreesAndIsEnough) {
   const int save_every = number("NO_CHECKPOINT_CADENCE", "save_every");
   EXPECT_GT(save_every, 0);
   EXPECT_EQ(number("LOST_WORK", "save_every"), save_every);
-  EXPECT_THAT(FindingOf(report, "EVAL_OFF")->fix(), HasSubstr("data.val_fraction: 0.05"));
   job.mutable_train()->set_save_every(save_every);
   job.mutable_train()->set_eval_every(number("EVAL_OFF", "eval_every"));
-  job.mutable_data()->set_val_fraction(0.05);
   const v1::PreflightReport advised = Preflight(job, unknown);
   EXPECT_TRUE(advised.accepted()) << FormatReport(advised, "job.yaml");
   for (const v1::Finding& finding : advised.findings()) {
