@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <clocale>
+#include <csignal>
 #include <cstring>
 #include <iostream>
 
@@ -22,6 +23,7 @@ int TerminalColumns() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // A limit of file sizes is an error of the write.
   nsa::SilenceGrpc();
   // Ctrl-C cancels a call that waits. While nothing waits, e.g. while a file is read, it exits.
   nsa::client::Interrupt interrupt(

@@ -61,6 +61,7 @@ absl::Status AddData(Session& session, const v1::JobSpec& spec, v1::PreflightRep
   AddCount("data: rows for validation", corpus.val_rows(), "rows", report);
   AddCount("data: lines and rows without a text (null), skipped", corpus.null_rows(), "rows",
            report);
+  AddCount("data: empty files, passed", corpus.empty_files(), "files", report);
   return absl::OkStatus();
 }
 

@@ -175,6 +175,10 @@ std::string CorpusText(const v1::CorpusSummary& corpus) {
     absl::StrAppend(&text, "; ", WithCommas(corpus.null_rows()),
                     corpus.null_rows() == 1 ? " row" : " rows", " without a text (null) skipped");
   }
+  if (corpus.empty_files() > 0) {
+    absl::StrAppend(&text, "; ", WithCommas(corpus.empty_files()),
+                    corpus.empty_files() == 1 ? " empty file" : " empty files", " passed");
+  }
   return text;
 }
 

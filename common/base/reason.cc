@@ -128,6 +128,10 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kScheduleChanged, "SCHEDULE_CHANGED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kAlgorithmsChanged, "ALGORITHMS_CHANGED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kDataMoved, "DATA_MOVED", kEvent, kGoesOn, Fault::kNone},
+    // What preflight's rules of these names find where they can look: data.val_fraction holds out
+    // another share than it says, and a text is not UTF-8.
+    {Reason::kValShare, "VAL_SHARE", kEvent, kGoesOn, Fault::kJob},
+    {Reason::kDataNotUtf8, "DATA_NOT_UTF8", kEvent, kGoesOn, Fault::kJob},
     {Reason::kTelemetryFailed, "TELEMETRY_FAILED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kTelemetryRestored, "TELEMETRY_RESTORED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kCheckpointAbandoned, "CHECKPOINT_ABANDONED", kEvent, kGoesOn, Fault::kNone},

@@ -111,6 +111,8 @@ enum class Reason : uint8_t {
   kScheduleChanged,
   kAlgorithmsChanged,
   kDataMoved,
+  kValShare,
+  kDataNotUtf8,
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,

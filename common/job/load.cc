@@ -20,6 +20,7 @@
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/job/legacy_keys.h"
+#include "common/job/resume_from.h"
 #include "common/job/text_check.h"
 #include "common/job/yaml_message.h"
 #include "common/job/yaml_tree.h"
@@ -137,8 +138,7 @@ absl::Status MakePathsAbsolute(const std::filesystem::path& file, const std::fil
     spec->mutable_train()->set_out_dir(absl::StrCat("artifacts/", spec->name()));
   }
   std::vector<std::string*> others = {spec->mutable_train()->mutable_out_dir()};
-  const std::string& resume = spec->restart().resume();
-  if (!resume.empty() && resume != "auto" && resume != "never") {
+  if (NamesCheckpoint(spec->restart())) {
     others.push_back(spec->mutable_restart()->mutable_resume());
   }
   if (!spec->restart().init().empty()) others.push_back(spec->mutable_restart()->mutable_init());

@@ -27,7 +27,7 @@ v1::JobSpec With(const v1::JobSpec& spec, int32_t ranks) {
 }
 
 bool FitsMemory(const PreflightFacts& facts, const v1::JobSpec& spec) {
-  const PreflightFacts fewer = {spec, facts.context, facts.policy};
+  const PreflightFacts fewer = {spec, facts.context, facts.start, facts.policy};
   const int64_t memory = MemoryOfRank(fewer);
   return memory == 0 || TotalBytes(RankMemory(fewer)) <= memory;
 }
@@ -39,7 +39,7 @@ Problems FewerRanksMemory(const PreflightFacts& facts) {
   if (counts.empty()) return {};
   const v1::JobSpec least = With(facts.spec, counts.back());
   if (FitsMemory(facts, least)) return {};
-  const PreflightFacts fewest = {least, facts.context, facts.policy};
+  const PreflightFacts fewest = {least, facts.context, facts.start, facts.policy};
   int32_t fits = facts.spec.resources().gpus();
   for (const int32_t ranks : counts) {
     if (!FitsMemory(facts, With(facts.spec, ranks))) break;

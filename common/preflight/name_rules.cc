@@ -144,7 +144,7 @@ Problems PathInvalid(const PreflightFacts& facts) {
   if (spec.data().has_tokenizer_path()) check("data.tokenizer_path", spec.data().tokenizer_path());
   check("train.out_dir", spec.train().out_dir());
   const std::string& resume = spec.restart().resume();
-  if (resume != "auto" && resume != "never") check("restart.resume", resume);
+  if (resume.empty() || NamesCheckpoint(spec.restart())) check("restart.resume", resume);
   if (!spec.restart().init().empty()) check("restart.init", spec.restart().init());
   return problems;
 }

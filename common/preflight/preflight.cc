@@ -140,8 +140,11 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
 absl::Status CheckSizes(const v1::JobSpec& spec) {
   const v1::JobSpec decided = Decided(spec, nullptr);
   const PreflightContext context;
-  const PreflightFacts facts{
-      .spec = decided, .context = context, .policy = v1::PREFLIGHT_POLICY_EXPERIMENT};
+  const StartFacts start;
+  const PreflightFacts facts{.spec = decided,
+                             .context = context,
+                             .start = start,
+                             .policy = v1::PREFLIGHT_POLICY_EXPERIMENT};
   for (const PreflightRule& rule : AllRules()) {
     if (rule.needs != PreflightRule::kGuardsSizes) continue;
     for (const Problem& problem : rule.check(facts)) {
@@ -169,7 +172,8 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   *report.mutable_spec() = spec;
   ApplyDefaults(report.mutable_spec());
   const v1::JobSpec decided = Decided(spec, context.machine);
-  PreflightFacts facts{decided, context};
+  const StartFacts start = ReadStart(decided, context);
+  PreflightFacts facts{decided, context, start};
 
   const std::vector<PreflightRule> rules = AllRules();
   const bool sizes_good = std::none_of(rules.begin(), rules.end(), [&](const PreflightRule& rule) {
@@ -211,7 +215,8 @@ bool MayPassLater(const v1::Finding& finding, const v1::JobSpec& spec, const Mac
   // Without a job id the whole memory of the machine counts.
   const PreflightContext idle = {.machine = &machine, .check_files = true};
   const v1::JobSpec decided = Decided(spec, &machine);
-  return rule->check({decided, idle}).empty();
+  const StartFacts start;  // the rules about memory do not read it
+  return rule->check({decided, idle, start}).empty();
 }
 
 }  // namespace nsa

@@ -69,6 +69,9 @@ struct PreflightContext {
   // at submit, does not make it production. A job without one may wait, so the machine's total
   // memory counts.
   std::string job_id;
+  // Ranks of the job ran before, so that it continues from its own checkpoints whatever
+  // restart.resume is.
+  bool restarted = false;
   // Called while large files are read. If it returns true, nobody needs the report any more:
   // Preflight() then returns early, and the report must not be used. Null: never abandoned.
   std::function<bool()> abandoned;

@@ -3,20 +3,36 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "common/estimate/memory/memory.h"
+#include "common/job/resume_from.h"
 #include "common/preflight/preflight.h"
+#include "nsa/v1/checkpoint.pb.h"
 
 namespace nsa {
+
+// Where the job begins. Read once for all rules, so that they speak of the same checkpoints while
+// another job writes or deletes some. As it is here if the files may not be read.
+struct StartFacts {
+  ResumeFrom from = ResumeFrom::kOwn;
+  int64_t own = 0;  // checkpoints in out_dir
+  // Of the checkpoint at which the job continues, or why none of them can be read; nothing if there
+  // is none.
+  std::optional<absl::StatusOr<v1::CheckpointState>> state;
+};
+StartFacts ReadStart(const v1::JobSpec& spec, const PreflightContext& context);
 
 // The input of a rule. The device is cpu or cuda and the precision is set.
 struct PreflightFacts {
   const v1::JobSpec& spec;
   const PreflightContext& context;
+  const StartFacts& start;
   v1::PreflightPolicy policy = v1::PREFLIGHT_POLICY_UNSPECIFIED;
 
   bool cuda() const { return spec.runtime().device() == v1::DEVICE_CUDA; }

@@ -2,6 +2,7 @@
 // the kernels check too, so preflight accepts exactly the shapes that the kernels accept.
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -216,6 +217,23 @@ Problems SeqLenShort(const PreflightFacts& facts) {
   return problems;
 }
 
+// Every query's first block and its last two are forced.
+constexpr int kForcedBlocks = 3;
+
+Problems NothingChosen(const PreflightFacts& facts) {
+  const auto& nsa = facts.spec.nsa();
+  const std::vector<BranchSet> layers = LayerBranchesOf(nsa);
+  const bool selects = std::ranges::any_of(layers, [](const BranchSet& set) { return set[kSel]; });
+  // With shorter sequences SEQ_LEN_SHORT says that every block is selected.
+  const bool long_enough = facts.spec.train().seq_len() > kForcedBlocks * int64_t{nsa.l_sel()};
+  if (!selects || !long_enough || nsa.n_sel() > kForcedBlocks) return {};
+  return {{"nsa.n_sel",
+           absl::StrFormat("%d (more than %d): every query reads its first block and its last two, "
+                           "and none is chosen by score",
+                           nsa.n_sel(), kForcedBlocks),
+           "set n_sel to 8 to 16, or leave sel out of nsa.branches"}};
+}
+
 constexpr PreflightRule kShapeRules[] = {
     {"SHAPE_GROUPS", "n_kv_groups does not divide n_heads", kError, kError, false, kGuardsSizes,
      Groups},
@@ -238,6 +256,8 @@ constexpr PreflightRule kShapeRules[] = {
      VocabTooSmall},
     {"SEQ_LEN_SHORT", "sequences are so short that a branch sees nothing or attention is dense",
      v1::SEVERITY_WARNING, v1::SEVERITY_INFO, true, PreflightRule::kSizes, SeqLenShort},
+    {"SELECTION_FORCED", "n_sel is so small that no block is chosen by its score", kWarning, kInfo,
+     true, kSizes, NothingChosen},
 };
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,35 +17,36 @@
 namespace nsa {
 namespace {
 
-// Whether restart.resume names a folder.
-bool NamesCheckpoint(const std::string& resume) {
-  return !resume.empty() && resume != "auto" && resume != "never";
+// The checkpoints that a path names: itself, or those of an out_dir, oldest first; none if it is
+// neither.
+std::vector<CheckpointEntry> CheckpointsNamed(const std::string& path) {
+  const std::optional<std::filesystem::path> newest = LookUpNamed(path);
+  if (!newest.has_value()) return {};
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::path(path) / "state.json", error)) {
+    return {{.path = *newest}};
+  }
+  return ListCheckpoints(path).value_or(std::vector<CheckpointEntry>{{.path = *newest}});
 }
 
-// The job's own checkpoints; none if out_dir may not be read.
-std::vector<CheckpointEntry> OwnCheckpoints(const PreflightFacts& facts) {
-  const std::string& out_dir = facts.spec.train().out_dir();
-  if (!facts.context.check_files || !out_dir.starts_with('/')) return {};
-  return ListCheckpoints(out_dir).value_or(std::vector<CheckpointEntry>());
+// The state of the newest checkpoint whose state can be read; if none can, why that of the newest
+// cannot. The worker, which compares the hashes of all files, passes damaged ones in the same way.
+std::optional<absl::StatusOr<v1::CheckpointState>> NewestState(
+    const std::vector<CheckpointEntry>& checkpoints) {
+  std::optional<absl::StatusOr<v1::CheckpointState>> newest;
+  for (auto entry = checkpoints.rbegin(); entry != checkpoints.rend(); ++entry) {
+    absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(entry->path);
+    if (!newest.has_value() || state.ok()) newest = std::move(state);
+    if (newest->ok()) break;
+  }
+  return newest;
 }
 
-// Whether the job begins at the checkpoint that restart.resume names. A job that was started before
-// and has checkpoints of its own continues from those instead.
-bool StartsFromNamedCheckpoint(const PreflightFacts& facts) {
-  if (!facts.context.check_files || !NamesCheckpoint(facts.spec.restart().resume())) return false;
-  return facts.context.job_id.empty() || OwnCheckpoints(facts).empty();
-}
-
-// The state of the newest checkpoint of out_dir, if the job continues from it. What is wrong with a
-// damaged one, the worker says: it then takes the one before.
-std::optional<v1::CheckpointState> OwnState(const PreflightFacts& facts) {
-  const bool named = StartsFromNamedCheckpoint(facts);
-  const bool never = facts.spec.restart().resume() == "never" && facts.context.job_id.empty();
-  const std::vector<CheckpointEntry> own = OwnCheckpoints(facts);
-  if (named || never || own.empty()) return std::nullopt;
-  absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(own.back().path);
-  if (!state.ok()) return std::nullopt;
-  return *std::move(state);
+// The state of the checkpoint of out_dir from which the job continues, or null.
+const v1::CheckpointState* OwnState(const PreflightFacts& facts) {
+  const StartFacts& start = facts.start;
+  const bool own = start.from == ResumeFrom::kOwn && start.state.has_value() && start.state->ok();
+  return own ? &**start.state : nullptr;
 }
 
 std::string NotACheckpoint(const std::string& path) {
@@ -53,16 +56,14 @@ std::string NotACheckpoint(const std::string& path) {
 }
 
 Problems ResumeNotFound(const PreflightFacts& facts) {
-  const std::string& resume = facts.spec.restart().resume();
-  if (!StartsFromNamedCheckpoint(facts) || LookUpNamed(resume).has_value()) return {};
-  return {{"restart.resume", NotACheckpoint(resume),
+  if (facts.start.from != ResumeFrom::kNamed || facts.start.state.has_value()) return {};
+  return {{"restart.resume", NotACheckpoint(facts.spec.restart().resume()),
            "give the path of a step-… folder or of an out_dir, or set auto or never"}};
 }
 
-// The problem of the checkpoint at `path`, which exists, as `check` sees it.
-Problems Mismatch(const std::string& field, const std::filesystem::path& path,
+// The problem of a checkpoint that exists, as `check` sees it.
+Problems Mismatch(const std::string& field, const absl::StatusOr<v1::CheckpointState>& state,
                   const v1::JobSpec& spec, decltype(CheckFork)* check) {
-  const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(path);
   if (!state.ok()) {
     return {{field, std::string(state.status().message()), "choose another checkpoint"}};
   }
@@ -73,51 +74,47 @@ Problems Mismatch(const std::string& field, const std::filesystem::path& path,
 
 // If the named checkpoint exists, it must be readable and the job must be able to continue from it.
 Problems ResumeMismatch(const PreflightFacts& facts) {
-  if (!StartsFromNamedCheckpoint(facts)) return {};
-  const auto named = LookUpNamed(facts.spec.restart().resume());
-  if (!named.has_value()) return {};
-  return Mismatch("restart.resume", *named, facts.spec, CheckFork);
+  if (facts.start.from != ResumeFrom::kNamed || !facts.start.state.has_value()) return {};
+  return Mismatch("restart.resume", *facts.start.state, facts.spec, CheckFork);
 }
 
 Problems InitInvalid(const PreflightFacts& facts) {
   const std::string& init = facts.spec.restart().init();
   if (init.empty()) return {};
-  if (NamesCheckpoint(facts.spec.restart().resume())) {
+  if (NamesCheckpoint(facts.spec.restart())) {
     return {{"restart.init", "is set together with restart.resume: PATH (one of them)",
              "keep resume to continue from a checkpoint, or init to begin with its weights"}};
   }
-  if (!facts.context.check_files || OwnState(facts).has_value()) return {};
-  const auto named = LookUpNamed(init);
-  if (!named.has_value()) {
+  if (!facts.context.check_files || OwnState(facts) != nullptr) return {};
+  const auto state = NewestState(CheckpointsNamed(init));
+  if (!state.has_value()) {
     return {{"restart.init", NotACheckpoint(init),
              "give the path of a step-… folder or of an out_dir, or remove the key"}};
   }
-  return Mismatch("restart.init", *named, facts.spec, CheckWeights);
+  return Mismatch("restart.init", *state, facts.spec, CheckWeights);
 }
 
 Problems OutDirDiffers(const PreflightFacts& facts) {
-  const std::optional<v1::CheckpointState> own = OwnState(facts);
-  if (!own.has_value()) return {};
+  const v1::CheckpointState* const own = OwnState(facts);
+  if (own == nullptr) return {};
   const std::optional<ForkProblem> problem = CheckOwn(*own, facts.spec);
   if (!problem.has_value()) return {};
   return {{"train.out_dir", problem->what, problem->fix}};
 }
 
 Problems OutDirNotEmpty(const PreflightFacts& facts) {
-  const auto own = static_cast<int64_t>(OwnCheckpoints(facts).size());
-  const bool never = facts.spec.restart().resume() == "never" && facts.context.job_id.empty();
-  if (!never || own == 0) return {};
+  if (facts.start.from != ResumeFrom::kNever || facts.start.own == 0) return {};
   return {{"restart.resume",
            absl::StrFormat("never, but %s has %s (must have none)", facts.spec.train().out_dir(),
-                           Count(own, "checkpoint")),
+                           Count(facts.start.own, "checkpoint")),
            "take another out_dir, or resume: auto"}};
 }
 
 // A job that was started before may have been lost after its last checkpoint.
 Problems NothingToDo(const PreflightFacts& facts) {
-  const std::optional<v1::CheckpointState> own = OwnState(facts);
+  const v1::CheckpointState* const own = OwnState(facts);
   const int64_t steps = facts.spec.train().steps();
-  if (!own.has_value() || !facts.context.job_id.empty() || own->step() < steps) return {};
+  if (own == nullptr || !facts.context.job_id.empty() || own->step() < steps) return {};
   return {{"train.steps",
            absl::StrFormat("%d, and %s has a checkpoint of step %d: no step is left to do", steps,
                            facts.spec.train().out_dir(), own->step()),
@@ -125,8 +122,8 @@ Problems NothingToDo(const PreflightFacts& facts) {
 }
 
 Problems ScheduleChanged(const PreflightFacts& facts) {
-  const std::optional<v1::CheckpointState> own = OwnState(facts);
-  if (!own.has_value() || facts.spec.restart().allow_new_schedule()) return {};
+  const v1::CheckpointState* const own = OwnState(facts);
+  if (own == nullptr || facts.spec.restart().allow_new_schedule()) return {};
   if (CheckOwn(*own, facts.spec).has_value()) return {};  // OUT_DIR_DIFFERS says it
   const std::optional<std::string> jump = ScheduleJump(*own, facts.spec);
   if (!jump.has_value()) return {};
@@ -156,15 +153,26 @@ constexpr PreflightRule kStartRules[] = {
 
 std::span<const PreflightRule> StartRules() { return kStartRules; }
 
-int64_t StepsDone(const PreflightFacts& facts) {
-  if (StartsFromNamedCheckpoint(facts)) {
-    const auto named = LookUpNamed(facts.spec.restart().resume());
-    const auto state =
-        named.has_value() ? ReadCheckpointState(*named) : absl::StatusOr<v1::CheckpointState>();
-    return state.ok() ? state->step() : 0;
+StartFacts ReadStart(const v1::JobSpec& spec, const PreflightContext& context) {
+  StartFacts start;
+  if (!context.check_files) return start;
+  const std::string& out_dir = spec.train().out_dir();
+  std::vector<CheckpointEntry> own;
+  if (out_dir.starts_with('/')) {
+    own = ListCheckpoints(out_dir).value_or(std::vector<CheckpointEntry>());
   }
-  const std::optional<v1::CheckpointState> own = OwnState(facts);
-  return own.has_value() ? own->step() : 0;
+  start.own = std::ssize(own);
+  start.from = ResumeFromOf(spec.restart(), context.restarted, !own.empty());
+  if (start.from == ResumeFrom::kOwn) start.state = NewestState(own);
+  if (start.from == ResumeFrom::kNamed) {
+    start.state = NewestState(CheckpointsNamed(spec.restart().resume()));
+  }
+  return start;
+}
+
+int64_t StepsDone(const PreflightFacts& facts) {
+  const auto& state = facts.start.state;
+  return state.has_value() && state->ok() ? (*state)->step() : 0;
 }
 
 int64_t StepsLeft(const PreflightFacts& facts) {
@@ -175,11 +183,15 @@ std::string StartText(const PreflightFacts& facts) {
   const std::string& out_dir = facts.spec.train().out_dir();
   if (!facts.context.check_files || !out_dir.starts_with('/')) return {};
   const v1::RestartSpec& restart = facts.spec.restart();
-  if (StartsFromNamedCheckpoint(facts)) {
+  if (facts.start.from == ResumeFrom::kNamed) {
     return absl::StrFormat("continues from %s, in %s", restart.resume(), out_dir);
   }
-  if (const std::optional<v1::CheckpointState> own = OwnState(facts)) {
+  if (const v1::CheckpointState* const own = OwnState(facts)) {
     return absl::StrFormat("continues from step %d of %s", own->step(), out_dir);
+  }
+  if (facts.start.state.has_value()) {
+    return absl::StrFormat("has %s in %s, of which none can be read",
+                           Count(facts.start.own, "checkpoint"), out_dir);
   }
   if (!restart.init().empty()) {
     return absl::StrFormat("starts with the weights of %s, in %s", restart.init(), out_dir);

@@ -336,8 +336,10 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
     return WithReason(paths, Reason::kPathNotAllowed);
   }
   // Its machine is checked when it is launched.
-  const v1::PreflightReport report = Preflight(
-      spec, {.check_files = true, .job_id = job.job().id(), .provisioners = &provisioners_});
+  const v1::PreflightReport report = Preflight(spec, {.check_files = true,
+                                                      .job_id = job.job().id(),
+                                                      .restarted = job.job().generation() > 0,
+                                                      .provisioners = &provisioners_});
   if (!report.accepted()) return RefusedBy(report);
   return spec;
 }

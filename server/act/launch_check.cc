@@ -85,7 +85,8 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   std::vector<NodeView> nodes = fleet.Nodes();
   std::erase_if(nodes, [&](const NodeView& node) { return !names.contains(node.info.name()); });
   const v1::JobSpec spec = SpecOfStart(job);
-  PreflightContext context = {.check_files = true, .job_id = job.job().id()};
+  PreflightContext context = {
+      .check_files = true, .job_id = job.job().id(), .restarted = job.job().generation() > 0};
   std::vector<Makeup> makeups;
   for (const NodeView& node : nodes) makeups.push_back(MakeupOf(node.info, node.clock_offset));
   if (nodes.size() > 1) AddDifferences(spec, makeups, nodes.size(), &context);

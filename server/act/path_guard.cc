@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
+#include "common/job/resume_from.h"
 #include "server/store/out_dirs.h"
 
 namespace nsa::server {
@@ -133,9 +134,8 @@ absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
   if (!spec.data().tokenizer_path().empty()) {
     NSA_RETURN_IF_ERROR(Check("data.tokenizer_path", spec.data().tokenizer_path()));
   }
-  const std::string& resume = spec.restart().resume();
-  if (!resume.empty() && resume != "auto" && resume != "never") {
-    NSA_RETURN_IF_ERROR(Check("restart.resume", resume));
+  if (NamesCheckpoint(spec.restart())) {
+    NSA_RETURN_IF_ERROR(Check("restart.resume", spec.restart().resume()));
   }
   if (!spec.restart().init().empty()) {
     NSA_RETURN_IF_ERROR(Check("restart.init", spec.restart().init()));

@@ -231,6 +231,7 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
   json["sources"] = SourcesJson(view);
   json["val_sets"] = ValSetsJson(view);
   json["null_rows"] = progress.corpus().null_rows();
+  json["empty_files"] = progress.corpus().empty_files();
   json["state_since"] = Millis(stored.state_unix_nanos());
   json["config"] = SpecJson(view.spec());
   json["config_text"] = ToYaml(view.spec());

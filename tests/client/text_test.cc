@@ -39,6 +39,10 @@ TEST(Text, ACorpusIsOneSentence) {
   EXPECT_THAT(CorpusText(corpus), EndsWith(" validation; 1 row without a text (null) skipped"));
   corpus.set_null_rows(1'234);
   EXPECT_THAT(CorpusText(corpus), EndsWith("; 1,234 rows without a text (null) skipped"));
+  corpus.set_empty_files(1);
+  EXPECT_THAT(CorpusText(corpus), EndsWith(" (null) skipped; 1 empty file passed"));
+  corpus.set_empty_files(1'200);
+  EXPECT_THAT(CorpusText(corpus), EndsWith("; 1,200 empty files passed"));
 }
 
 TEST(Human, DurationsGrowWithTheirUnits) {

@@ -46,7 +46,9 @@ std::string SetText(const v1::InspectedSet& set) {
   const std::string source =
       EnumWord(*v1::DataSource_descriptor()->FindValueByNumber(set.source()));
   std::string text = absl::StrCat(CleanLine(set.name()), ": ", source, ", ",
-                                  Counted(set.files(), "file", "files"), "\n");
+                                  Counted(set.files(), "file", "files"));
+  if (set.empty_files() > 0) absl::StrAppend(&text, " (", WithCommas(set.empty_files()), " empty)");
+  text += "\n";
   const auto add = [&](const std::string& name, const std::string& value) {
     absl::StrAppend(&text, absl::StrFormat("  %-12s", name), value, "\n");
   };
@@ -69,15 +71,17 @@ std::string SetText(const v1::InspectedSet& set) {
 Table PreparedTable(const v1::PreparedData& prepared) {
   Table table({{"FOLDER"},
                {"FILES", true},
+               {"EMPTY", true},
                {"DOCUMENTS", true},
                {"TOKENS", true},
                {"BYTES A TOKEN", true},
                {"NULL ROWS", true},
                {"SIZE", true}});
   for (const v1::PreparedSet& set : prepared.sets()) {
-    table.Add({set.folder(), WithCommas(set.files()), WithCommas(set.documents()),
-               WithCommas(set.tokens()), BytesPerToken(set.text_bytes(), set.tokens()),
-               WithCommas(set.null_rows()), HumanBytes(set.bytes())});
+    table.Add({set.folder(), WithCommas(set.files()), WithCommas(set.empty_files()),
+               WithCommas(set.documents()), WithCommas(set.tokens()),
+               BytesPerToken(set.text_bytes(), set.tokens()), WithCommas(set.null_rows()),
+               HumanBytes(set.bytes())});
   }
   return table;
 }

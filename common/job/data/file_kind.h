@@ -69,4 +69,9 @@ std::optional<TextFault> FaultOfText(std::string_view head);
 // another encoding, such as Latin-1; 0 without such bytes. `sample` is any part of a text.
 double ShareNotUtf8(std::string_view sample);
 
+// More than this is another encoding. A few damaged characters are in every large corpus.
+inline constexpr double kMostNotUtf8 = 0.1;
+inline constexpr std::string_view kConvertToUtf8 =
+    "convert it, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW";
+
 }  // namespace nsa

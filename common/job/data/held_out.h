@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace nsa {
 
@@ -27,5 +28,9 @@ struct HeldOutTokens {
 
 // Of `tokens` for training and validation together, with data.val_fraction and train.seq_len.
 HeldOutTokens HeldOutTokensOf(int64_t tokens, double fraction, int32_t seq_len);
+
+// What to say if `held_out` of `tokens` are not the share asked for, within kHeldOutFactor; empty
+// if they are.
+std::string HeldOutShareText(int64_t held_out, int64_t tokens, double fraction);
 
 }  // namespace nsa

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 
@@ -180,6 +181,10 @@ absl::StatusOr<std::string> SerializePrepared(v1::PreparedManifest manifest) {
   const size_t place = SelfHashPlace(text);
   if (place == std::string::npos) return absl::InternalError("manifest: its own hash is missing");
   return text.replace(place, kHashDigits, HashOfText(text, place));
+}
+
+int64_t EmptyFilesOf(const v1::PreparedManifest& manifest) {
+  return std::ranges::count(manifest.sources(), 0, &v1::PreparedSource::bytes);
 }
 
 absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {

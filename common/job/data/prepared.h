@@ -48,6 +48,9 @@ absl::StatusOr<std::string> SerializePrepared(v1::PreparedManifest manifest);
 // kLargestPreparedManifest; FailedPrecondition for another format_version. Each names the folder.
 absl::StatusOr<v1::PreparedManifest> ReadPrepared(const std::filesystem::path& folder);
 
+// Files of 0 bytes among those that were read.
+int64_t EmptyFilesOf(const v1::PreparedManifest& manifest);
+
 // Whether every file of the shards is there with its length. DataLoss, naming the first that is
 // not.
 absl::Status CheckPreparedFiles(const std::filesystem::path& folder,

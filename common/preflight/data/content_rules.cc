@@ -88,9 +88,6 @@ double ShareNotUtf8Of(const std::string& path) {
   return share;
 }
 
-// A few damaged characters are in every large corpus.
-constexpr double kMostNotUtf8 = 0.1;
-
 Problems NotUtf8(const PreflightFacts& facts) {
   Problems problems;
   int looked_at = 0;
@@ -104,7 +101,7 @@ Problems NotUtf8(const PreflightFacts& facts) {
         {file.field,
          absl::StrFormat("%.0f %% of the bytes of %s from 0x80 on are not UTF-8 (at most %.0f %%)",
                          100 * share, file.path, 100 * kMostNotUtf8),
-         "convert it, for example: iconv -f LATIN1 -t UTF-8 FILE > NEW"});
+         std::string(kConvertToUtf8)});
   }
   return problems;
 }

@@ -10,6 +10,7 @@
 #include "common/run/atomic_file.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/model/programs_in_folder.h"
+#include "tests/testing/file_size_limit.h"
 #include "tests/testing/status_matchers.h"
 
 namespace nsa::client {
@@ -102,6 +103,24 @@ TEST_F(DataTest, InspectsJobsFilesAndFolders) {
   const Ran none = Run({"nsactl", "data", "inspect", "none.jsonl"});
   EXPECT_NE(none.exit.code, 0);
   EXPECT_THAT(none.said, HasSubstr("none.jsonl"));
+}
+
+TEST_F(DataTest, ALimitOfFileSizesIsAnErrorOfItsFile) {
+  std::ofstream lines(dir_ / "text.jsonl");
+  for (int i = 0; i < 2000; ++i) lines << "{\"text\": \"document number " << i << "\"}\n";
+  lines.close();
+  const auto run_within = [this](rlim_t bytes, const std::vector<std::string>& words) {
+    const FileSizeLimit limit(bytes);
+    return Run(words);
+  };
+  const Ran prepare =
+      run_within(8 << 10, {"nsactl", "data", "prepare", "job.yaml", "--out", "tokens"});
+  EXPECT_GT(prepare.exit.code, 0) << prepare.said;
+  EXPECT_THAT(prepare.said, HasSubstr("tokens-00000.bin"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "tokens"));
+  const Ran completion = run_within(100, {"nsactl", "completion", "bash"});
+  EXPECT_EQ(completion.exit.signal, 0);
+  EXPECT_GT(completion.exit.code, 0);
 }
 
 TEST_F(DataTest, AnErrorIsTheWorkersAndLeavesNothing) {

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "common/preflight/preflight.h"
 #include "tests/common/preflight/preflight_cases.h"
 
@@ -101,6 +103,35 @@ TEST(PreflightLength, AFloorThatTheWorkerMeasuresIsAGuard) {
   GoodJob job;
   job.spec.mutable_guard()->clear_min_tokens_per_second();
   EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "");
+}
+
+// Data and out_dir alone, on a machine that nobody knows: the advice of all rules is of one job,
+// which is accepted.
+TEST(Preflight, TheAdviceForAJobOfDefaultsAgreesAndIsEnough) {
+  const GoodJob good;
+  v1::JobSpec job;
+  job.set_name("defaults");
+  job.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
+  job.mutable_data()->add_path(good.PathOf("train.txt"));
+  job.mutable_train()->set_out_dir(good.PathOf("out"));
+  const PreflightContext unknown = {.check_files = true};
+  const v1::PreflightReport report = Preflight(job, unknown);
+  const auto number = [&report](const std::string& rule, const std::string& key) {
+    const v1::Finding* finding = FindingOf(report, rule);
+    if (finding == nullptr) return 0;
+    EXPECT_THAT(finding->fix(), StartsWith("set " + key + ": "));
+    return std::atoi(finding->fix().substr(key.size() + 6).c_str());
+  };
+  const int save_every = number("NO_CHECKPOINT_CADENCE", "save_every");
+  EXPECT_GT(save_every, 0);
+  EXPECT_EQ(number("LOST_WORK", "save_every"), save_every);
+  job.mutable_train()->set_save_every(save_every);
+  job.mutable_train()->set_eval_every(number("EVAL_OFF", "eval_every"));
+  const v1::PreflightReport advised = Preflight(job, unknown);
+  EXPECT_TRUE(advised.accepted()) << FormatReport(advised, "job.yaml");
+  for (const v1::Finding& finding : advised.findings()) {
+    EXPECT_EQ(finding.severity(), v1::SEVERITY_INFO) << finding.rule() << finding.fix();
+  }
 }
 
 // 8.7 hours in 4,999 steps were once accepted without a checkpoint.

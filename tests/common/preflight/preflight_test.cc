@@ -88,6 +88,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { job->spec.mutable_model()->set_vocab(255); }},
     {"SEQ_LEN_SHORT", "train.seq_len", "the window is all of the past",
      [](GoodJob* job) { job->spec.mutable_nsa()->set_w(4096); }},
+    {"SELECTION_FORCED", "nsa.n_sel", "none is chosen by score",
+     [](GoodJob* job) { job->spec.mutable_nsa()->set_n_sel(3); }},
     {"NAME_INVALID", "name", "'Bad_Name'", [](GoodJob* job) { job->spec.set_name("Bad_Name"); }},
     {"LABELS_INVALID", "labels.team", "300",
      [](GoodJob* job) { (*job->spec.mutable_labels())["team"] = std::string(300, 'x'); }},

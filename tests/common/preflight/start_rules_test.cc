@@ -114,6 +114,46 @@ TEST(Preflight, AJobThatWasStartedBeforeMayFindItsLastCheckpoint) {
   EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "job.yaml");
 }
 
+TEST(Preflight, PassesADamagedCheckpointAsTheWorkerDoes) {
+  GoodJob job;
+  job.WriteCheckpoint("out/checkpoints/step-00000120", 120);
+  job.Write("out/checkpoints/step-00000240/state.json", "{}");
+  EXPECT_EQ(job.Check().start(), "continues from step 120 of " + job.PathOf("out"));
+  job.spec.mutable_nsa()->set_n_sel(8);
+  EXPECT_THAT(ProblemOf(job.Check(), "OUT_DIR_DIFFERS"), HasSubstr("nsa.n_sel: 16 -> 8"));
+  job.spec.mutable_nsa()->clear_n_sel();
+  job.Write("out/checkpoints/step-00000120/state.json", "{}");
+  EXPECT_EQ(job.Check().start(),
+            "has 2 checkpoints in " + job.PathOf("out") + ", of which none can be read");
+  job.spec.mutable_train()->set_out_dir(job.PathOf("fork"));
+  job.spec.mutable_restart()->set_resume(job.PathOf("out"));
+  EXPECT_NE(ProblemOf(job.Check(), "RESUME_MISMATCH"), "");
+  job.WriteCheckpoint("out/checkpoints/step-00000120", 120);
+  EXPECT_EQ(ProblemOf(job.Check(), "RESUME_MISMATCH"), "");
+}
+
+// The first start does what restart.resume says, with checkpoints in out_dir too.
+TEST(Preflight, AStartBeginsWhereItsCheckSaidUntilTheJobHasRun) {
+  GoodJob job;
+  job.WriteCheckpoint("out/checkpoints/step-00000120", 120);
+  job.WriteCheckpoint("elsewhere/checkpoints/step-00000300", 300);
+  const std::string own = "continues from step 120 of " + job.PathOf("out");
+  const auto at_launch = [&job](bool restarted) {
+    job.context.job_id = "jmine";
+    job.context.restarted = restarted;
+    return job.Check();
+  };
+  job.spec.mutable_restart()->set_resume(job.PathOf("elsewhere"));
+  const std::string named = "continues from " + job.PathOf("elsewhere") + ", in ";
+  EXPECT_THAT(job.Check().start(), StartsWith(named));
+  EXPECT_THAT(at_launch(/*restarted=*/false).start(), StartsWith(named));
+  EXPECT_EQ(at_launch(/*restarted=*/true).start(), own);
+  job.spec.mutable_restart()->set_resume("never");
+  EXPECT_NE(ProblemOf(at_launch(false), "OUT_DIR_NOT_EMPTY"), "");
+  EXPECT_EQ(ProblemOf(at_launch(true), "OUT_DIR_NOT_EMPTY"), "");
+  EXPECT_EQ(at_launch(true).start(), own);
+}
+
 TEST(Preflight, WeightsMayComeFromAJobThatDiffersInWhatHasNoParameters) {
   GoodJob job;
   job.WriteCheckpoint("elsewhere/checkpoints/step-00000300", 300);

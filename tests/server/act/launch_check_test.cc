@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/job/load.h"
+#include "nsa/v1/checkpoint.pb.h"
 #include "server/decide/scheduler.h"
 #include "tests/server/tiny_job.h"
 #include "tests/testing/fakes/fake_clock.h"
@@ -120,6 +123,24 @@ TEST_F(CheckLaunchTest, WhatPassesIsToldFromWhatStays) {
   std::filesystem::create_directory(dir_ / "elsewhere");
   std::filesystem::create_directory_symlink(dir_ / "elsewhere", dir_ / "out");
   EXPECT_FALSE(Check(job).passing) << "a link is nothing to wait for";
+}
+
+TEST_F(CheckLaunchTest, OnlyARestartContinuesWhateverRestartResumeIs) {
+  AddGpu("GPU-a", 79 * kGiB, heartbeat_.mutable_node());
+  Beat();
+  v1::StoredJob job = PlacedOn("GPU-a", dir_);
+  v1::CheckpointState state;
+  state.set_format_version(1);
+  state.set_step(1);
+  *state.mutable_spec() = job.job().spec();
+  state.set_job_hash(JobHash(job.job().spec()));
+  const auto checkpoint = CheckpointsDir(dir_ / "out") / CheckpointName(1);
+  std::filesystem::create_directories(checkpoint);
+  std::ofstream(checkpoint / "state.json") << *SerializeCheckpointState(state);
+  job.mutable_job()->mutable_spec()->mutable_restart()->set_resume("never");
+  EXPECT_THAT(Check(job).problem, HasSubstr("OUT_DIR_NOT_EMPTY: "));
+  job.mutable_job()->set_generation(1);
+  EXPECT_TRUE(Check(job).accepted) << Check(job).problem;
 }
 
 TEST_F(CheckLaunchTest, RefusesAJobOfSeveralMachinesOnOneWithoutRankAddressForGood) {

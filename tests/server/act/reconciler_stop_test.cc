@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/checkpoint/checkpoint_dir.h"
 #include "server/act/reconciler.h"
 #include "tests/server/act/harness.h"
 
@@ -223,6 +224,19 @@ TEST_F(ReconcilerStopTest, AResumeWithStepsThatAreDoneIsRefused) {
   EXPECT_EQ(Get(id).progress().total_steps(), 20);
   spec.mutable_train()->set_steps(10);
   ASSERT_OK(Resume(id, "r2", spec));
+}
+
+// Only its first start begins afresh.
+TEST_F(ReconcilerStopTest, AJobThatNeverResumesOthersContinuesItself) {
+  FakeAgent agent = MakeAgent("a", 1);
+  v1::JobSpec spec = Spec("demo");
+  spec.mutable_restart()->set_resume("never");
+  const std::string id = Submit(spec);
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
+  ASSERT_NO_FATAL_FAILURE(StopAtStepTen(id, &agent));
+  std::filesystem::create_directories(CheckpointsDir(spec.train().out_dir()) / CheckpointName(9));
+  ASSERT_OK(Resume(id, "r2", Get(id).spec()));
+  RunUntil(id, Job::STATE_RUNNING, {&agent});
 }
 
 TEST_F(ReconcilerStopTest, AResumeMayNotChangeWhatAContinuedRunKeeps) {

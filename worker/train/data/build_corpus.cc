@@ -12,9 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/file_kind.h"
 #include "common/job/data/held_out.h"
+#include "common/job/data/prepared.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/encoder.h"
@@ -100,6 +103,9 @@ class Builder {
     corpus_.info.parts = std::move(fingerprint_.parts());
     if (corpus_.info.null_rows > 0) {
       spdlog::info("data: {} rows without a text (null) were skipped", corpus_.info.null_rows);
+    }
+    if (corpus_.info.empty_files > 0) {
+      spdlog::info("data: {} empty files were passed", corpus_.info.empty_files);
     }
     return std::move(corpus_);
   }
@@ -243,18 +249,18 @@ class Builder {
   }
 
   absl::Status ForEachRead(DocumentOptions options, const Visit& visit) {
-    const Cut cut = CutOf(options.source, data_.tokenizer());
+    const v1::DataSource source = options.source;
+    const Cut cut = CutOf(source, data_.tokenizer());
     DocumentReader reader(std::move(options), progress_);
     Document document;
     while (true) {
       NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
       if (!found) break;
+      CheckEncoding(source, document);
       NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document, .cut = cut}));
     }
     corpus_.info.null_rows += reader.nulls();
-    if (reader.empty_files() > 0) {
-      spdlog::info("data: {} empty files were passed", reader.empty_files());
-    }
+    corpus_.info.empty_files += reader.empty_files();
     return absl::OkStatus();
   }
 
@@ -264,6 +270,7 @@ class Builder {
       return visit({.hash = document.hash, .prepared = &document, .cut = cut});
     }));
     corpus_.info.null_rows += folder.manifest().null_rows();
+    corpus_.info.empty_files += EmptyFilesOf(folder.manifest());
     corpus_.info.inner_separators += folder.manifest().inner_separators();
     return absl::OkStatus();
   }
@@ -341,11 +348,28 @@ class Builder {
       if (changed) fingerprint_.AddHeldOut(HeldOut());
     }
     if (corpus_.info.val_documents == 0 && lowest_) NSA_RETURN_IF_ERROR(HoldOutOne(*lowest_));
-    if (HeldOut() < share.least || HeldOut() > share.most) {
-      spdlog::warn("data.val_fraction: {} holds out {} of {} tokens ({} to {} were asked for)",
-                   fraction(), HeldOut(), HeldOut() + Training(), share.least, share.most);
-    }
+    Note(Reason::kValShare, HeldOutShareText(HeldOut(), HeldOut() + Training(), fraction()));
     return absl::OkStatus();
+  }
+
+  void Note(Reason reason, std::string text) {
+    if (text.empty()) return;
+    spdlog::warn("{}", text);
+    corpus_.info.notes.push_back({reason, std::move(text)});
+  }
+
+  // Of the first file of plain text that begins in another encoding.
+  void CheckEncoding(v1::DataSource source, const Document& document) {
+    constexpr size_t kLookedAt = 64 << 10;
+    if (other_encoding_ || document.index > 0) return;
+    if (DataSourceInfoOf(source).format != DocumentFormat::kText) return;
+    const double share = ShareNotUtf8(std::string_view(document.text).substr(0, kLookedAt));
+    if (share <= kMostNotUtf8) return;
+    other_encoding_ = true;
+    Note(Reason::kDataNotUtf8,
+         absl::StrFormat(
+             "%s: %.0f %% of the bytes from 0x80 on are not UTF-8 (at most %.0f %%); %s",
+             document.place, 100 * share, 100 * kMostNotUtf8, std::string(kConvertToUtf8)));
   }
 
   // Tokens of all parts.
@@ -436,6 +460,7 @@ class Builder {
   Fingerprint fingerprint_;
   std::set<Hash> val_hashes_;
   HeldOutBalance balance_;
+  bool other_encoding_ = false;  // in a file, which is noted
   std::optional<Place> lowest_;  // of the training documents, the one with the lowest hash
   int64_t copies_of_lowest_ = 0;
 };

@@ -38,6 +38,7 @@ v1::CorpusSummary SummaryOf(const CorpusInfo& info) {
   summary.set_rows(info.rows);
   summary.set_val_rows(info.val_rows);
   summary.set_null_rows(info.null_rows);
+  summary.set_empty_files(info.empty_files);
   return summary;
 }
 

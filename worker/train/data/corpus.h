@@ -24,6 +24,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -34,6 +35,11 @@
 #include "worker/train/data/tokens/token_store.h"
 
 namespace nsa::train {
+
+struct CorpusNote {
+  Reason reason;
+  std::string text;
+};
 
 // What the files contain.
 struct CorpusInfo {
@@ -46,12 +52,16 @@ struct CorpusInfo {
   int64_t val_rows = 0;
   int64_t dropped_documents = 0;  // training documents that are copies of validation documents
   int64_t null_rows = 0;          // lines and rows without a text
+  int64_t empty_files = 0;        // files of 0 bytes
   int64_t inner_separators = 0;   // separator tokens inside documents; each splits its document
   double load_seconds = 0;
   // Of the files and of what is held out, 32 hexadecimal digits.
   std::string fingerprint;
   // The same if the hashes alone decide what is held out; equal unless others are held out.
   std::string fingerprint_by_hash;
+  // What a new run reports, because preflight finds it only in some data: VAL_SHARE (not of a
+  // stream, whose share nobody has counted) and DATA_NOT_UTF8.
+  std::vector<CorpusNote> notes;
   std::vector<DataPart> parts;  // what it is made of, to say what differs
 };
 

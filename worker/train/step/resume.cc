@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/load.h"
+#include "common/job/resume_from.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/model/parameters.h"
 #include "worker/train/step/ranks/share_text.h"
@@ -34,9 +35,14 @@ absl::StatusOr<ResumePoint> ChooseCheckpoint(const v1::WorkerLaunch& launch) {
   const std::filesystem::path out_dir = launch.spec().train().out_dir();
   const std::string& resume = launch.spec().restart().resume();
   NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> own, ListCheckpoints(out_dir));
-  if (resume.empty() || resume == "auto") return Newest(out_dir);
-  if (launch.generation() > 1 && !own.empty()) return Newest(out_dir);
-  if (resume != "never") return Named("restart.resume", resume);
+  switch (ResumeFromOf(launch.spec().restart(), launch.generation() > 1, !own.empty())) {
+    case ResumeFrom::kOwn:
+      return Newest(out_dir);
+    case ResumeFrom::kNamed:
+      return Named("restart.resume", resume);
+    case ResumeFrom::kNever:
+      break;
+  }
   if (own.empty()) return ResumePoint{};
   return absl::FailedPreconditionError(
       absl::StrCat("restart.resume: never, but ", out_dir.string(), " has ", own.size(),

@@ -13,8 +13,8 @@ namespace nsa::train {
 // or EFBIG and its caller can say of which file.
 void BlockSignals();
 
-// SIGTERM, SIGINT, SIGPIPE and SIGXFSZ have their default effect again; SIGUSR1 stays blocked. For
-// commands that may end at once.
+// SIGTERM, SIGINT and SIGPIPE have their default effect again; SIGUSR1 stays blocked and SIGXFSZ
+// ignored. For commands that may end at once.
 void UnblockSignals();
 
 // Calls `on_signal` on a separate thread for each SIGTERM or SIGINT, until destroyed.

@@ -92,6 +92,7 @@ class Trainer {
   absl::Status AgreeOnData();
   absl::StatusOr<std::unique_ptr<DataLoader>> LoadData(const std::string& fingerprint);
   absl::Status OpenData();
+  void ReportNotes();
   absl::Status KeepHeldOut();
   absl::Status ConnectRanks();
   absl::Status CheckLoaded();

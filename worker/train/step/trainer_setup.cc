@@ -120,6 +120,7 @@ absl::Status Trainer::SetUp() {
   OpenProfiler();
   NSA_ASSIGN_OR_RETURN(out_dir_ranks_, FindOutDirRanks(launch_, out_dir_, comm_.get()));
   NSA_RETURN_IF_ERROR(Resume());
+  ReportNotes();
   NSA_RETURN_IF_ERROR(LockOutDir());  // before its files are opened
   NSA_RETURN_IF_ERROR(OpenReporter(step()));
   ReportStart();
@@ -181,6 +182,16 @@ absl::Status Trainer::AgreeOnData() {
     early_events_.push_back(Event(Reason::kDataMoved, text, v1::SEVERITY_WARNING));
   }
   return absl::OkStatus();
+}
+
+// Once, of a new run; as severe as preflight is about it.
+void Trainer::ReportNotes() {
+  if (launch_.rank() != 0 || step() > 0) return;
+  const bool production = spec_.preflight().policy() == v1::PREFLIGHT_POLICY_PRODUCTION;
+  for (const auto& [reason, text] : data_->info().notes) {
+    early_events_.push_back(
+        Event(reason, text, production ? v1::SEVERITY_WARNING : v1::SEVERITY_INFO));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<DataLoader>> Trainer::LoadData(const std::string& fingerprint) {

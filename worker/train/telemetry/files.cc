@@ -35,7 +35,8 @@ Json CorpusJson(const v1::WorkerStarted& started) {
           {"val_documents", corpus.val_documents()},
           {"val_tokens", corpus.val_tokens()},
           {"val_rows", corpus.val_rows()},
-          {"null_rows", corpus.null_rows()}};
+          {"null_rows", corpus.null_rows()},
+          {"empty_files", corpus.empty_files()}};
 }
 
 // Loss in the first row of training.csv; 0 if there is no row.

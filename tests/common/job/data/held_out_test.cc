@@ -23,5 +23,14 @@ TEST(HeldOut, IsAtLeastASequence) {
   EXPECT_FALSE(HeldOutTokensOf(150'000, 0.01, 2048).more_than_asked()) << "1,500 and 2,049";
 }
 
+TEST(HeldOut, AShareThatWasNotAskedForIsNamed) {
+  EXPECT_EQ(HeldOutShareText(1'500, 100'000, 0.01), "");
+  EXPECT_EQ(HeldOutShareText(667, 100'000, 0.01), "");
+  EXPECT_EQ(HeldOutShareText(2'049, 100'000, 0.01),
+            "data.val_fraction: 0.01 (it holds out 2049 of 100000 tokens, 2 %); add data, change "
+            "it, or name validation files in data.val_path");
+  EXPECT_NE(HeldOutShareText(600, 100'000, 0.01), "");
+}
+
 }  // namespace
 }  // namespace nsa

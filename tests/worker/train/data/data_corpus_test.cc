@@ -301,6 +301,36 @@ TEST(LoadCorpus, CountsTheRowsOfParquetFilesThatHaveNoText) {
   EXPECT_EQ(summary.documents(), 2);
 }
 
+TEST(LoadCorpus, NotesATextThatIsNotUtf8) {
+  const TempDir dir;
+  std::string text;
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&text, "Gr\xf6\xdf", "e ", i, "\n\n");
+  Write(dir / "latin.txt", text);
+  Write(dir / "good.txt", absl::StrCat(std::string(40'000, 'x'), "\n\nGröße\n"));
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_TEXT, {dir / "good.txt", dir / "latin.txt"});
+  spec.set_val_fraction(0.1);
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  ASSERT_EQ(corpus->info.notes.size(), 1u);
+  EXPECT_EQ(corpus->info.notes[0].reason, Reason::kDataNotUtf8);
+  EXPECT_THAT(corpus->info.notes[0].text,
+              testing::AllOf(HasSubstr("latin.txt"), HasSubstr("100 %"), HasSubstr("iconv")));
+}
+
+TEST(LoadCorpus, CountsTheFilesOfZeroBytesOfBothSides) {
+  const TempDir dir;
+  for (const char* name : {"b.jsonl", "c.jsonl", "d.jsonl"}) Write(dir / name, "");
+  Write(dir / "a.jsonl", "{\"text\": \"one\"}\n");
+  Write(dir / "val.jsonl", "{\"text\": \"two\"}\n");
+  v1::DataSpec spec =
+      Spec(v1::DATA_SOURCE_JSONL, {dir / "b.jsonl", dir / "a.jsonl", dir / "c.jsonl"});
+  spec.add_val_path((dir / "val.jsonl").string());
+  spec.add_val_path((dir / "d.jsonl").string());
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  EXPECT_EQ(SummaryOf(corpus->info).empty_files(), 3);
+}
+
 TEST(LoadCorpus, NamesTheFieldWhoseDocumentsAreThoseOfTraining) {
   const TempDir dir;
   Write(dir / "one.jsonl", "{\"text\": \"one\"}\n");

@@ -11,6 +11,7 @@
 
 #include "common/checkpoint/checkpoint_dir.h"
 #include "nlohmann/json.hpp"
+#include "tests/worker/train/data/data_files.h"
 #include "tests/worker/train/step/trainer_jobs.h"
 #include "worker/train/data/corpus.h"
 #include "worker/train/step/trainer.h"
@@ -382,6 +383,30 @@ TEST(Trainer, DoesNotMixANewRunWithCheckpointsOfAnOldOne) {
   const RankResult other = RunJob(others, Job(dir), {.job_id = "job-2"})[0];
   EXPECT_EQ(other.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
   EXPECT_THAT(other.finished.text(), HasSubstr("belongs to job job-1"));
+}
+
+// Preflight cannot count the documents of an archive.
+TEST(TrainerResume, ANewRunSaysOnceThatAnotherShareIsHeldOutThanWasAskedFor) {
+  const TempDir dir, runs, others;
+  std::string lines;
+  for (int line = 0; line < 20; ++line) {
+    absl::StrAppend(&lines, "{\"text\": \"", 10 + line, std::string(100, '5'), "\"}\n");
+  }
+  Write(dir / "a.jsonl.gz", Gzip(lines));
+  v1::JobSpec spec = Job(dir);
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_JSONL);
+  spec.mutable_data()->add_path(dir / "a.jsonl.gz");
+  spec.mutable_data()->set_val_fraction(0.001);
+  const auto ranks = RunJob(runs, spec, StopAt(5, 0, /*world=*/2));
+  EXPECT_THAT(EventTexts(ranks[0], "VAL_SHARE"),
+              ElementsAre(HasSubstr("data.val_fraction: 0.001 (it holds out 103 of ")));
+  EXPECT_THAT(EventTexts(ranks[1], "VAL_SHARE"), testing::IsEmpty());
+  const RankResult second = RunJob(runs, spec, {.generation = 2})[0];
+  EXPECT_EQ(second.started.resumed_step(), 5) << second.finished.text();
+  EXPECT_THAT(EventTexts(second, "VAL_SHARE"), testing::IsEmpty());
+  spec.mutable_data()->set_val_fraction(0.05);
+  spec.mutable_train()->set_out_dir(dir / "other");
+  EXPECT_THAT(EventTexts(RunJob(others, spec)[0], "VAL_SHARE"), testing::IsEmpty());
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ absl::Status ReadFiles(const DataFiles& files, const std::vector<std::string>& p
     NSA_RETURN_IF_ERROR(AddDocument(document, reading, &tokens, to));
   }
   to->set().set_null_rows(to->set().null_rows() + reader.nulls());
+  to->set().set_empty_files(to->set().empty_files() + reader.empty_files());
   return absl::OkStatus();
 }
 
@@ -164,6 +165,7 @@ absl::Status ReadPreparedFolder(const fs::path& path, ReadProgress* progress, In
   to->SeeToken(manifest.largest_token());
   to->set().set_text_bytes(to->set().text_bytes() + manifest.text_bytes());
   to->set().set_null_rows(to->set().null_rows() + manifest.null_rows());
+  to->set().set_empty_files(to->set().empty_files() + EmptyFilesOf(manifest));
   return absl::OkStatus();
 }
 

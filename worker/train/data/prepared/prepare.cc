@@ -154,6 +154,7 @@ class Preparer {
     summary.set_tokens(manifest.tokens());
     summary.set_text_bytes(manifest.text_bytes());
     summary.set_null_rows(manifest.null_rows());
+    summary.set_empty_files(EmptyFilesOf(manifest));
     int64_t bytes = manifest_bytes + manifest.tokens() * manifest.token_bytes() +
                     manifest.documents() * kDocumentHashBytes;
     for (const v1::PreparedShard& shard : manifest.shards()) bytes += shard.index_bytes();

@@ -40,8 +40,8 @@ absl::Status DocumentReader::OpenFile() {
   const std::filesystem::path& path = options_.files[file_];
   next_index_ = 0;
   NSA_ASSIGN_OR_RETURN(const int64_t size, SourceFiles(progress_).SizeOf(path.string()));
+  if (size == 0) ++empty_files_;
   if (size == 0 && source_.has_text()) {
-    ++empty_files_;
     open_ = true;
     return absl::OkStatus();
   }

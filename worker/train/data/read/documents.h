@@ -70,7 +70,7 @@ class DocumentReader {
 
   // Lines and rows without a text that Next() skipped.
   int64_t nulls() const;
-  // Files of text of 0 bytes that Next() passed, whatever their format.
+  // Files of 0 bytes that Next() passed, whatever their format.
   int64_t empty_files() const { return empty_files_; }
 
  private:

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/job/data/file_kind.h"
+#include "common/job/data/url.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/remote/remote.h"
 
@@ -126,6 +127,9 @@ absl::StatusOr<v1::PreparedSource> SourceFiles::Describe(const std::string& path
     if (progress_->remote == nullptr) return source;
     NSA_ASSIGN_OR_RETURN(const FileVersion version, progress_->remote->Version(path, progress_));
     source.set_version(version.etag.empty() ? version.last_modified : version.etag);
+    if (ParseHubUrl(path).ok()) {
+      NSA_ASSIGN_OR_RETURN(*source.mutable_commit(), progress_->remote->Commit(path, progress_));
+    }
     return source;
   }
   struct stat info {};

@@ -52,7 +52,7 @@ class SourceFiles {
   // empty.
   std::string KnownEtag(const std::string& path) const;
 
-  // What a file is known by later: path, size, version.
+  // What a file is known by later: path, size, version, and of one on the Hub the commit.
   absl::StatusOr<v1::PreparedSource> Describe(const std::string& path) const;
 
  private:

@@ -31,6 +31,7 @@ absl::Status CountSource(const std::shared_ptr<const StreamPlan>& plan, size_t s
   }
   info->dropped_documents += documents.dropped();
   info->null_rows += documents.nulls();
+  info->empty_files += documents.empty_files();
   info->tokens += tokens;
   if (tokens <= seq_len) return TooFewTokens(plan->sources[source].files.field, tokens, seq_len);
   info->rows += (tokens - 1) / seq_len;

@@ -49,6 +49,7 @@ absl::StatusOr<const Document*> DocumentStream::Next(StreamPlace* place) {
     if (!found) {
       NSA_RETURN_IF_ERROR(CheckUnchanged(file()));
       nulls_ += reader_->nulls();
+      empty_files_ += reader_->empty_files();
       reader_.reset();
       place_.document = 0;
       ++place_.file;

@@ -32,10 +32,12 @@ class DocumentStream {
   // and CheckUnchanged().
   absl::StatusOr<const Document*> Next(StreamPlace* place);
 
-  // Of the documents passed since the start: held out, dropped, and rows without a text.
+  // Passed since the start: documents that are held out or dropped, rows without a text, and files
+  // of 0 bytes.
   int64_t held_out() const { return held_out_; }
   int64_t dropped() const { return dropped_; }
   int64_t nulls() const { return nulls_; }
+  int64_t empty_files() const { return empty_files_; }
 
  private:
   const StreamFile& file() const;
@@ -50,6 +52,7 @@ class DocumentStream {
   int64_t held_out_ = 0;
   int64_t dropped_ = 0;
   int64_t nulls_ = 0;
+  int64_t empty_files_ = 0;
 };
 
 }  // namespace nsa::train

@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/data/data_files.h"
+#include "common/job/resume_from.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/data/read/source_files.h"
 #include "worker/train/data/remote/remote.h"
@@ -42,8 +43,10 @@ std::vector<CheckpointEntry> CheckpointsFor(const v1::WorkerLaunch& launch) {
   const std::string& resume = launch.spec().restart().resume();
   std::vector<CheckpointEntry> own =
       ListCheckpoints(launch.spec().train().out_dir()).value_or(std::vector<CheckpointEntry>());
-  const bool named = !resume.empty() && resume != "auto" && resume != "never";
-  if (!named || (launch.generation() > 1 && !own.empty())) return own;
+  const bool restarted = launch.generation() > 1;
+  if (ResumeFromOf(launch.spec().restart(), restarted, !own.empty()) != ResumeFrom::kNamed) {
+    return own;
+  }
   const std::optional<std::filesystem::path> path = LookUpNamed(resume);
   return path ? std::vector<CheckpointEntry>{{.path = *path}} : std::vector<CheckpointEntry>();
 }

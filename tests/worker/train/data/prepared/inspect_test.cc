@@ -3,6 +3,7 @@
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/worker/train/data/prepared/prepared_jobs.h"
+#include "worker/train/data/corpus.h"
 
 namespace nsa::train {
 namespace {
@@ -73,6 +74,34 @@ TEST(Inspect, SaysTheSameOfPreparedData) {
     EXPECT_EQ(now.document_tokens().SerializeAsString(), was.document_tokens().SerializeAsString());
     EXPECT_THAT(now.sample(), ElementsAre("a", "aa", "aaa"));
   }
+}
+
+TEST(Inspect, EmptyFilesAreCountedBeforeAndAfterPreparing) {
+  const TempDir dir;
+  v1::JobSpec spec = JobOnLines(dir);
+  Write(dir / "val.jsonl", "{\"text\": \"another\"}\n");
+  spec.mutable_data()->set_val_path(0, dir / "val.jsonl");
+  for (const char* name : {"b.jsonl", "c.jsonl"}) {
+    Write(dir / name, "");
+    spec.mutable_data()->add_path(dir / name);
+  }
+  const auto prepared = PrepareInto(dir / "out", spec);
+  ASSERT_OK(prepared);
+  EXPECT_EQ(prepared->sets(0).files(), 3);
+  EXPECT_EQ(prepared->sets(0).empty_files(), 2);
+  EXPECT_EQ(prepared->sets(1).empty_files(), 0);
+  ReadProgress progress;
+  const auto files = InspectJob(Full(spec), &progress);
+  ASSERT_OK(files);
+  EXPECT_EQ(files->sets(0).empty_files(), 2);
+  EXPECT_EQ(files->sets(1).empty_files(), 0);
+  const auto folder = InspectPaths({(dir / "out/train.tokens").string()}, &progress);
+  ASSERT_OK(folder);
+  EXPECT_EQ(folder->sets(0).empty_files(), 2);
+  const auto corpus =
+      LoadCorpus(Full(JobOnPrepared(spec, dir / "out")).data(), 256, absl::Seconds(20));
+  ASSERT_OK(corpus);
+  EXPECT_EQ(corpus->info.empty_files, 2);
 }
 
 TEST(Inspect, AFileNeedsNoJob) {

@@ -1,4 +1,6 @@
 // Data from a web server is prepared as local data is, and can then be trained on without one.
+#include <atomic>
+
 #include "common/job/data/prepared.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
@@ -24,9 +26,11 @@ v1::JobSpec JobOnFile(const std::string& path) {
 }
 
 absl::StatusOr<v1::PreparedData> PrepareRemotely(const std::filesystem::path& out,
-                                                 const v1::JobSpec& spec) {
+                                                 const v1::JobSpec& spec,
+                                                 const std::string& endpoint = "") {
   ReadProgress progress;
   RemoteOptions options = QuickOptions();
+  options.endpoint = endpoint;
   options.block_bytes = 4096;
   progress.remote = std::make_shared<Remote>(options);
   return PrepareData({.spec = spec, .out = out}, &progress);
@@ -76,6 +80,30 @@ TEST(PrepareRemote, AFileThatChangesWhileItIsReadLeavesNothing) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("/a.jsonl")));
   EXPECT_FALSE(std::filesystem::exists(dir / "out"));
   EXPECT_FALSE(std::filesystem::exists(dir / "out.partial"));
+}
+
+// Two files of a branch that is elsewhere whenever one asks.
+TEST(PrepareRemote, NamesTheCommitAtWhichABranchOfTheHubWasRead) {
+  const TempDir dir;
+  std::atomic<int> asked = 0;
+  const std::string commit(40, 'c');
+  DataServer server([&](const Request& request) {
+    if (request.target == "/api/datasets/o/n/revision/v1?expand=sha") {
+      const std::string now(40, static_cast<char>('c' + asked++));
+      return Reply{.body = absl::StrCat(R"({"sha": ")", now, R"("})")};
+    }
+    const bool there = request.target.starts_with("/datasets/o/n/resolve/" + commit + "/");
+    return there ? DataServer::Serve(request, Lines(300)) : Reply{.status = 404};
+  });
+  v1::JobSpec spec = JobOnFile("hf://datasets/o/n@v1/a.jsonl");
+  spec.mutable_data()->add_path("hf://datasets/o/n@v1/b.jsonl");
+  spec.mutable_data()->add_path(absl::StrCat("hf://datasets/o/n@", commit, "/a.jsonl"));
+  ASSERT_OK(PrepareRemotely(dir / "out", spec, server.url("")));
+  const auto manifest = ReadPrepared(dir / "out/train.tokens");
+  ASSERT_OK(manifest);
+  ASSERT_EQ(manifest->sources_size(), 3);
+  for (const v1::PreparedSource& source : manifest->sources()) EXPECT_EQ(source.commit(), commit);
+  EXPECT_EQ(asked, 1);
 }
 
 TEST(PrepareRemote, AMissingFileIsSaidBeforeAnythingIsWritten) {

@@ -67,16 +67,17 @@ TEST(DocumentReader, LinesWithoutATextAreCountedAndKeepTheirNumbers) {
 TEST(DocumentReader, FilesOfZeroBytesArePassedAndCountedInEveryFormat) {
   const TempDir dir;
   Write(dir / "a.jsonl", "{\"text\": \"one\"}\n");
-  for (const char* name : {"b.jsonl", "c.jsonl.gz", "d.jsonl.zst", "e.parquet", "f.txt"}) {
+  for (const char* name : {"b.jsonl", "c.jsonl.gz", "d.jsonl.zst", "e.parquet", "f.txt", "g.bin"}) {
     Write(dir / name, "");
   }
   for (const auto& [source, files] : std::map<v1::DataSource, std::vector<std::filesystem::path>>{
            {v1::DATA_SOURCE_JSONL,
             {dir / "b.jsonl", dir / "c.jsonl.gz", dir / "a.jsonl", dir / "d.jsonl.zst"}},
            {v1::DATA_SOURCE_PARQUET, {dir / "e.parquet"}},
-           {v1::DATA_SOURCE_TEXT, {dir / "f.txt"}}}) {
+           {v1::DATA_SOURCE_TEXT, {dir / "f.txt"}},
+           {v1::DATA_SOURCE_TOKENS, {dir / "g.bin"}}}) {
     ReadProgress progress;
-    DocumentReader reader({.source = source, .files = files}, &progress);
+    DocumentReader reader({.source = source, .files = files, .separator = 0}, &progress);
     Document document;
     const bool lines = source == v1::DATA_SOURCE_JSONL;
     if (lines) {

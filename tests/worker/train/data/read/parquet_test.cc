@@ -123,6 +123,9 @@ TEST(Parquet, WhatIsNoParquetFileIsRefused) {
   Write(dir / "a.parquet", "{\"text\": \"a line of JSON\"}\n");
   EXPECT_THAT(ReadColumn(dir / "a.parquet", "text", &texts),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("does not begin with PAR1")));
+  Write(dir / "a.parquet", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
+  EXPECT_THAT(ReadColumn(dir / "a.parquet", "text", &texts),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("git lfs pull")));
   Write(dir / "a.parquet", "PAR1");
   EXPECT_THAT(ReadColumn(dir / "a.parquet", "text", &texts),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is no Parquet file")));

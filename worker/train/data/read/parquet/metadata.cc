@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/little_endian.h"
 #include "common/base/status.h"
+#include "common/job/data/file_kind.h"
 #include "worker/train/data/read/parquet/codec.h"
 #include "worker/train/data/read/parquet/compact.h"
 #include "worker/train/data/read/parquet/schema.h"
@@ -32,13 +33,14 @@ absl::Status Refused(const DataFile& file, std::string_view what) {
 // The footer's bytes; sets `begin` to where it is in the file.
 absl::StatusOr<std::string> ReadFooter(const DataFile& file, int64_t* begin) {
   if (file.size() < kTail + 4) return Refused(file, "is no Parquet file: it has not 12 bytes");
-  NSA_ASSIGN_OR_RETURN(const std::string head, file.Head(4));
+  NSA_ASSIGN_OR_RETURN(const std::string head, file.Head(kFileHeadBytes));
   std::string tail(kTail, '\0');
   NSA_RETURN_IF_ERROR(file.ReadAt(file.size() - kTail, tail));
   if (tail.ends_with("PARE")) {
     return Refused(file, "is encrypted; decrypt it before it is used for training");
   }
-  if (head != kMagic) {
+  if (!head.starts_with(kMagic)) {
+    NSA_RETURN_IF_ERROR(CheckIsNoStranger(file.name(), head));
     return Refused(file,
                    "is no Parquet file: it does not begin with PAR1; set data.source to what "
                    "it holds");
