@@ -31,6 +31,10 @@ function sparse(ticks) {
   return ticks.map((tick) => { const power = Math.log10(tick); return Math.abs(power - Math.round(power)) < 1e-6 && Math.round(power) % every === 0 ? tick : null; });
 }
 
+function sinceText({ step }) {
+  return `NaN since step ${step.toLocaleString('en-US')}`;
+}
+
 function axisText(mode, value) {
   if (mode === 'time') return clock(value * 1000);
   if (mode === 'elapsed') return span(value);
@@ -127,6 +131,7 @@ export class Chart {
     this.marks = [];
     this.broken = [];
     this.off = [];         // curves that are hidden
+    this.lost = [];        // curves without a finite value
     this.values = h('div', { class: 'values', onclick: (event) => this.choose(event) });
     this.tallest = 0;      // of the values so far: what is below does not move when the mouse does
     let wide = 0;
@@ -186,8 +191,9 @@ export class Chart {
     this.off = known.filter((curve) => this.group.hidden.has(curve.name));
     if (this.off.length === known.length) this.off = [];
     const drawn = known.filter((curve) => !this.off.includes(curve));
+    this.lost = broken.length > 0 ? curves.filter((curve) => curve.breaks && !known.includes(curve)) : [];  // no value of them is finite
     this.empty.hidden = drawn.length > 0;
-    this.empty.textContent = broken.length > 0 ? `NaN since step ${broken[0].step.toLocaleString('en-US')}` : 'nothing yet';
+    this.empty.textContent = broken.length > 0 ? sinceText(broken[0]) : 'nothing yet';
     this.empty.classList.toggle('bad', broken.length > 0);
     this.holder.hidden = drawn.length === 0;
     if (drawn.length === 0) {
@@ -363,13 +369,14 @@ export class Chart {
         data[this.columns[i] + 1][place] !== data[this.columns[i] + 2][place];
       const lost = curve.breaks && (last || (index !== null && index !== undefined && this.broken.find((one) => data[0][at] > one.from && data[0][at] <= one.to)));
       return h('span', { class: 'value', data: { name: curve.name }, title: 'Click to hide, double-click to see it alone' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `,
-        lost ? h('b', { class: 'bad' }, `NaN since step ${lost.step.toLocaleString('en-US')}`) : h('b', {}, this.format(column[place])),
+        lost ? h('b', { class: 'bad' }, sinceText(lost)) : h('b', {}, this.format(column[place])),
         spread && h('small', {}, ` ${this.format(data[this.columns[i] + 1][place])}–${this.format(data[this.columns[i] + 2][place])}`));
     });
     const here = index === null || index === undefined ? null : h('span', { class: 'value at' }, axisText(this.mode, data[0][at]));
     const marks = here ? this.marksAt(data[0][at]) : [];
     const off = this.off.map((curve) => h('span', { class: 'value off', data: { name: curve.name }, title: 'Click to show it again' }, h('i', { class: 'swatch' }), curve.name));
-    replace(this.values, here, items, off, marks.map((mark) => h('span', { class: 'value mark' }, mark.text)));
+    const lost = this.lost.map((curve) => h('span', { class: 'value' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `, h('b', { class: 'bad' }, sinceText(this.broken[0]))));
+    replace(this.values, here, lost, items, off, marks.map((mark) => h('span', { class: 'value mark' }, mark.text)));
   }
 
   // The nearest mark of each kind within 8 pixels, so that a stop beside a checkpoint can be read too.

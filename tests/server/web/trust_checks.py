@@ -137,10 +137,10 @@ class Stub:
         self.replies["fleet"] = {"cursor": 10, "now": NOW, "version": "1", "revision": "1", "token_file": "/token", "jobs": list(jobs), "matching": len(jobs), "look": look,
                                  "counts": {state: states.count(state) for state in set(states)}, "nodes": [], "events": [], **changes}
 
-    def job(self, job, curve=None, events=(), layers=None, **changes):
+    def job(self, job, curve=None, events=None, layers=None, **changes):
         path = f"jobs/{job['id']}"
         self.replies[path] = whole(job, **changes)
-        self.replies[f"{path}/events"] = {"events": list(events)}
+        self.replies[f"{path}/events"] = {"events": [event(1, "SUBMITTED", "info", "by operator")] if events is None else list(events)}
         self.replies[f"{path}/curves"] = curve or curves()
         self.replies[f"{path}/layers"] = layers or {"width": 1, "layers": 0, "step": [], "values": {}}
         self.replies[f"{path}/gpus"] = {}
@@ -370,7 +370,8 @@ def check_nan(stub, browser):
     browser.until("[...document.querySelectorAll('.figures .bad')].map((one) => one.textContent).join() === 'NaN,NaN'", "NaN among the figures")
     browser.until("document.querySelector('.chart[aria-label=Loss] .values .bad').textContent === 'NaN since step 18'", "since when")
     assert browser.run("return document.querySelector('.chart[aria-label=Loss]').chart.broken.map((one) => [one.from, one.to, one.open])") == [[17, 100, True]]
-    show(stub, browser, job, curves(loss=[None] * 100, skipped_nonfinite=[1.0] * 100), events=[])
+    show(stub, browser, job, curves(loss=[None] * 100, skipped_nonfinite=[1.0] * 100))
+    browser.until("document.querySelector('.chart[aria-label=Loss] .values .bad').textContent === 'NaN since step 1'", "that it never was one")
     print("ok: NaN")
 
 
