@@ -99,7 +99,7 @@ void PrintHead(Session& session, const v1::Job& job) {
   Fields fields(&session.out());
   fields.Add("Name", job.name());
   fields.Add("Id", job.id());
-  fields.Add("State", Paint(StateColour(job.state()), StateName(job.state()), session.colours()));
+  fields.Add("State", Paint(StateColour(job), StateName(job.state()), session.colours()));
   fields.Add("Reason", ReasonText(job));
   fields.Add("Next start", NextStartText(job, now));
   if (!HasEnded(job)) fields.Add("Stop", StopText(job.stop()));

@@ -60,7 +60,7 @@ std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool
   const bool running = job.state() == v1::Job::STATE_RUNNING;
   std::vector<Table::Cell> row = {job.id(),
                                   job.name(),
-                                  {StateName(job.state()), StateColour(job.state())},
+                                  {StateName(job.state()), StateColour(job)},
                                   StepText(progress),
                                   Percent(progress),
                                   HumanLoss(progress.loss()),

@@ -170,7 +170,7 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
       return Table::Cell(text, winner == i ? Colour::kGood : Colour::kNone);
     };
     table.Add({names[i],
-               {f.state, StateColour(jobs[i].job.state())},
+               {f.state, StateColour(jobs[i].job)},
                WithCommas(f.step),
                HumanCount(static_cast<double>(f.tokens)),
                cell(OrDash(f.loss, HumanLoss(f.loss)), loss),

@@ -56,6 +56,17 @@ Colour StateColour(v1::Job::State state) {
   }
 }
 
+Colour StateColour(const v1::Job& job) {
+  const bool well =
+      job.state() == v1::Job::STATE_RUNNING || job.state() == v1::Job::STATE_SUCCEEDED;
+  if (well && job.health().level() == v1::JobHealth::LEVEL_BAD) return Colour::kBad;
+  if (well && (job.health().level() == v1::JobHealth::LEVEL_WARNING ||
+               ReasonFromWord(job.reason()) == Reason::kDiverged)) {
+    return Colour::kWarning;
+  }
+  return StateColour(job.state());
+}
+
 bool HasEnded(v1::Job::State state) {
   return state == v1::Job::STATE_SUCCEEDED || state == v1::Job::STATE_FAILED ||
          state == v1::Job::STATE_STOPPED;
@@ -143,7 +154,7 @@ std::string ResourcesText(const v1::JobProgress& progress) {
 Colour HealthColour(const v1::JobHealth& health) {
   switch (health.level()) {
     case v1::JobHealth::LEVEL_HEALTHY:
-      return Colour::kGood;
+      return health.problems().empty() ? Colour::kGood : Colour::kDim;  // a note
     case v1::JobHealth::LEVEL_BAD:
       return Colour::kBad;
     default:

@@ -14,6 +14,9 @@ namespace nsa::client {
 // "RUNNING"; "unknown(17)" for a state of a newer coordinator.
 std::string StateName(v1::Job::State state);
 Colour StateColour(v1::Job::State state);
+// The same, but what is wrong with a run that trains, or that did all its steps, shows: one that
+// has diverged is never green.
+Colour StateColour(const v1::Job& job);
 
 // SUCCEEDED, FAILED, STOPPED.
 bool HasEnded(v1::Job::State state);

@@ -104,11 +104,10 @@ class Rows {
 };
 
 const char* StateClass(const v1::Job& job) {
-  switch (job.state()) {
-    case v1::Job::STATE_SUCCEEDED:
-    case v1::Job::STATE_RUNNING:
+  switch (StateColour(job)) {
+    case Colour::kGood:
       return "good";
-    case v1::Job::STATE_FAILED:
+    case Colour::kBad:
       return "bad";
     default:
       return "warn";
@@ -118,11 +117,11 @@ const char* StateClass(const v1::Job& job) {
 std::string Head(const Report& report) {
   const v1::Job& job = report.job;
   const std::string reason = ReasonText(job);
+  const bool well = job.state() == v1::Job::STATE_SUCCEEDED && StateColour(job) == Colour::kGood;
   return absl::StrCat(
       "<h1>", Markup(job.name()), " <span class=\"", StateClass(job), "\">",
       Markup(StateName(job.state())), "</span></h1>\n",
-      reason.empty() || job.state() == v1::Job::STATE_SUCCEEDED ? ""
-                                                                : "<p>" + Markup(reason) + "</p>\n",
+      reason.empty() || well ? "" : "<p>" + Markup(reason) + "</p>\n",
       Soft(absl::StrCat("Job ", job.id(), ", reported ", Timestamp(absl::ToUnixNanos(report.now)),
                         " by nsactl report")));
 }

@@ -48,7 +48,7 @@ std::vector<std::string> JobLines(const std::vector<v1::Job>& jobs, absl::Time n
     std::vector<Table::Cell> row = {
         job.id(),
         job.name(),
-        {StateName(job.state()), StateColour(job.state())},
+        {StateName(job.state()), StateColour(job)},
         StepText(p),
         p.total_steps() == 0 ? "-" : absl::StrFormat("%.0f%%", 100 * ShareDone(p)),
         HumanLoss(p.loss())};

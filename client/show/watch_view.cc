@@ -18,7 +18,7 @@ std::string HeadLine(const v1::Job& job, absl::Time now, bool colours) {
   const double seconds = RunSeconds(job, now);
   return absl::StrCat(Paint(Colour::kBold, job.name(), colours), " ",
                       Paint(Colour::kDim, job.id(), colours), "  ",
-                      Paint(StateColour(job.state()), StateName(job.state()), colours),
+                      Paint(StateColour(job), StateName(job.state()), colours),
                       seconds >= 0 ? "  " + HumanDuration(seconds) : "",
                       absl::StrCat("  restarts ", job.restarts()));
 }
@@ -40,7 +40,7 @@ std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOpti
   const std::string open = options.unicode ? "" : "[";
   const std::string close = options.unicode ? "" : "]";
   return absl::StrCat(open,
-                      Paint(StateColour(job.state()),
+                      Paint(StateColour(job),
                             ProgressBar(ShareDone(p), bar, options.unicode), options.colours),
                       close, " ", numbers);
 }
@@ -163,7 +163,7 @@ std::string TransitionLine(const v1::Job& job, absl::Time now, const std::string
   const std::string reason = ReasonText(job);
   return absl::StrCat(Paint(Colour::kDim, time, options.colours), " ", from,
                       options.unicode ? " → " : " -> ",
-                      Paint(StateColour(job.state()), StateName(job.state()), options.colours),
+                      Paint(StateColour(job), StateName(job.state()), options.colours),
                       reason.empty() ? "" : "  " + reason);
 }
 
@@ -171,7 +171,7 @@ std::string Summary(const v1::Job& job, const ViewOptions& options) {
   const v1::JobProgress& p = job.progress();
   const double seconds = RunSeconds(job, absl::FromUnixNanos(job.end_unix_nanos()));
   std::string text = absl::StrCat(
-      Title(job), " ", Paint(StateColour(job.state()), StateName(job.state()), options.colours),
+      Title(job), " ", Paint(StateColour(job), StateName(job.state()), options.colours),
       seconds >= 0 ? absl::StrCat(" after ", HumanDuration(seconds)) : "", ": step ", StepText(p),
       p.step() > 0 ? ", loss " + HumanLoss(p.loss()) : "",
       p.val_step() != 0 ? ", val loss " + HumanLoss(p.val_loss()) : "",

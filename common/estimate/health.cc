@@ -22,14 +22,15 @@ constexpr double kSlowest = 1e-3;
 constexpr double kFastest = 1e12;
 
 constexpr HealthRuleInfo kRules[] = {
-    {HealthRule::kDiverged, "DIVERGED", v1::JobHealth::LEVEL_BAD},
-    {HealthRule::kNonfinite, "NONFINITE", v1::JobHealth::LEVEL_WARNING},
-    {HealthRule::kPlateau, "PLATEAU", v1::JobHealth::LEVEL_WARNING},
-    {HealthRule::kUnsteadySpeed, "UNSTEADY_SPEED", v1::JobHealth::LEVEL_WARNING},
-    {HealthRule::kMemoryCreep, "MEMORY_CREEP", v1::JobHealth::LEVEL_WARNING},
-    {HealthRule::kGateEntropy, "GATE_ENTROPY", v1::JobHealth::LEVEL_WARNING},
-    {HealthRule::kGateDominant, "GATE_DOMINANT", v1::JobHealth::LEVEL_WARNING},
-    {HealthRule::kGateSaturated, "GATE_SATURATED", v1::JobHealth::LEVEL_WARNING},
+    {HealthRule::kDiverged, "DIVERGED", v1::JobHealth::LEVEL_BAD, true},
+    {HealthRule::kNonfinite, "NONFINITE", v1::JobHealth::LEVEL_BAD, true},
+    {HealthRule::kHadDiverged, "HAD_DIVERGED", v1::JobHealth::LEVEL_WARNING, true},
+    {HealthRule::kMemoryCreep, "MEMORY_CREEP", v1::JobHealth::LEVEL_WARNING, false},
+    {HealthRule::kGateEntropy, "GATE_ENTROPY", v1::JobHealth::LEVEL_WARNING, false},
+    {HealthRule::kGateDominant, "GATE_DOMINANT", v1::JobHealth::LEVEL_WARNING, false},
+    {HealthRule::kGateSaturated, "GATE_SATURATED", v1::JobHealth::LEVEL_WARNING, false},
+    {HealthRule::kPlateau, "PLATEAU", v1::JobHealth::LEVEL_HEALTHY, false},
+    {HealthRule::kUnsteadySpeed, "UNSTEADY_SPEED", v1::JobHealth::LEVEL_HEALTHY, false},
 };
 
 int64_t Count(bool holds, int64_t before) { return holds ? before + 1 : 0; }
@@ -73,6 +74,12 @@ void RememberLoss(const v1::StepRecord& step, v1::HealthMemory* memory) {
   if (step.step() == 1 && finite) memory->set_first_loss(loss);
   const double limit = kDivergedSlack * std::max(memory->uniform_loss(), memory->first_loss());
   memory->set_diverged_steps(Count(!(loss <= limit), memory->diverged_steps()));
+  if (memory->diverged_steps() >= kDivergedSteps) {
+    memory->set_last_diverged_step(step.step());
+    if (memory->first_diverged_step() == 0) {
+      memory->set_first_diverged_step(step.step() - kDivergedSteps + 1);
+    }
+  }
   if (!finite) return;
   const double before = memory->smooth_loss();
   memory->set_smooth_loss(before > 0 ? before + kLossWeight * (loss - before) : loss);
@@ -80,6 +87,17 @@ void RememberLoss(const v1::StepRecord& step, v1::HealthMemory* memory) {
   if (best > 0 && memory->smooth_loss() > best * (1 - kPlateauShare)) return;
   memory->set_best_smooth_loss(memory->smooth_loss());
   memory->set_best_step(step.step());
+}
+
+void RememberValidation(const v1::EvalRecord& eval, v1::HealthMemory* memory) {
+  const bool first = memory->validations() == memory->validations_since_best();
+  memory->set_validations(memory->validations() + 1);
+  if (std::isfinite(eval.loss()) && (first || eval.loss() < memory->best_val_loss())) {
+    memory->set_best_val_loss(eval.loss());
+    memory->set_validations_since_best(0);
+  } else {
+    memory->set_validations_since_best(memory->validations_since_best() + 1);
+  }
 }
 
 void RememberSpeed(const v1::StepRecord& step, v1::HealthMemory* memory) {
@@ -127,6 +145,34 @@ void BeginAgain(const v1::WorkerStarted& started, v1::HealthMemory* memory) {
   memory->set_unsteady_steps(0);
   memory->set_first_memory_bytes(0);
   memory->set_best_step(std::min(memory->best_step(), started.resumed_step()));
+  const int64_t resumed = started.resumed_step();
+  memory->set_last_diverged_step(std::min(memory->last_diverged_step(), resumed));
+  if (memory->first_diverged_step() <= resumed) return;
+  memory->set_first_diverged_step(0);
+  memory->set_last_diverged_step(0);
+}
+
+std::string SaysHadDiverged(const v1::JobProgress& progress) {
+  const v1::HealthMemory& memory = progress.health_memory();
+  const int64_t first = memory.first_diverged_step();
+  const int64_t last = memory.last_diverged_step();
+  const bool done = progress.total_steps() > 0 && progress.step() >= progress.total_steps();
+  if (!done || memory.diverged_steps() >= kDivergedSteps || first == 0 ||
+      last - first + 1 < kHadDivergedSteps) {
+    return "";
+  }
+  return absl::StrFormat("the run had diverged, from step %s to %s (a uniform guess has %.4g)",
+                         Grouped(first), Grouped(last), memory.uniform_loss());
+}
+
+std::string SaysPlateau(const v1::JobProgress& progress) {
+  const v1::HealthMemory& memory = progress.health_memory();
+  const int64_t flat = progress.step() - memory.best_step();
+  const double window = std::max(static_cast<double>(kPlateauSteps),
+                                 kPlateauOfRun * static_cast<double>(progress.total_steps()));
+  if (static_cast<double>(flat) <= window) return "";
+  if (memory.validations() > 0 && memory.validations_since_best() < kPlateauValidations) return "";
+  return absl::StrFormat("the loss has not improved for %s steps", Grouped(flat));
 }
 
 // What a rule says about the run; empty if it has not fired.
@@ -140,10 +186,10 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
     case HealthRule::kNonfinite:
       if (memory.nonfinite_steps() == 0) return "";
       return "the loss or the gradient of the last step is not finite";
+    case HealthRule::kHadDiverged:
+      return SaysHadDiverged(progress);
     case HealthRule::kPlateau:
-      if (progress.step() - memory.best_step() <= kPlateauSteps) return "";
-      return absl::StrFormat("the loss has not improved for %s steps",
-                             Grouped(progress.step() - memory.best_step()));
+      return SaysPlateau(progress);
     case HealthRule::kUnsteadySpeed:
       if (memory.unsteady_steps() < kUnsteadySteps) return "";
       return absl::StrFormat(
@@ -179,6 +225,23 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
   return "";
 }
 
+v1::JobHealth Judge(const v1::JobProgress& progress, bool only_lasting) {
+  v1::JobHealth health;
+  if (progress.health_memory().steps() == 0) return health;
+  health.set_level(v1::JobHealth::LEVEL_HEALTHY);
+  std::vector<std::string> words;
+  for (const HealthRuleInfo& rule : kRules) {
+    if (only_lasting && !rule.lasts) continue;
+    std::string text = Says(rule.rule, progress);
+    if (text.empty()) continue;
+    words.push_back(std::move(text));
+    health.add_problems(std::string(rule.word));
+    health.set_level(std::max(health.level(), rule.level));
+  }
+  health.set_words(words.empty() ? "healthy" : absl::StrJoin(words, "; "));
+  return health;
+}
+
 }  // namespace
 
 std::span<const HealthRuleInfo> HealthRules() { return kRules; }
@@ -186,6 +249,7 @@ std::span<const HealthRuleInfo> HealthRules() { return kRules; }
 void RememberHealth(const v1::WorkerRecord& record, const v1::JobSpec& spec,
                     v1::HealthMemory* memory) {
   if (record.has_started()) BeginAgain(record.started(), memory);
+  if (record.has_eval()) RememberValidation(record.eval(), memory);
   if (!record.has_step()) return;
   memory->set_uniform_loss(std::log(static_cast<double>(std::max(VocabOf(spec), 2))));
   memory->set_steps(memory->steps() + 1);
@@ -218,20 +282,19 @@ v1::GateSummary SummaryOfGates(const v1::StepRecord& step) {
   return summary;
 }
 
-v1::JobHealth HealthOf(const v1::JobProgress& progress) {
-  v1::JobHealth health;
-  if (progress.health_memory().steps() == 0) return health;
-  health.set_level(v1::JobHealth::LEVEL_HEALTHY);
-  std::vector<std::string> words;
-  for (const HealthRuleInfo& rule : kRules) {
-    std::string text = Says(rule.rule, progress);
-    if (text.empty()) continue;
-    words.push_back(std::move(text));
-    health.add_problems(std::string(rule.word));
-    health.set_level(std::max(health.level(), rule.level));
-  }
-  health.set_words(words.empty() ? "healthy" : absl::StrJoin(words, "; "));
+v1::JobHealth HealthOf(const v1::JobProgress& progress) { return Judge(progress, false); }
+
+v1::JobHealth HealthOf(const v1::Job& job) {
+  const bool runs = job.state() == v1::Job::STATE_RUNNING || job.state() == v1::Job::STATE_STOPPING;
+  v1::JobHealth health = Judge(job.progress(), !runs);
+  if (!runs && health.problems().empty()) health.Clear();
   return health;
+}
+
+double RecentMean(double before, double loss, int64_t step) {
+  const double weight =
+      std::max(kRecentWeight, 1.0 / static_cast<double>(std::max<int64_t>(step, 1)));
+  return before + weight * (loss - before);
 }
 
 }  // namespace nsa

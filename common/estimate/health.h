@@ -16,9 +16,11 @@
 namespace nsa {
 
 enum class HealthRule : uint8_t {
-  kDiverged,       // DIVERGED: loss more than 5 % above a uniform guess and above the first loss
-  kNonfinite,      // NONFINITE: loss or gradient not finite in the last step
-  kPlateau,        // PLATEAU: smoothed loss not 0.1 % below its best for more than 1,000 steps
+  kDiverged,     // DIVERGED: loss more than 5 % above a uniform guess and above the first loss
+  kNonfinite,    // NONFINITE: loss or gradient not finite in the last step
+  kHadDiverged,  // HAD_DIVERGED: all steps are done, 100 or more of them between bad ones
+  kPlateau,  // PLATEAU: smoothed loss not 0.1 % below its best for more than 1,000 steps, and 5 %
+             // of the run; with validations, none of the last ten was the best
   kUnsteadySpeed,  // UNSTEADY_SPEED: smoothed speed over 10 % below this start's median
   kMemoryCreep,    // MEMORY_CREEP: memory 5 % (and 64 MiB) above that of the first 200 steps
   kGateEntropy,    // GATE_ENTROPY: a layer's mean entropy is under 0.5 nats
@@ -29,7 +31,10 @@ enum class HealthRule : uint8_t {
 struct HealthRuleInfo {
   HealthRule rule;
   std::string_view word;
+  // LEVEL_HEALTHY: worth a note; nobody need look at the run.
   v1::JobHealth::Level level;
+  // What it finds is also said of a job that does not run any more.
+  bool lasts;
 };
 
 // All rules, the worst first.
@@ -37,7 +42,10 @@ std::span<const HealthRuleInfo> HealthRules();
 
 inline constexpr double kDivergedSlack = 1.05;
 inline constexpr int64_t kDivergedSteps = 3;
+inline constexpr int64_t kHadDivergedSteps = 100;
 inline constexpr int64_t kPlateauSteps = 1000;
+inline constexpr double kPlateauOfRun = 0.05;
+inline constexpr int64_t kPlateauValidations = 10;
 inline constexpr double kPlateauShare = 0.001;
 inline constexpr double kSpeedShare = 0.1;
 inline constexpr int64_t kSpeedWarmUp = 20;    // steps of a start that are not judged
@@ -61,5 +69,13 @@ v1::GateSummary SummaryOfGates(const v1::StepRecord& step);
 // Whether the run is healthy, from `progress` with its health_memory. LEVEL_UNSPECIFIED before the
 // first step.
 v1::JobHealth HealthOf(const v1::JobProgress& progress);
+
+// The same of a job. While it does not run, only what lasts is said, and LEVEL_UNSPECIFIED if that
+// is nothing: how fast a job was is not why it failed.
+v1::JobHealth HealthOf(const v1::Job& job);
+
+// Adds the loss of a step to a mean of about 50 steps. `step` counts from 1, and the first mean is
+// that loss.
+double RecentMean(double before, double loss, int64_t step);
 
 }  // namespace nsa

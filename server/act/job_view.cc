@@ -68,7 +68,7 @@ std::string RankNote(const RankView& rank, int64_t stored) {
 
 v1::Job JobControl::View(const v1::StoredJob& stored) const {
   v1::Job job = stored.job();
-  v1::JobHealth health = HealthOf(job.progress());
+  v1::JobHealth health = HealthOf(job);
   if (health.level() != v1::JobHealth::LEVEL_UNSPECIFIED) *job.mutable_health() = std::move(health);
   job.mutable_progress()->clear_health_memory();
   ShowRunTime(stored, &job);

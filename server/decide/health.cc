@@ -35,37 +35,51 @@ std::string Complaint(const v1::RankStatus& rank, int ranks) {
   return "";
 }
 
+// `between` stands between the parts of the sentence.
+Health Made(HealthLevel level, std::string state, std::string why, const char* between = ": ") {
+  Health health{.level = level, .state = std::move(state), .why = std::move(why), .words = ""};
+  health.words =
+      health.why.empty() ? health.state : absl::StrCat(health.state, between, health.why);
+  return health;
+}
+
 Health Running(const v1::Job& job) {
   const v1::JobProgress& progress = job.progress();
   for (const v1::RankStatus& rank : job.ranks()) {
-    const std::string wrong = Complaint(rank, job.ranks_size());
+    std::string wrong = Complaint(rank, job.ranks_size());
     if (wrong.empty()) continue;
-    return {HealthLevel::kWarning, absl::StrCat("training", Percent(progress), "; ", wrong)};
+    return Made(HealthLevel::kWarning, absl::StrCat("training", Percent(progress)),
+                std::move(wrong), "; ");
   }
-  std::string words = absl::StrCat("training", Percent(progress));
-  if (progress.step() == 0) words = "training, before its first step";
+  std::string state = absl::StrCat("training", Percent(progress));
+  if (progress.step() == 0) state = "training, before its first step";
   if (progress.eta_seconds() >= 0) {
-    absl::StrAppend(&words, ", ends in ", Span(progress.eta_seconds()));
+    absl::StrAppend(&state, ", ends in ", Span(progress.eta_seconds()));
   }
   if (job.stop().mode() == v1::STOP_MODE_AT_STEP) {
-    absl::StrAppend(&words, ", stops after step ", job.stop().at_step());
-  }
-  if (!progress.checkpoint_error().empty()) {
-    return {HealthLevel::kWarning,
-            absl::StrCat(words, "; the last checkpoint failed: ", progress.checkpoint_error())};
-  }
-  if (progress.step() > 0 && !std::isfinite(progress.loss())) {
-    return {HealthLevel::kWarning, absl::StrCat(words, "; its loss is not finite")};
+    absl::StrAppend(&state, ", stops after step ", job.stop().at_step());
   }
   // What its records say about the run.
   const v1::JobHealth& health = job.health();
-  if (health.level() == v1::JobHealth::LEVEL_WARNING) {
-    return {HealthLevel::kWarning, absl::StrCat(words, "; ", health.words())};
-  }
   if (health.level() == v1::JobHealth::LEVEL_BAD) {
-    return {HealthLevel::kBad, absl::StrCat(words, "; ", health.words())};
+    return Made(HealthLevel::kBad, std::move(state), health.words(), "; ");
   }
-  return {HealthLevel::kGood, absl::StrCat(words, "; healthy")};
+  if (progress.step() > 0 && !std::isfinite(progress.loss())) {
+    return Made(HealthLevel::kBad, std::move(state), "its loss is not finite", "; ");
+  }
+  if (!progress.checkpoint_error().empty()) {
+    return Made(HealthLevel::kWarning, std::move(state),
+                absl::StrCat("the last checkpoint failed: ", progress.checkpoint_error()), "; ");
+  }
+  if (health.level() == v1::JobHealth::LEVEL_WARNING) {
+    return Made(HealthLevel::kWarning, std::move(state), health.words(), "; ");
+  }
+  if (health.problems().empty()) {
+    Health healthy = Made(HealthLevel::kGood, std::move(state), "");
+    healthy.words += "; healthy";
+    return healthy;
+  }
+  return Made(HealthLevel::kGood, std::move(state), health.words(), "; ");
 }
 
 std::string Because(const v1::Job& job) {
@@ -83,17 +97,47 @@ std::string NextTry(const v1::Job& job, int64_t now) {
 }
 
 Health Queued(const v1::Job& job, int64_t now) {
-  const std::string place =
-      job.queue_position() > 0 ? absl::StrCat(" at position ", job.queue_position()) : "";
-  return {HealthLevel::kWaiting, absl::StrCat("waiting", place, job.message().empty() ? "" : ": ",
-                                              job.message(), NextTry(job, now))};
+  std::string state = absl::StrCat(
+      "waiting",
+      job.queue_position() > 0 ? absl::StrCat(" at position ", job.queue_position()) : "");
+  const std::string next = NextTry(job, now);
+  if (job.message().empty()) absl::StrAppend(&state, next);
+  return Made(HealthLevel::kWaiting, std::move(state),
+              job.message().empty() ? "" : absl::StrCat(job.message(), next));
 }
 
+// A run that has diverged has not done well, although it did all its steps.
 Health Succeeded(const v1::Job& job) {
   const double seconds = RunSeconds(job, absl::FromUnixNanos(job.end_unix_nanos()));
-  const bool known = seconds >= 0;
-  return {HealthLevel::kGood, absl::StrCat("finished all ", job.progress().total_steps(), " steps",
-                                           known ? absl::StrCat(" in ", Span(seconds)) : "")};
+  std::string state = absl::StrCat("finished all ", job.progress().total_steps(), " steps",
+                                   seconds >= 0 ? absl::StrCat(" in ", Span(seconds)) : "");
+  std::string wrong = job.health().words();
+  if (wrong.empty() && ReasonFromWord(job.reason()) == Reason::kDiverged) {
+    wrong = "the run has diverged";
+  }
+  const HealthLevel level = wrong.empty() ? HealthLevel::kGood : HealthLevel::kWarning;
+  return Made(level, std::move(state), std::move(wrong), ", but ");
+}
+
+// At a step of halve_at, until the other jobs of its sweep have reached it.
+bool WaitsForSweep(const v1::Job& job) {
+  return job.state() == v1::Job::STATE_STOPPED && job.stop().mode() == v1::STOP_MODE_AT_STEP &&
+         !job.spec().sweep().halve_at().empty() &&
+         ReasonFromWord(job.reason()) != Reason::kSweepDropped;
+}
+
+Health Stopped(const v1::Job& job) {
+  if (WaitsForSweep(job)) {
+    return Made(
+        HealthLevel::kWaiting,
+        absl::StrCat("waits at step ", job.stop().at_step(), " for the other jobs of its sweep"),
+        "");
+  }
+  if (ReasonFromWord(job.reason()) == Reason::kSweepDropped) {
+    return Made(HealthLevel::kWaiting, absl::StrCat("dropped at ", AtStep(job.progress())),
+                job.message());
+  }
+  return Made(HealthLevel::kWaiting, absl::StrCat("stopped at ", AtStep(job.progress())), "");
 }
 
 }  // namespace
@@ -118,30 +162,30 @@ Health HealthOf(const v1::Job& job, int64_t now_unix_nanos) {
     case v1::Job::STATE_QUEUED:
       return Queued(job, now_unix_nanos);
     case v1::Job::STATE_PREFLIGHT:
-      return {HealthLevel::kWaiting, "being checked against its machine"};
+      return Made(HealthLevel::kWaiting, "being checked against its machine", "");
     case v1::Job::STATE_STARTING:
-      return {HealthLevel::kWaiting, "starting its ranks"};
+      return Made(HealthLevel::kWaiting, "starting its ranks", "");
     case v1::Job::STATE_RUNNING:
       return Running(job);
     case v1::Job::STATE_RESTARTING:
       if (ReasonFromWord(job.reason()) == Reason::kMoving) {
-        return {HealthLevel::kWaiting, absl::StrCat("moving to other machines: ", Because(job))};
+        return Made(HealthLevel::kWaiting, "moving to other machines", Because(job));
       }
       if (ReasonFromWord(job.reason()) == Reason::kGivingWay) {
-        return {HealthLevel::kWaiting, absl::StrCat("ending with a checkpoint: ", Because(job))};
+        return Made(HealthLevel::kWaiting, "ending with a checkpoint", Because(job));
       }
-      return {HealthLevel::kWarning,
-              absl::StrCat("restarting: ", Because(job), NextTry(job, now_unix_nanos))};
+      return Made(HealthLevel::kWarning, "restarting",
+                  absl::StrCat(Because(job), NextTry(job, now_unix_nanos)));
     case v1::Job::STATE_STOPPING:
-      return {HealthLevel::kWaiting, absl::StrCat("stopping at ", AtStep(progress))};
+      return Made(HealthLevel::kWaiting, absl::StrCat("stopping at ", AtStep(progress)), "");
     case v1::Job::STATE_SUCCEEDED:
       return Succeeded(job);
     case v1::Job::STATE_FAILED:
-      return {HealthLevel::kBad, absl::StrCat("failed at ", AtStep(progress), ": ", Because(job))};
+      return Made(HealthLevel::kBad, absl::StrCat("failed at ", AtStep(progress)), Because(job));
     case v1::Job::STATE_STOPPED:
-      return {HealthLevel::kWaiting, absl::StrCat("stopped at ", AtStep(progress))};
+      return Stopped(job);
     default:
-      return {HealthLevel::kWaiting, "in a state that this version does not know"};
+      return Made(HealthLevel::kWaiting, "in a state that this version does not know", "");
   }
 }
 

@@ -15,9 +15,14 @@ enum class HealthLevel {
   kBad,      // it fails or has failed
 };
 
+// Texts are human-readable and have no full stop.
 struct Health {
   HealthLevel level = HealthLevel::kGood;
-  // Without a full stop, human-readable.
+  // What it does: "training, 62 %, ends in 12 min", "failed at step 7 of 10".
+  std::string state;
+  // What is wrong with it, or why it waits or failed; may be empty. With kGood a note.
+  std::string why;
+  // Both in one sentence.
   std::string words;
 };
 

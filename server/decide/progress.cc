@@ -131,6 +131,12 @@ void FoldData(const v1::WorkerRecord& record, const v1::DataSpec& data, v1::JobP
 void FoldHealth(const v1::WorkerRecord& record, const v1::JobSpec& spec,
                 v1::JobProgress* progress) {
   RememberHealth(record, spec, progress->mutable_health_memory());
+  const double loss = record.step().loss();
+  if (!record.has_step() || !std::isfinite(loss) || record.step().skipped_nonfinite()) return;
+  // Without a mean of this start yet, this step is the first of it.
+  const bool first = progress->recent_loss() == 0;
+  progress->set_recent_loss(
+      RecentMean(progress->recent_loss(), loss, first ? 1 : progress->health_memory().steps()));
 }
 
 int64_t LastStep(const v1::JobSpec& spec, const v1::StopRequest& stop) {

@@ -153,6 +153,8 @@ std::string Text(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+namespace {
+
 // The run time until the job's ranks were started, to which the page adds what passes since; null
 // before the first start.
 Json RunSecondsJson(const v1::Job& job) {
@@ -161,6 +163,15 @@ Json RunSecondsJson(const v1::Job& job) {
   const double seconds = RunSeconds(job, absl::FromUnixNanos(until));
   return seconds >= 0 ? Number(seconds) : Json();
 }
+
+// The mean of the newest steps: a single one says little. Null before the first step and while the
+// newest one is not finite.
+Json LossJson(const v1::JobProgress& progress) {
+  if (progress.step() == 0 || !std::isfinite(progress.loss())) return {};
+  return Number(progress.recent_loss() > 0 ? progress.recent_loss() : progress.loss());
+}
+
+}  // namespace
 
 Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
   const v1::JobProgress& progress = job.progress();
@@ -171,11 +182,17 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
       {"state", StateName(job.state())},
       {"reason", job.reason()},
       {"message", job.message()},
-      {"health", {{"level", HealthWord(health.level)}, {"words", health.words}}},
+      {"health",
+       {{"level", HealthWord(health.level)},
+        {"state", health.state},
+        {"why", health.why},
+        {"words", health.words}}},
       {"step", progress.step()},
       {"steps", progress.total_steps()},
       {"eta_seconds", progress.eta_seconds() >= 0 ? Number(progress.eta_seconds()) : Json()},
-      {"loss", progress.step() > 0 ? Number(progress.loss()) : Json()},
+      {"loss", LossJson(progress)},
+      {"nonfinite", progress.step() > 0 && !std::isfinite(progress.loss())},
+      {"val_nonfinite", progress.val_step() > 0 && !std::isfinite(progress.val_loss())},
       {"val_loss", progress.val_step() > 0 ? Number(progress.val_loss()) : Json()},
       {"val_step", progress.val_step()},
       {"tokens_per_second", Number(progress.tokens_per_second())},

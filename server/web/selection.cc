@@ -2,20 +2,27 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <limits>
+#include <ranges>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
+#include "common/estimate/health.h"
+#include "server/decide/health.h"
 #include "server/decide/lifecycle.h"
 
 namespace nsa::server {
 namespace {
+
+constexpr char kLook[] = "look";
+// How long a job that has failed needs a look.
+constexpr absl::Duration kFresh = absl::Hours(24);
 
 bool HasLabel(const v1::Job& job, const std::string& wanted) {
   return std::ranges::any_of(job.spec().labels(), [&](const auto& label) {
@@ -23,8 +30,35 @@ bool HasLabel(const v1::Job& job, const std::string& wanted) {
   });
 }
 
+// The order of the list.
+enum class Place { kBad, kFailed, kWarning, kTraining, kWaiting, kEnded };
+
+bool NeedsLook(Place place) { return place <= Place::kWarning; }
+
+Place PlaceOfEnded(const v1::Job& job, absl::Time now) {
+  if (absl::FromUnixNanos(job.end_unix_nanos()) < now - kFresh) return Place::kEnded;
+  if (job.state() == v1::Job::STATE_FAILED) return Place::kFailed;
+  const bool well = job.state() != v1::Job::STATE_SUCCEEDED ||
+                    nsa::HealthOf(job).level() < v1::JobHealth::LEVEL_WARNING;
+  return well ? Place::kEnded : Place::kWarning;
+}
+
+Place PlaceOf(const Web::Parts& parts, const v1::StoredJob& stored, absl::Time now) {
+  const v1::Job& job = stored.job();
+  if (IsTerminal(job.state())) return PlaceOfEnded(job, now);
+  if (job.state() == v1::Job::STATE_QUEUED) return Place::kWaiting;
+  switch (HealthOf(parts.control.View(stored), absl::ToUnixNanos(now)).level) {
+    case HealthLevel::kBad:
+      return Place::kBad;
+    case HealthLevel::kWarning:
+      return Place::kWarning;
+    default:
+      return Place::kTraining;
+  }
+}
+
 bool HasState(const v1::Job& job, const std::string& wanted) {
-  if (wanted.empty()) return true;
+  if (wanted.empty() || absl::EqualsIgnoreCase(wanted, kLook)) return true;
   if (absl::EqualsIgnoreCase(wanted, "active")) return !IsTerminal(job.state());
   if (absl::EqualsIgnoreCase(wanted, "ended")) return IsTerminal(job.state());
   return absl::EqualsIgnoreCase(wanted, StateName(job.state()));
@@ -35,15 +69,25 @@ bool IsNamed(const v1::Job& job, const std::string& wanted, const std::string& l
          absl::StrContains(job.id(), wanted);
 }
 
+struct Placed {
+  Place place;
+  JobPtr job;
+};
+
 // In the order of the list.
-std::vector<JobPtr> InOrder(JobStore::Jobs jobs) {
-  std::vector<JobPtr> all = std::move(jobs.active);
-  std::ranges::reverse(all);
-  std::stable_partition(all.begin(), all.end(), [](const JobPtr& job) {
-    return job->job().state() != v1::Job::STATE_QUEUED;
-  });
-  all.insert(all.end(), std::make_move_iterator(jobs.ended.begin()),
-             std::make_move_iterator(jobs.ended.end()));
+std::vector<Placed> InOrder(const Web::Parts& parts, JobStore::Jobs jobs) {
+  const absl::Time now = parts.clock.Wall();
+  std::vector<Placed> all;
+  all.reserve(jobs.active.size() + jobs.ended.size());
+  for (JobPtr& job : std::views::reverse(jobs.active)) {
+    const Place place = PlaceOf(parts, *job, now);
+    all.push_back({place, std::move(job)});
+  }
+  for (size_t i = 0; i < jobs.ended.size(); ++i) {
+    const Place place = i < kMostRows ? PlaceOf(parts, *jobs.ended[i], now) : Place::kEnded;
+    all.push_back({place, std::move(jobs.ended[i])});
+  }
+  std::ranges::stable_sort(all, {}, &Placed::place);
   return all;
 }
 
@@ -69,21 +113,25 @@ absl::StatusOr<Selection> Selection::Of(const HttpRequest& request) {
                    .rows = static_cast<size_t>(rows)};
 }
 
-Selected Select(const JobStore& store, const Selection& wanted, size_t offset) {
+Selected Select(const Web::Parts& parts, const Selection& wanted, size_t offset) {
+  const bool look = absl::EqualsIgnoreCase(wanted.state, kLook);
   const bool all = wanted.state.empty() && wanted.name.empty() && wanted.label.empty();
   const size_t end = offset + wanted.rows;
-  JobStore::Jobs jobs = store.All(all ? end : std::numeric_limits<size_t>::max());
+  JobStore::Jobs jobs =
+      parts.store.All(all ? std::max(end, kMostRows) : std::numeric_limits<size_t>::max());
   const size_t count = jobs.active.size() + jobs.count_ended;
   const std::string lower = absl::AsciiStrToLower(wanted.name);
   Selected selected;
-  for (JobPtr& job : InOrder(std::move(jobs))) {
-    const v1::Job& one = job->job();
+  for (Placed& placed : InOrder(parts, std::move(jobs))) {
+    const v1::Job& one = placed.job->job();
+    if (NeedsLook(placed.place)) ++selected.look;
+    if (look && !NeedsLook(placed.place)) continue;
     if (!all && (!HasState(one, wanted.state) || !IsNamed(one, wanted.name, lower) ||
                  (!wanted.label.empty() && !HasLabel(one, wanted.label)))) {
       continue;
     }
     const size_t index = selected.matching++;
-    if (index >= offset && index < end) selected.jobs.push_back(std::move(job));
+    if (index >= offset && index < end) selected.jobs.push_back(std::move(placed.job));
   }
   if (all) selected.matching = count;
   return selected;

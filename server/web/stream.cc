@@ -67,7 +67,8 @@ class Feed {
       AddJob(&text);
     }
     worked_ = parts_.clock.Monotonic() - begin;
-    return text.empty() ? ": nothing new\n\n" : text;
+    // By this the page knows that the coordinator answers: it does not see comments.
+    return text.empty() ? "event: beat\ndata: {}\n\n" : text;
   }
 
  private:
@@ -95,7 +96,7 @@ class Feed {
 
   // Rows of the list that have changed; then, if it has, which rows there are.
   void AddList(std::string* text) {
-    const Selected selected = Select(parts_.store, chosen_, 0);
+    const Selected selected = Select(parts_, chosen_, 0);
     Json rows = Json::array();
     Json ids = Json::array();
     std::map<std::string, Sent> sent;
@@ -110,8 +111,10 @@ class Feed {
     ended_.clear();
     listed_ = true;
     if (!rows.empty()) Add("rows", rows, text);
-    Json list = {
-        {"ids", std::move(ids)}, {"matching", selected.matching}, {"counts", CountsNow(parts_)}};
+    Json list = {{"ids", std::move(ids)},
+                 {"matching", selected.matching},
+                 {"look", selected.look},
+                 {"counts", CountsNow(parts_)}};
     if (list == list_) return;
     list_ = std::move(list);
     Add("list", list_, text);

@@ -111,12 +111,16 @@ Json SparkCache::Of(const v1::Job& job, bool may_read) {
   if (!may_read) return {};
   const auto buckets = store_.Buckets(job.id(), CurveKind::kSteps, 0);
   Json points = Json::array();
+  bool partial = false;
   if (buckets.ok()) {
     for (const v1::CurveBucket& bucket : Widen(*buckets, WidthFor(*buckets, kSparkPoints))) {
       const bool measured = bucket.count_size() > 0 && bucket.count(0) > 0;
       points.push_back(measured ? Json(std::round(bucket.mean(0) * 1e4) / 1e4) : Json());
+      // A last point of few steps would lie off the means before it.
+      partial = measured && 2 * bucket.count(0) < bucket.width();
     }
   }
+  if (partial && points.size() > 2) points.erase(points.size() - 1);
   MutexLock lock(&mutex_);
   if (sparks_.size() >= kMostSparks) sparks_.clear();
   sparks_[job.id()] = {job.progress().step(), now, points};
@@ -173,7 +177,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
   // Before the jobs are read, so that no later event is missed.
   NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
   NSA_ASSIGN_OR_RETURN(const Selection wanted, Selection::Of(request));
-  const Selected selected = Select(parts.store, wanted, static_cast<size_t>(offset));
+  const Selected selected = Select(parts, wanted, static_cast<size_t>(offset));
   absl::Duration reading;  // of curves; at least one more is read with each request
   Json jobs = Json::array();
   for (const JobPtr& job : selected.jobs) {
@@ -196,6 +200,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
               {"token_file", parts.token_file},
               {"jobs", std::move(jobs)},
               {"matching", selected.matching},
+              {"look", selected.look},
               {"counts", CountsNow(parts)},
               {"nodes", NodesNow(parts)},
               {"events", std::move(latest)}};

@@ -45,6 +45,24 @@ TEST(Text, ACorpusIsOneSentence) {
   EXPECT_THAT(CorpusText(corpus), EndsWith("; 1,200 empty files passed"));
 }
 
+TEST(StateColour, ARunThatHasDivergedIsNeverGreen) {
+  for (const auto state : {v1::Job::STATE_RUNNING, v1::Job::STATE_SUCCEEDED}) {
+    v1::Job job;
+    job.set_state(state);
+    EXPECT_EQ(StateColour(job), Colour::kGood);
+    job.set_reason("DIVERGED");
+    EXPECT_EQ(StateColour(job), Colour::kWarning);
+    job.mutable_health()->set_level(v1::JobHealth::LEVEL_BAD);
+    EXPECT_EQ(StateColour(job), Colour::kBad);
+    EXPECT_EQ(HealthColour(job.health()), Colour::kBad);
+  }
+  v1::JobHealth note;
+  note.set_level(v1::JobHealth::LEVEL_HEALTHY);
+  EXPECT_EQ(HealthColour(note), Colour::kGood);
+  note.add_problems("PLATEAU");
+  EXPECT_EQ(HealthColour(note), Colour::kDim);
+}
+
 TEST(Human, DurationsGrowWithTheirUnits) {
   EXPECT_EQ(HumanDuration(0), "0 s");
   EXPECT_EQ(HumanDuration(59.4), "59 s");

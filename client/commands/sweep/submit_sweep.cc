@@ -108,7 +108,7 @@ void Print(Session& session, const SweepPlan& plan, const v1::ListJobsResponse& 
     const v1::Job& job = jobs.jobs(i);
     std::vector<Table::Cell> row = {job.id(), job.name()};
     for (const std::string& value : plan.points[i]) row.emplace_back(value);
-    row.emplace_back(StateName(job.state()), StateColour(job.state()));
+    row.emplace_back(StateName(job.state()), StateColour(job));
     table.Add(std::move(row));
   }
   session.PrintTable(table);

@@ -1,6 +1,7 @@
 #include "server/decide/queue/waiting.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/count.h"
@@ -30,11 +31,30 @@ std::string AtLeast(const QueuedJob& job) {
                            : absl::StrCat(", at least ", job.fewer.back(), " (restart.min_ranks)");
 }
 
-// "needs 2 GPUs on each of 2 machines".
+// "needs 2 GPUs on each of 2 machines", "needs 2 GPUs on one machine".
 std::string NeededOnEach(const QueuedJob& job) {
-  return absl::StrCat("needs ", Slots(RanksPerNode(job), job.cuda), " on each of ",
-                      Count(job.nodes, "machine"),
+  return absl::StrCat("needs ", Slots(RanksPerNode(job), job.cuda),
+                      job.nodes == 1 ? " on one machine"
+                                     : absl::StrCat(" on each of ", Count(job.nodes, "machine")),
                       job.fewer.empty() ? "" : absl::StrCat(", in all", AtLeast(job).substr(1)));
+}
+
+// "node-02 has 2 of 3 free, node-01 1 of 3".
+std::string FreeByMachine(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  constexpr size_t kNamed = 4;
+  std::vector<const NodeSlots*> with_room;
+  for (const NodeSlots& node : nodes) {
+    if (node.cordon.empty() && Free(node, job.cuda) > 0) with_room.push_back(&node);
+  }
+  std::ranges::stable_sort(with_room, std::ranges::greater(),
+                           [&](const NodeSlots* node) { return Free(*node, job.cuda); });
+  std::string text;
+  for (size_t i = 0; i < std::min(with_room.size(), kNamed); ++i) {
+    const NodeSlots& node = *with_room[i];
+    absl::StrAppend(&text, i == 0 ? "" : ", ", node.name, i == 0 ? " has " : " ",
+                    Free(node, job.cuda), " of ", Total(node, job.cuda), i == 0 ? " free" : "");
+  }
+  return absl::StrCat(text, with_room.size() > kNamed ? ", …" : "");
 }
 
 // Differences among the machines that could run a multi-machine job; empty if there are too few.
@@ -107,6 +127,8 @@ Waiting Reasons::ForSlots(const QueuedJob& job, const std::string& giving_way) c
   }
   std::string text = absl::StrCat("needs ", Slots(job.ranks, job.cuda), AtLeast(job), ", ", free,
                                   free == 1 ? " is free" : " are free");
+  // As many are free, but not where the job needs them.
+  if (free >= job.ranks) text = absl::StrCat(NeededOnEach(job), "; ", FreeByMachine(job, nodes_));
   for (const std::string& more : {giving_way, CordonedText(nodes_)}) {
     if (!more.empty()) absl::StrAppend(&text, "; ", more);
   }

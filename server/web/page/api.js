@@ -1,5 +1,7 @@
 // What the page asks the coordinator, and the stream that keeps it current.
 
+import { clock, span } from './format.js';
+
 const BASE = 'api/v1/';
 let token = sessionStorage.getItem('token') || '';
 
@@ -108,10 +110,13 @@ export function follow(after, subject, handlers) {
   let lost = false;
   let closed = false;
   let timer;
+  let opened = 0;
   const open = () => {
+    opened = Date.now();
     parameters.set('after', String(last));
     source = new EventSource(`${BASE}stream?${parameters}`);
     source.onopen = () => {
+      heard();
       showLive('live');
       showWarning('');
       if (lost && handlers.reconnected) handlers.reconnected();
@@ -123,20 +128,53 @@ export function follow(after, subject, handlers) {
       // A refused connection is retried by the browser; an answer that is not a stream is not.
       if (source.readyState === EventSource.CLOSED && !closed) timer = setTimeout(open, 2000);
     };
+    source.addEventListener('beat', heard);
     source.addEventListener('warning', (message) => showWarning(JSON.parse(message.data).text));
     for (const kind of ['event', 'rows', 'list', 'job', 'nodes']) {
       source.addEventListener(kind, (message) => {
+        heard();
         last = Number(message.lastEventId) || last;
         if (handlers[kind]) handlers[kind](JSON.parse(message.data));
       });
     }
   };
   open();
+  heard();
+  // A connection that was cut off without a word never fails by itself.
+  const watch = setInterval(() => {
+    showSilence();
+    if (Date.now() - news < 2 * SILENCE || Date.now() - opened < 2 * SILENCE) return;
+    lost = true;
+    source.close();
+    open();
+  }, 1000);
   return () => {
     closed = true;
+    clearInterval(watch);
     clearTimeout(timer);
+    news = 0;
+    showSilence();
     source.close();
   };
+}
+
+// The stream has a beat every two seconds or so. After this time without any, the page says that its figures are old.
+const SILENCE = 12_000;  // milliseconds
+let news = 0;  // when the stream said something; 0: there is none
+
+function heard() {
+  news = Date.now();
+  showSilence();
+}
+
+function showSilence() {
+  const silent = news > 0 && Date.now() - news > SILENCE;
+  const strip = document.getElementById('stale');
+  document.body.classList.toggle('stale', silent);
+  strip.hidden = !silent;
+  if (!silent) return;
+  showLive('reconnecting');
+  strip.textContent = `No news for ${span((Date.now() - news) / 1000)}; figures are of ${clock(news)} – trying again`;
 }
 
 // What the coordinator warns of, below the top of the page.

@@ -72,7 +72,8 @@ addEventListener('afterprint', () => { if (colours && colours !== 'light') showI
 document.getElementById('help').addEventListener('click', showHelp);
 document.addEventListener('token', showToken);
 document.addEventListener('keydown', (event) => {
-  const typing = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || event.ctrlKey || event.metaKey || event.altKey;
+  // Letters mean nothing to a box that is ticked or to a slider.
+  const typing = event.target.matches?.('textarea, select, input:not([type=checkbox]):not([type=radio]):not([type=range])') || event.ctrlKey || event.metaKey || event.altKey;
   if (document.querySelector('dialog[open]')) return;
   if (typing) {
     if (event.key === 'Escape') {

@@ -23,6 +23,18 @@ export function smooth(values, weight) {
   });
 }
 
+// Of the ticks of a logarithmic axis of many decades only powers of ten have a line.
+function sparse(ticks) {
+  const decades = Math.log10(ticks[ticks.length - 1] / ticks[0]);
+  if (!(decades > 3)) return ticks;
+  const every = Math.ceil(decades / 6);
+  return ticks.map((tick) => { const power = Math.log10(tick); return Math.abs(power - Math.round(power)) < 1e-6 && Math.round(power) % every === 0 ? tick : null; });
+}
+
+function sinceText({ step }) {
+  return `NaN since step ${step.toLocaleString('en-US')}`;
+}
+
 function axisText(mode, value) {
   if (mode === 'time') return clock(value * 1000);
   if (mode === 'elapsed') return span(value);
@@ -78,7 +90,20 @@ export class Group {
     this.charts = new Set();
     this.zoomed = zoomed;
     this.zoom = null;
+    this.hidden = new Set();  // names of curves
     this.sync = uPlot.sync(`group${Math.random()}`);
+  }
+
+  // Hides the curves of this name or shows them again; `alone`: hides all others, or shows all.
+  toggle(name, names, alone) {
+    if (alone) {
+      const others = names.filter((one) => one !== name);
+      const solo = !this.hidden.has(name) && others.every((one) => this.hidden.has(one));
+      this.hidden = new Set(solo ? [] : others);
+    } else if (!this.hidden.delete(name)) {
+      this.hidden.add(name);
+    }
+    for (const chart of this.charts) if (chart.given) chart.show(chart.given);
   }
 
   zoomTo(from, to) {
@@ -89,7 +114,8 @@ export class Group {
 }
 
 export class Chart {
-  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `spikes`: it may end below a few much higher values; `binary`: its
+  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `spikes`: it may end below a few much higher values, 'runs': of
+  // several runs below those that are much higher; `binary`: its
   // numbers are powers of two; `big`: the chart is two columns wide.
   constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, spikes = false, binary = false, big = false }) {
     this.group = group;
@@ -101,7 +127,25 @@ export class Chart {
     this.zero = zero;
     this.spikes = spikes;
     this.beyond = null;    // the highest value, if the axis ends below it
-    this.values = h('div', { class: 'values' });
+    this.above = [];       // names of the curves that have such values, if there are several curves
+    this.marks = [];
+    this.broken = [];
+    this.off = [];         // curves that are hidden
+    this.lost = [];        // curves without a finite value
+    this.values = h('div', { class: 'values', onclick: (event) => this.choose(event) });
+    this.tallest = 0;      // of the values so far: what is below does not move when the mouse does
+    let wide = 0;
+    this.sizes = new ResizeObserver(() => {
+      const { offsetHeight: height, offsetWidth: width } = this.values;
+      if (width !== wide) {
+        wide = width;
+        this.tallest = 0;
+        this.values.style.minHeight = '';
+      } else if (height > this.tallest) {
+        this.values.style.minHeight = `${this.tallest = height}px`;
+      }
+    });
+    this.sizes.observe(this.values);
     this.holder = h('div', { class: 'plot' });
     this.empty = h('p', { class: 'empty' }, 'nothing yet');
     this.element = h('figure', { class: big ? 'chart big' : 'chart', 'aria-label': title },
@@ -120,6 +164,7 @@ export class Chart {
 
   close() {
     this.observer.disconnect();
+    this.sizes.disconnect();
     views.unobserve(this.element);
     waiting.delete(this);
     this.group.charts.delete(this);
@@ -127,20 +172,37 @@ export class Chart {
     this.plot = null;
   }
 
-  // `curves`: [{name, color, x, y, min, max, dots, dashed}]; `mode`: step, tokens, time or elapsed; `marks`: [{x, kind, text}]. They are drawn in one of
-  // the next frames; the first chart of a page at once.
-  show({ curves, mode, log = false, marks = [] }) {
-    const drawn = curves.filter((curve) => curve.x.length > 0 && curve.y.some((value) => Number.isFinite(value)));
+  // A click on a name in the legend hides its curve, a second one leaves it alone.
+  choose(event) {
+    const name = event.target.closest('[data-name]')?.dataset.name;
+    if (name === undefined) return;
+    // Both clicks of a double-click come here: the first one is taken back.
+    if (event.detail > 1) this.group.toggle(name, [], false);
+    this.group.toggle(name, this.given.curves.map((curve) => curve.name), event.detail > 1);
+  }
+
+  // `curves`: [{name, color, x, y, min, max, dots, dashed}]; `mode`: step, tokens, time or elapsed; `marks`: [{x, to, kind, text}], from `x` on to `to`, if it is
+  // there; `broken`: [{from, to, step, open}] where the values were not finite, up to the end if `open`. They are drawn in one of the next frames; the first chart
+  // of a page at once.
+  show(given) {
+    this.given = given;
+    const { curves, mode, log = false, marks = [], broken = [] } = given;
+    const known = curves.filter((curve) => curve.x.length > 0 && curve.y.some((value) => Number.isFinite(value)));
+    this.off = known.filter((curve) => this.group.hidden.has(curve.name));
+    if (this.off.length === known.length) this.off = [];
+    const drawn = known.filter((curve) => !this.off.includes(curve));
+    this.lost = broken.length > 0 ? curves.filter((curve) => curve.breaks && !known.includes(curve)) : [];  // no value of them is finite
     this.empty.hidden = drawn.length > 0;
+    this.empty.textContent = broken.length > 0 ? sinceText(broken[0]) : 'nothing yet';
+    this.empty.classList.toggle('bad', broken.length > 0);
     this.holder.hidden = drawn.length === 0;
-    this.values.classList.toggle('many', drawn.length > 3);
     if (drawn.length === 0) {
       waiting.delete(this);
       replace(this.values);
       return;
     }
-    const layout = JSON.stringify([mode, log, drawn.map((curve) => [curve.name, curve.color, !!curve.min, curve.dots, curve.dashed])]);
-    this.next = { curves: drawn, mode, log, marks, layout };
+    const layout = JSON.stringify([mode, log, this.off.map((curve) => curve.name), drawn.map((curve) => [curve.name, curve.color, !!curve.min, curve.dots, curve.dashed])]);
+    this.next = { curves: drawn, mode, log, marks, broken, layout };
     this.current = !!this.plot && layout === this.layout;
     if (!this.plot && !turn && waiting.size === 0) {
       this.draw();
@@ -169,9 +231,10 @@ export class Chart {
 
   draw() {
     waiting.delete(this);
-    const { curves, mode, log, marks, layout } = this.next;
+    const { curves, mode, log, marks, broken, layout } = this.next;
     this.curves = curves;
     this.marks = marks;
+    this.broken = broken;
     const data = this.align(curves);
     if (!this.plot || layout !== this.layout) {
       if (this.plot) this.plot.destroy();
@@ -186,7 +249,18 @@ export class Chart {
     this.current = true;
     this.drawn = performance.now();
     this.applyZoom();
-    this.showValues(this.plot.cursor.idx);
+    this.showValues(this.underCursor());
+  }
+
+  // The index of the value under the cursor; what the plot remembers is of the data before.
+  underCursor() {
+    const { left } = this.plot.cursor;
+    if (!(left >= 0)) return null;
+    const x = this.plot.data[0];
+    const wanted = this.plot.posToVal(left, 'x');
+    let next = x.findIndex((value) => value >= wanted);
+    if (next < 0) next = x.length - 1;
+    return next > 0 && wanted - x[next - 1] < x[next] - wanted ? next - 1 : next;
   }
 
   // uPlot wants one x for all curves. A curve has three columns when it has a band.
@@ -222,7 +296,8 @@ export class Chart {
       select: { show: true },
       scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: this.log ? undefined : (plot, low, high) => this.range(plot, low, high) } },
       axes: [{ ...axis, size: 24, space: 70, values: this.mode === 'time' ? undefined : (plot, ticks) => ticks.map((tick) => (this.mode === 'elapsed' ? span(tick) : short(tick))) },
-        { ...axis, size: this.binary ? 56 : 46, incrs: this.binary ? POWERS : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? '' : this.axisFormat(tick))) }],
+        { ...axis, size: this.binary ? 56 : 46, incrs: this.binary ? POWERS : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? '' : this.axisFormat(tick))),
+          grid: this.log ? { ...axis.grid, filter: (plot, ticks) => sparse(ticks) } : axis.grid }],
       series, bands,
       hooks: {
         draw: [() => this.drawMarks()],
@@ -240,6 +315,7 @@ export class Chart {
     const bottom = this.zero ? Math.min(0, low) : low;
     const top = this.spikes ? this.usualTop(plot, high) : high;
     this.beyond = top < high ? high : null;
+    this.above = this.beyond !== null && this.spikes === 'runs' ? this.curves.filter((_, i) => plot.data[this.columns[i]].some((value) => value > top)).map((curve) => curve.name) : [];
     const room = (top - bottom) * 0.06 || Math.abs(top) * 0.1 || 1;
     return [this.zero && low >= 0 ? 0 : bottom - room, top + room];
   }
@@ -248,10 +324,13 @@ export class Chart {
   // how high they are.
   usualTop(plot, high) {
     const [from, to] = plot.series[0].idxs || [0, plot.data[0].length - 1];
-    const usual = Math.max(...this.columns.map((column) => {
+    const tops = this.columns.map((column) => {
       const seen = plot.data[column].slice(from, to + 1).filter(Number.isFinite).sort((a, b) => a - b);
       return seen.length > 0 ? seen[Math.floor(0.98 * (seen.length - 1))] : -Infinity;
-    }));
+    }).sort((a, b) => a - b);
+    // Nor does one of several runs press the others flat.
+    const most = this.spikes === 'runs' && tops.length > 2 ? 3 * tops[(tops.length - 1) >> 1] : Infinity;
+    const usual = Math.max(...tops.filter((top) => top <= most || most <= 0));
     return usual > 0 && high > 3 * usual ? 1.5 * usual : high;
   }
 
@@ -281,18 +360,23 @@ export class Chart {
     if (!this.plot) return;
     const data = this.plot.data;
     const at = index === null || index === undefined ? data[0].length - 1 : index;
+    const last = index === null || index === undefined ? this.broken.find((one) => one.open) : null;
     const items = this.curves.map((curve, i) => {
       const column = data[this.columns[i]];
       let place = at;
       while (place > 0 && (column[place] === null || column[place] === undefined)) --place;
       const spread = curve.min && this.curves.length < 4 && index !== null && Number.isFinite(data[this.columns[i] + 1][place]) &&
         data[this.columns[i] + 1][place] !== data[this.columns[i] + 2][place];
-      return h('span', { class: 'value' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `, h('b', {}, this.format(column[place])),
+      const lost = curve.breaks && (last || (index !== null && index !== undefined && this.broken.find((one) => data[0][at] > one.from && data[0][at] <= one.to)));
+      return h('span', { class: 'value', data: { name: curve.name }, title: 'Click to hide, double-click to see it alone' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `,
+        lost ? h('b', { class: 'bad' }, sinceText(lost)) : h('b', {}, this.format(column[place])),
         spread && h('small', {}, ` ${this.format(data[this.columns[i] + 1][place])}–${this.format(data[this.columns[i] + 2][place])}`));
     });
     const here = index === null || index === undefined ? null : h('span', { class: 'value at' }, axisText(this.mode, data[0][at]));
     const marks = here ? this.marksAt(data[0][at]) : [];
-    replace(this.values, here, items, marks.map((mark) => h('span', { class: 'value mark' }, mark.text)));
+    const off = this.off.map((curve) => h('span', { class: 'value off', data: { name: curve.name }, title: 'Click to show it again' }, h('i', { class: 'swatch' }), curve.name));
+    const lost = this.lost.map((curve) => h('span', { class: 'value' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `, h('b', { class: 'bad' }, sinceText(this.broken[0]))));
+    replace(this.values, here, lost, items, off, marks.map((mark) => h('span', { class: 'value mark' }, mark.text)));
   }
 
   // The nearest mark of each kind within 8 pixels, so that a stop beside a checkpoint can be read too.
@@ -300,11 +384,35 @@ export class Chart {
     const near = this.plot.posToVal(8, 'x') - this.plot.posToVal(0, 'x');
     const nearest = {};
     for (const mark of this.marks) {
-      const away = mark.x === null ? Infinity : Math.abs(mark.x - x);
+      const away = mark.x === null ? Infinity : Math.max(mark.x - x, x - (mark.to ?? mark.x), 0);
       if (away <= near && !(away >= nearest[mark.kind]?.away)) nearest[mark.kind] = { mark, away };
     }
     // What the line has no room for is cut off, so long texts come last.
     return Object.values(nearest).map(({ mark }) => mark).sort((a, b) => a.text.length - b.text.length);
+  }
+
+  // Red stripes where the values were not finite.
+  hatch({ from, to, open }, ratio) {
+    const { ctx, bbox } = this.plot;
+    const left = this.plot.valToPos(from, 'x', true);
+    const right = open ? bbox.left + bbox.width : Math.max(this.plot.valToPos(to, 'x', true), left + 2 * ratio);
+    if (right < bbox.left || left > bbox.left + bbox.width) return;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(left, bbox.top, Math.max(right - left, 2 * ratio), bbox.height);
+    ctx.clip();
+    ctx.strokeStyle = ctx.fillStyle = color('--bad');
+    ctx.globalAlpha = 0.08;
+    ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    ctx.globalAlpha = 0.5;
+    ctx.lineWidth = ratio;
+    ctx.beginPath();
+    for (let x = Math.max(left, bbox.left) - bbox.height; x < right; x += 7 * ratio) {
+      ctx.moveTo(x, bbox.top + bbox.height);
+      ctx.lineTo(x + bbox.height, bbox.top);
+    }
+    ctx.stroke();
+    ctx.restore();
   }
 
   drawMarks() {
@@ -314,9 +422,12 @@ export class Chart {
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
     const ratio = devicePixelRatio || 1;
+    for (const one of this.broken) this.hatch(one, ratio);
+    const lines = {};  // where the last line of each kind is: one in 8 pixels is enough
     for (const mark of this.marks) {
       if (mark.x === null) continue;
       const x = Math.round(this.plot.valToPos(mark.x, 'x', true));
+      ctx.setLineDash([]);
       ctx.strokeStyle = ctx.fillStyle = color(MARKS[mark.kind] || '--muted');
       ctx.lineWidth = ratio;
       ctx.globalAlpha = 0.7;
@@ -324,6 +435,10 @@ export class Chart {
         ctx.fillRect(x - ratio, bbox.top + bbox.height - 5 * ratio, 2 * ratio, 5 * ratio);
         continue;
       }
+      // What happened again and again is a bar along the top.
+      if (mark.to) ctx.fillRect(x, bbox.top, Math.max(this.plot.valToPos(mark.to, 'x', true) - x, 2 * ratio), 4 * ratio);
+      if (Math.abs(x - lines[mark.kind]) < 8 * ratio) continue;
+      lines[mark.kind] = x;
       ctx.setLineDash([4 * ratio, 3 * ratio]);
       ctx.lineDashOffset = mark.kind === 'stop' ? 3.5 * ratio : 0;  // a stop and the restart at the same place are both seen
       ctx.beginPath();
@@ -343,7 +458,7 @@ export class Chart {
       ctx.font = `${11 * ratio}px ${color('--font')}`;
       ctx.textAlign = 'right';
       ctx.textBaseline = 'top';
-      ctx.fillText(`▲ up to ${this.format(this.beyond)}`, bbox.left + bbox.width - 4 * ratio, bbox.top + 2 * ratio);
+      ctx.fillText(`▲ ${this.above.length > 0 && this.above.length < 3 ? `${this.above.join(', ')} ` : ''}up to ${this.format(this.beyond)}`, bbox.left + bbox.width - 4 * ratio, bbox.top + 2 * ratio);
     }
     ctx.restore();
   }

@@ -3,8 +3,8 @@ import { get, showLive } from './api.js';
 import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
 import { h, replace, toast } from './dom.js';
-import { number, short, span } from './format.js';
-import { badge, isActive, runSeconds } from './rows.js';
+import { middle, number, short, span } from './format.js';
+import { badge, isActive, lossText, runSeconds } from './rows.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Time']];
 const MOST = 8;
@@ -46,8 +46,8 @@ export function comparePage(main, parameters) {
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing', oninput: (event) => { weight = Number(event.target.value); show(); } });
   const grid = h('div', { class: 'charts' });
-  const finals = h('div', { class: 'scroll' });
-  const differences = h('div', { class: 'scroll' });
+  const finals = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': 'Figures' });
+  const differences = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': 'Configuration' });
   const content = h('div', { hidden: true }, h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider)), grid,
     h('section', {}, h('h2', {}, 'Figures'), finals), h('section', {}, h('h2', {}, 'Configuration'), differences));
   const blank = h('div', { class: 'blank' }, h('p', {}, 'Choose jobs to lay over each other: type a name above, or tick them on the ', h('a', { href: '#/' }, 'fleet page'), '.'));
@@ -85,17 +85,17 @@ export function comparePage(main, parameters) {
   function names() {
     const count = {};
     for (const { job } of jobs) count[job.name] = (count[job.name] || 0) + 1;
-    return jobs.map(({ job }) => (count[job.name] > 1 ? `${job.name} ${job.id.slice(0, 5)}` : job.name));
+    return jobs.map(({ job }) => (count[job.name] > 1 ? `${middle(job.name)} ${job.id.slice(0, 5)}` : middle(job.name)));
   }
 
   function show() {
     const title = names();
     replace(axis, MODES.map(([name, word]) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(mode === name), onclick: () => setMode(name) }, word)));
-    replace(chosen, jobs.map(({ job }, i) => h('span', { class: 'chosen-job' }, h('i', { class: `swatch ${COLORS[i].slice(2)}` }), h('a', { href: `#/job/${job.id}` }, title[i]), badge(job),
+    replace(chosen, jobs.map(({ job }, i) => h('span', { class: 'chosen-job' }, h('i', { class: `swatch ${COLORS[i].slice(2)}` }), h('a', { href: `#/job/${job.id}`, title: job.name }, title[i]), badge(job),
       h('button', { type: 'button', class: 'quiet', 'aria-label': `Remove ${title[i]}`, onclick: () => go(ids.filter((_, k) => k !== i)) }, '×'))));
     for (const [name, heading, note, key] of CHARTS) {
       if (!charts[name]) {
-        charts[name] = new Chart(group, { title: heading, note, height: name === 'loss' || name === 'val' ? 260 : 190, format: name === 'speed' ? short : number, zero: name === 'speed' || name === 'norm', spikes: name === 'norm' });
+        charts[name] = new Chart(group, { title: heading, note, height: name === 'loss' || name === 'val' ? 260 : 190, format: name === 'speed' ? short : number, zero: name === 'speed' || name === 'norm', spikes: 'runs' });
         grid.append(charts[name].element);
       }
       const curves = jobs.map(({ curves: one }, i) => {
@@ -117,11 +117,25 @@ export function comparePage(main, parameters) {
     return losses.length ? Math.min(...losses) : null;
   }
 
+  const isLost = (name, job) => (name === 'Final loss' && job.nonfinite) || (name === 'Last validation' && job.val_nonfinite);
+  const same = (values) => values.every((value) => value === values[0]);
+
+  // Losses are compared only where they are of the same data and tokens; empty if they are.
+  function differentData() {
+    const flat = jobs.map(({ job }) => flatten(job.config));
+    const keys = [...new Set(flat.flatMap(Object.keys))].filter((key) => key.startsWith('data.') || key === 'train.seq_len');
+    return keys.filter((key) => !same(flat.map((one) => one[key]))).sort();
+  }
+
   function showFinals(title) {
+    const other = differentData();
+    const low = other.length === 0 && 'low';
+    // Nor is a loss at another step.
+    const lowAt = (step) => same(jobs.map(step)) && low;
     const figures = [
-      ['Final loss', (one) => one.job.loss, number, 'low'],
-      ['Last validation', (one) => one.job.val_loss, number, 'low'],
-      ['Best validation', (one) => best(Object.values(one.curves.data.evals)[0]), number, 'low'],
+      ['Final loss', (one) => one.job.loss, number, lowAt(({ job }) => job.step)],
+      ['Last validation', (one) => one.job.val_loss, number, lowAt(({ job }) => job.val_step)],
+      ['Best validation', (one) => best(Object.values(one.curves.data.evals)[0]), number, low],
       ['Steps', (one) => one.job.step, (value) => value.toLocaleString('en-US')],
       ['Tokens', (one) => one.job.total_tokens, short],
       ['Tokens a second', (one) => one.job.tokens_per_second, short, 'high'],
@@ -129,13 +143,14 @@ export function comparePage(main, parameters) {
       ['Ranks', (one) => one.job.ranks, String],
       ['Restarts', (one) => one.job.restarts, String],
     ];
-    replace(finals, h('table', { class: 'figures-table' }, h('thead', {}, h('tr', {}, h('th'), title.map((name, i) => h('th', { class: 'num' }, h('i', { class: `swatch ${COLORS[i].slice(2)}` }), name)))),
+    replace(finals, jobs.length > 1 && other.length > 0 && h('p', { class: 'apart' }, 'The losses are of different data (', h('code', {}, other.slice(0, 4).join(', ')), other.length > 4 && ' …', '): not comparable.'),
+      h('table', { class: 'figures-table' }, h('thead', {}, h('tr', {}, h('th'), title.map((name, i) => h('th', { class: 'num' }, h('i', { class: `swatch ${COLORS[i].slice(2)}` }), name)))),
       h('tbody', {}, figures.map(([name, of, format, wins]) => {
         const values = jobs.map(of);
         const known = values.filter((value) => Number.isFinite(value) && value > 0);
         const winner = wins && known.length > 1 ? (wins === 'low' ? Math.min(...known) : Math.max(...known)) : null;
         const single = winner !== null && values.filter((value) => value === winner).length === 1;
-        return h('tr', {}, h('th', { scope: 'row' }, name), values.map((value) => h('td', { class: single && value === winner ? 'num best' : 'num' }, value === null || value === undefined ? '–' : format(value))));
+        return h('tr', {}, h('th', { scope: 'row' }, name), values.map((value, i) => h('td', { class: single && value === winner ? 'num best' : 'num' }, value === null || value === undefined ? lossText(value, isLost(name, jobs[i].job)) : format(value))));
       }))));
   }
 

@@ -3,7 +3,7 @@ import { get, post } from './api.js';
 import { change } from './dialogs.js';
 import { h, replace, update } from './dom.js';
 import { ago, bytes, clock, number, percent, short } from './format.js';
-import { eventRow, isActive } from './rows.js';
+import { Happened, isActive } from './rows.js';
 
 export function detailSection(id, current) {
   const path = `jobs/${encodeURIComponent(id)}`;
@@ -21,6 +21,7 @@ export function detailSection(id, current) {
       h('section', {}, h('h2', {}, 'What happened'), events),
       h('div', {}, h('section', {}, h('h2', {}, 'Ranks'), ranks), h('section', {}, h('h2', {}, 'Checkpoints'), checkpoints), h('section', { class: 'stacks', hidden: true }, h('h2', {}, 'Stacks'), stacks))),
     data, h('section', {}, logBox), h('section', {}, config));
+  const happened = new Happened(events);
   let shown = '';
   let written = '';
 
@@ -73,8 +74,7 @@ export function detailSection(id, current) {
       h('details', {}, h('summary', {}, 'Configuration'), h('p', { class: 'muted' }, `hash ${job.config_hash}; files in `, h('code', {}, job.out_dir)), h('pre', { class: 'log' }, job.config_text)));
   }
 
-  function show(job, list) {
-    update(events, list.slice().reverse().map((event) => eventRow(event)));
+  function show(job) {
     showRanks(job);
     showData(job);
     showConfig(job);
@@ -120,5 +120,5 @@ export function detailSection(id, current) {
     if (all || current().state !== 'RUNNING') readCheckpoints();
   }
 
-  return { element, show, refresh, close: () => {} };
+  return { element, happened, show, refresh, close: () => {} };
 }

@@ -7,18 +7,24 @@ export function setTokenFile(path) {
   tokenFile = path;
 }
 
-// Shows a dialog. `send` gets the form's data when the user agrees; its error stays in the dialog. True when it was done.
+// Shows a dialog. `agree` is the text of its button, or makes it from the form. `send` gets the form's data when the user agrees; its error stays in the
+// dialog. True when it was done.
 export function ask({ title, text, fields = [], agree, danger = false, wide = false, send }) {
   return new Promise((resolve) => {
     let done = false;
     const problem = h('p', { class: 'problem', role: 'alert' });
-    const button = h('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, agree);
+    const button = h('button', { type: 'submit', class: danger ? 'danger' : 'primary' }, typeof agree === 'string' ? agree : '');
     const form = h('form', { method: 'dialog' },
       h('h2', {}, title),
       ...[].concat(text).map((line) => h('p', {}, line)),
       ...fields, problem,
       h('div', { class: 'buttons' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), button));
     const dialog = h('dialog', { 'aria-label': title, class: wide && 'wide', onclose: () => { dialog.remove(); resolve(done); } }, form);
+    if (typeof agree !== 'string') {
+      const write = () => { button.textContent = agree(form); };
+      form.addEventListener('change', write);
+      write();
+    }
     form.addEventListener('submit', async (event) => {
       event.preventDefault();
       button.disabled = true;

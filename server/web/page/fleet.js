@@ -3,9 +3,9 @@ import { follow, get } from './api.js';
 import { setTokenFile } from './dialogs.js';
 import { h, morph, replace, toast, update } from './dom.js';
 import { ago, bytes, number, percent, short, span } from './format.js';
-import { ACTIVE, badge, eventRow, isActive, labels, progress, sparkLine } from './rows.js';
+import { ACTIVE, Happened, badge, isActive, labels, lossText, progress, sparkLine, wasSeen, words } from './rows.js';
 
-const FILTERS = [['', 'all'], ['active', 'active'], ['RUNNING', 'training'], ['QUEUED', 'waiting'], ['FAILED', 'failed'], ['STOPPED', 'stopped'], ['SUCCEEDED', 'finished']];
+const FILTERS = [['', 'all'], ['look', 'needs a look'], ['active', 'active'], ['RUNNING', 'training'], ['QUEUED', 'waiting'], ['FAILED', 'failed'], ['STOPPED', 'stopped'], ['SUCCEEDED', 'finished']];
 
 const ROWS = 200;
 const MOST_ROWS = 1000;
@@ -32,9 +32,10 @@ export function fleetPage(main, parameters) {
   const empty = h('div', { class: 'blank', hidden: true });
   const machines = h('div', { class: 'machines' });
   const events = h('ol', { class: 'events' });
+  const happened = new Happened(events, { most: 40, named: true });
   const table = h('table', { class: 'jobs' }, h('thead', {}, h('tr', {},
     h('th', { class: 'pick' }, h('span', { class: 'hidden' }, 'Choose')), h('th', {}, 'Job'), h('th', {}, 'State'), h('th', { class: 'wide' }, 'Progress'), h('th', { class: 'num' }, 'Ends in'),
-    h('th', {}, 'Loss'), h('th', { class: 'num' }, h('span', { class: 'hidden' }, 'Loss')), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Tok/s'), h('th', { class: 'num' }, 'Submitted'))), body);
+    h('th', {}, 'Loss'), h('th', { class: 'num' }, h('span', { class: 'hidden' }, 'Loss')), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Tok/s'), h('th', { class: 'num submitted' }, 'Submitted'))), body);
   main.append(
     h('section', { class: 'top' }, summary),
     h('section', { 'aria-label': 'Jobs' }, h('div', { class: 'filters' }, states, nameField, labelField, h('span', { class: 'grow' }), compare), h('div', { class: 'scroll' }, table), empty, more, rest),
@@ -55,36 +56,55 @@ export function fleetPage(main, parameters) {
     showChosen();
   }
 
+  // What a narrow window has no columns for.
+  function brief(job) {
+    const end = isActive(job) && job.eta_seconds !== null && new Date(Date.now() + job.eta_seconds * 1000).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+    return [['val ', job.val_step > 0 && lossText(job.val_loss, job.val_nonfinite)], ['loss ', job.step > 0 && lossText(job.loss, job.nonfinite)],
+      ['', job.tokens_per_second > 0 && isActive(job) && `${short(job.tokens_per_second)} tok/s`], ['', end && `ends ${end}`]].filter(([, value]) => value)
+      .flatMap(([word, value], i) => [i > 0 && ' · ', h('span', {}, word, value)]);
+  }
+
   function row(job) {
     const pick = h('input', { type: 'checkbox', 'aria-label': `Choose ${job.name}`, checked: chosen.has(job.id), onchange: (event) => choose(job.id, event.target.checked) });
     const share = job.steps > 0 ? Math.floor(100 * Math.min(job.step / job.steps, 1)) : 0;
     const restarts = job.restarts > 0 && h('span', { class: 'label warn', title: 'restarts so far' }, `${job.restarts}×`);
     return h('tr', { data: { id: job.id }, onclick: (event) => { if (!event.target.closest('a, input')) location.hash = `#/job/${job.id}`; } },
       h('td', { class: 'pick' }, pick),
-      h('td', { class: 'name' }, h('a', { href: `#/job/${job.id}` }, job.name || job.id), restarts, labels(job), h('div', { class: 'words', title: job.health.words }, job.health.words)),
+      h('td', { class: 'name' }, h('a', { href: `#/job/${job.id}` }, job.name || job.id), restarts, labels(job), h('div', { class: job.health.why && ['warning', 'bad'].includes(job.health.level) ? `words ${job.health.level}` : 'words', title: job.health.words }, words(job)), h('div', { class: 'brief' }, brief(job))),
       h('td', {}, badge(job)),
       h('td', { class: 'wide' }, h('div', { class: 'done' }, progress(job), h('span', {}, `${share} %`)), h('small', {}, `${number(job.step)} of ${number(job.steps)} steps`)),
       h('td', { class: 'num' }, isActive(job) && job.eta_seconds !== null ? span(job.eta_seconds) : '–'),
       h('td', { class: 'sparkcell' }, sparkLine(job.spark)),
-      h('td', { class: 'num' }, number(job.loss)), h('td', { class: 'num' }, number(job.val_loss)),
-      h('td', { class: 'num' }, job.tokens_per_second ? short(job.tokens_per_second) : '–'), h('td', { class: 'num' }, ago(job.submitted)));
+      h('td', { class: 'num' }, lossText(job.loss, job.nonfinite)), h('td', { class: 'num' }, lossText(job.val_loss, job.val_nonfinite)),
+      h('td', { class: 'num' }, job.tokens_per_second ? short(job.tokens_per_second) : '–'), h('td', { class: 'num submitted' }, ago(job.submitted)));
   }
+
+  function show(state) {
+    wanted.state = state;
+    rows = ROWS;
+    load();
+  }
+
+  const isFresh = (job) => job.state === 'FAILED' && Date.now() - job.ended < 24 * 3600 * 1000;
 
   function showSummary() {
     const count = fleet.counts;
     const of = (name) => count[name] || 0;
-    const looks = [...jobs.values()].filter((job) => isActive(job) && ['warning', 'bad'].includes(job.health.level)).length;
     const failed = of('FAILED');
+    const known = [...jobs.values()];
+    // A failure that was looked at here needs no more looks.
+    const looks = Math.max(0, fleet.look - known.filter((job) => isFresh(job) && wasSeen(job)).length);
+    const red = known.some((job) => job.health.level === 'bad' && (isActive(job) || isFresh(job)) && !wasSeen(job));
     const parts = [[of('RUNNING'), 'training'], [of('STARTING') + of('PREFLIGHT') + of('RESTARTING'), 'starting'], [of('QUEUED'), 'waiting'], [of('STOPPING'), 'stopping']]
       .filter(([n]) => n > 0).map(([n, word]) => `${n} ${word}`);
     const total = Object.values(count).reduce((sum, n) => sum + n, 0);
     const calm = looks === 0 ? (parts.length ? 'all healthy' : '') : `${looks} ${looks === 1 ? 'needs' : 'need'} a look`;
     const head = parts.length ? parts.join(', ') : total === 0 ? 'No job yet' : 'Nothing is running';
-    update(summary, h('i', { class: `dot ${looks ? 'warning' : parts.length ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }),
-      h('span', {}, [head, calm].filter(Boolean).join('; '), failed > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${failed} failed`)));
+    update(summary, h('i', { class: `dot ${red ? 'bad' : looks ? 'warning' : parts.length ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }),
+      h('span', {}, looks === 0 ? [head, calm].filter(Boolean).join('; ') : [`${head}; `, h('button', { type: 'button', class: 'looks', data: { act: 'look' }, onclick: () => show('look') }, calm)], failed > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${failed} failed`)));
     update(states, FILTERS.map(([state, word]) => {
-      const n = state === '' ? total : state === 'active' ? ACTIVE.reduce((sum, one) => sum + of(one), 0) : of(state);
-      return h('button', { type: 'button', class: 'chip', 'aria-pressed': String(wanted.state === state), onclick: () => { wanted.state = state; rows = ROWS; load(); } }, word, h('small', {}, String(n)));
+      const n = state === '' ? total : state === 'look' ? fleet.look : state === 'active' ? ACTIVE.reduce((sum, one) => sum + of(one), 0) : of(state);
+      return h('button', { type: 'button', class: 'chip', 'aria-pressed': String(wanted.state === state), onclick: () => show(state) }, word, h('small', {}, String(n)));
     }));
   }
 
@@ -141,11 +161,6 @@ export function fleetPage(main, parameters) {
       node.problem && h('p', { class: 'muted' }, node.problem))));
   }
 
-  function showEvents() {
-    const latest = fleet.events.slice(-40).reverse();
-    update(events, latest.length === 0 && h('li', { class: 'muted' }, 'Nothing yet.'), latest.map((event) => eventRow(event, event.name)));
-  }
-
   async function load() {
     clearTimeout(reload);
     reload = 0;
@@ -160,7 +175,7 @@ export function fleetPage(main, parameters) {
       showSummary();
       showJobs();
       showNodes();
-      showEvents();
+      happened.show(found.events);
       stop();
       stop = follow(found.cursor, { ...wanted, rows }, handlers);
       // The coordinator reads curves for a short time only; it has more of them next time.
@@ -182,7 +197,7 @@ export function fleetPage(main, parameters) {
     rows: (changed) => {
       for (const job of changed) {
         const before = jobs.get(job.id);
-        job.spark = before?.spark && job.loss !== null && job.step > before.step ? extend(before, job) : before?.spark;
+        job.spark = before?.spark;  // means of many steps, which come with the list
         jobs.set(job.id, job);
         const old = body.querySelector(`tr[data-id="${CSS.escape(job.id)}"]`);
         if (old) morph(old, row(job));
@@ -191,8 +206,8 @@ export function fleetPage(main, parameters) {
       showSummary();
     },
     // New rows have come before this.
-    list: ({ ids, matching, counts }) => {
-      Object.assign(fleet, { matching, counts });
+    list: ({ ids, matching, look, counts }) => {
+      Object.assign(fleet, { matching, look, counts });
       const same = ids.length === order.length && ids.every((id, i) => id === order[i]);
       if (!same && !ids.every((id) => jobs.has(id))) { later(); return; }
       if (!same) {
@@ -207,16 +222,8 @@ export function fleetPage(main, parameters) {
       showSummary();
     },
     nodes: (nodes) => { fleet.nodes = nodes; showNodes(); },
-    event: (event) => { fleet.events = [...fleet.events.slice(-60), event]; showEvents(); },
+    event: (event) => happened.add(event),
   };
-
-  // Until the list is read again, the last point of the spark line is the newest loss.
-  function extend(before, job) {
-    const points = before.spark.slice();
-    if (points.length < 2) return points.concat(job.loss);
-    points[points.length - 1] = job.loss;
-    return points;
-  }
 
   function mark() {
     [...body.rows].forEach((one, i) => one.classList.toggle('current', i === current));

@@ -6,7 +6,7 @@ export function number(value, digits = 4) {
   if (value === null || value === undefined || !Number.isFinite(value)) return none;
   if (value === 0) return '0';
   const size = Math.abs(value);
-  if (size >= 1e15 || size < 1e-3) return value.toExponential(1).replace('e+', 'e');
+  if (size >= 1e15 || size < 1e-3) return exponential(value, 1);
   if (Number.isInteger(value) && size < 1e6) return value.toLocaleString('en-US');
   if (size >= 1e5) return short(value);
   const whole = Math.floor(Math.log10(size)) + 1;
@@ -16,21 +16,41 @@ export function number(value, digits = 4) {
 // 1234567 → 1.23M
 export function short(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return none;
-  const size = Math.abs(value);
+  const size = Number(Math.abs(value).toPrecision(digits));  // 999,950 is 1M and not 1000k
+  if (size >= 1e18) return exponential(value, 1).replace('.0e', 'e');
   for (const [unit, name] of [[1e15, 'P'], [1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']]) {
-    if (size >= unit) return trim((value / unit).toPrecision(digits)) + name;
+    if (size >= unit) return plain(value / unit, digits) + name;
   }
-  return trim(value.toPrecision(digits));
+  return plain(value, digits);
 }
 
-function trim(text) {
-  return text.includes('.') && !text.includes('e') ? text.replace(/\.?0+$/, '') : text;
+// So many digits, without an exponent or zeros at the end.
+function plain(value, digits) {
+  return String(Number(value.toPrecision(digits)));
+}
+
+function exponential(value, digits) {
+  return value.toExponential(digits).replace('e+', 'e');
+}
+
+// A learning rate: 2.94e-3, 1e-4, 0.02.
+export function rate(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return none;
+  const size = Math.abs(value);
+  if (value === 0 || (size >= 1e-2 && size < 1e3)) return plain(value, 3);
+  return exponential(Number(value.toPrecision(3)), 2).replace(/\.?0+e/, 'e');
+}
+
+// Long names keep their beginning and their end: "pretrain-text…-s17x".
+export function middle(text, most = 24) {
+  const end = Math.floor(most / 3);
+  return text.length <= most ? text : `${text.slice(0, most - end - 1)}…${text.slice(-end)}`;
 }
 
 export function bytes(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return none;
   for (const [unit, name] of [[2 ** 40, 'TiB'], [2 ** 30, 'GiB'], [2 ** 20, 'MiB'], [2 ** 10, 'KiB']]) {
-    if (Math.abs(value) >= unit) return `${trim((value / unit).toPrecision(3))} ${name}`;
+    if (Math.abs(value) >= unit) return `${plain(value / unit, Math.abs(value) < 1000 * unit ? 3 : 4)} ${name}`;
   }
   return `${value} B`;
 }
@@ -42,9 +62,9 @@ export function percent(share, digits = 0) {
 export function seconds(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return none;
   if (value === 0) return '0';
-  if (value < 1e-3) return `${(value * 1e6).toPrecision(3)} µs`;
-  if (value < 1) return `${trim((value * 1e3).toPrecision(3))} ms`;
-  if (value < 100) return `${trim(value.toPrecision(3))} s`;
+  if (value < 0.9995e-3) return `${plain(value * 1e6, 3)} µs`;
+  if (value < 0.9995) return `${plain(value * 1e3, 3)} ms`;
+  if (value < 100) return `${plain(value, 3)} s`;
   return span(value);
 }
 

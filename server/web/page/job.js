@@ -4,12 +4,12 @@ import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
 import { change, setTokenFile } from './dialogs.js';
 import { h, painted, replace, toast, update } from './dom.js';
-import { ago, bytes, capital, number, percent, seconds, short, span } from './format.js';
+import { ago, bytes, capital, number, percent, rate, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
 import { askClone, askLabels, askNote } from './edit.js';
 import { traceSection } from './profile.js';
-import { badge, isActive, labels, progress, runSeconds } from './rows.js';
+import { badge, isActive, labels, lossText, markSeen, progress, runSeconds } from './rows.js';
 import { samplesSection } from './samples.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
@@ -23,7 +23,8 @@ export function jobPage(main, id) {
   const group = new Group(() => curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true)));
   const charts = {};
   let job = null;
-  let events = [];
+  let arrived = [];  // events that are not shown yet
+  let newest = 0;    // sequence of the newest that is
   let parents = [];  // what a fork continues: [{name, step, curves}], the nearest first
   let gpus = null;   // what was measured of its GPUs, if anything
   let stop = () => {};
@@ -97,21 +98,48 @@ export function jobPage(main, id) {
 
   function marks() {
     const list = curves.data.marks.map((mark) => ({ x: mode === 'time' && mark.kind === 'restart' ? mark.time / 1000 : curves.at(mark.step, mode), kind: mark.kind, text: `${mark.text} at step ${mark.step}` }));
-    for (const event of events) {
+    for (const { first, last: event, count } of details.happened.groups) {
       const alert = event.severity !== 'info' && event.reason !== 'CHECKPOINT_FAILED';
       const stopped = /^STOP/.test(event.reason);
       const note = event.reason === 'NOTE';
-      if (alert || stopped || note) list.push({ x: curves.atTime(event.time, mode), kind: alert ? 'alert' : stopped ? 'stop' : 'note', text: `${event.reason.toLowerCase().replaceAll('_', ' ')}: ${event.text}` });
+      if (!alert && !stopped && !note) continue;
+      const word = event.reason.toLowerCase().replaceAll('_', ' ');
+      list.push({ x: curves.atTime(first.time, mode), to: count > 1 ? curves.atTime(event.time, mode) : undefined, kind: alert ? 'alert' : stopped ? 'stop' : 'note',
+        text: `${word}${count > 1 ? ` ×${count.toLocaleString('en-US')}` : ''}: ${event.text}` });
     }
     return list;
+  }
+
+  // Where steps were not finite, from the last bucket before them on; the last one is open when the newest step is one.
+  function broken() {
+    const skipped = curves.data.values.skipped_nonfinite.max;
+    const means = curves.data.values.loss.mean;
+    const x = curves.x(mode);
+    const list = [];
+    x.forEach((place, i) => {
+      if (!(skipped[i] > 0) && means[i] !== null) return;
+      const last = list[list.length - 1];
+      if (last && last.end === i - 1) Object.assign(last, { end: i, to: place });
+      else list.push({ from: x[Math.max(i - 1, 0)], to: place, end: i, step: curves.data.step[i] - curves.data.width + 1, open: false });
+    });
+    const last = list[list.length - 1];
+    if (last && last.end === x.length - 1 && means[last.end] === null) last.open = true;
+    return list;
+  }
+
+  // Of a run that diverges, a few values are so high that nothing else is seen beside them.
+  function isWide(values) {
+    const known = values.filter(Number.isFinite).sort((a, b) => a - b);
+    return known.length > 0 && known[0] > 0 && known[known.length - 1] > 100 * known[known.length >> 1];
   }
 
   function showCurves() {
     if (!curves.data || !job) return;
     const shared = { mode, marks: marks() };
+    const lost = broken();
     const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, big: true, format: number }).show({ ...shared, log, curves: [curve('training', 'loss', '--c1'), ...evals, ...before('loss')] });
+    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, big: true, format: number }).show({ ...shared, broken: lost, log, curves: [{ ...curve('training', 'loss', '--c1'), breaks: true }, ...evals, ...before('loss')] });
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
     chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1'), ...before('tokens_per_second')] });
@@ -126,8 +154,9 @@ export function jobPage(main, id) {
     }
     const parts = PARTS.filter(([key]) => curves.data.values[key].max.some((value) => value > 0)).map(([key, name, colour]) => ({ ...curve(name, key, colour), min: undefined, max: undefined }));
     chart('times', { title: 'Step time', note: 'seconds of rank 0', zero: true, spikes: true, format: seconds }).show({ ...shared, curves: [curve('whole', 'step_seconds', '--c8'), ...parts] });
-    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true, spikes: true }).show({ ...shared, curves: [curve('norm', 'grad_norm', '--c5'), ...before('grad_norm')] });
-    chart('rate', { title: 'Learning rate', zero: true, format: (value) => (value === 0 ? '0' : value.toExponential(1)) }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
+    const norm = curve('norm', 'grad_norm', '--c5');
+    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true, spikes: true }).show({ ...shared, broken: lost, log: isWide(curves.data.values.grad_norm.max), curves: [norm, ...before('grad_norm')] });
+    chart('rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
     chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
       .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c6'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dashed: true }] });
     if (gpus) showGpus(shared);
@@ -161,8 +190,8 @@ export function jobPage(main, id) {
     const mfu = job.peak_flops > 0 && job.tokens_per_second ? percent(job.tokens_per_second * job.flops_per_token / job.peak_flops, 1) : null;
     const running = runSeconds(job);
     update(figures,
-      figure('Loss', number(job.loss)),
-      figure('Validation', number(job.val_loss), job.val_step ? ` step ${number(job.val_step)}` : ''),
+      figure('Loss', lossText(job.loss, job.nonfinite)),
+      figure('Validation', lossText(job.val_loss, job.val_nonfinite), job.val_step ? ` step ${number(job.val_step)}` : ''),
       figure('Tokens a second', job.tokens_per_second ? short(job.tokens_per_second) : '–'),
       mfu && figure('MFU', mfu),
       figure('Step time', seconds(curves.data ? curves.last('step_seconds') : null)),
@@ -173,7 +202,7 @@ export function jobPage(main, id) {
   }
 
   function ending() {
-    if (!job.health.words.includes('ends in')) return '';
+    if (!job.health.state.includes('ends in')) return '';
     return new Date(Date.now() + job.eta_seconds * 1000).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
   }
 
@@ -192,15 +221,27 @@ export function jobPage(main, id) {
 
   // What changed last, so that nobody has to look for it.
   function latest() {
-    const event = events[events.length - 1];
+    const { groups } = details.happened;
+    const event = groups.length > 0 && groups[groups.length - 1].last;
+    const { why } = job.health;
+    if (event && why && (event.text.includes(why) || why.includes(event.text))) return false;  // the headline says it
     return event && h('p', { class: `latest ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString() }, ago(event.time)), h('b', {}, event.reason.toLowerCase().replaceAll('_', ' ')), h('span', {}, event.text));
   }
 
-  function showHead() {
+  // The problem first, in one line; what else there is to say stands below.
+  function sentence() {
     const end = ending();
+    const { level, state, why, words } = job.health;
+    const wrong = why && ['warning', 'bad'].includes(level);
+    const at = end && h('span', { class: 'aside' }, `at ${end}`);
+    return [h('h1', { class: 'sentence' }, h('i', { class: `dot ${level}`, 'aria-hidden': 'true' }), h('span', { title: wrong && why }, capital(wrong ? why : words), !wrong && at)),
+      wrong && h('p', { class: 'second' }, capital(state), at)];
+  }
+
+  function showHead() {
     update(head,
       h('div', { class: 'names' }, h('a', { href: '#/' }, 'Fleet'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
-      h('h1', { class: 'sentence' }, h('i', { class: `dot ${job.health.level}`, 'aria-hidden': 'true' }), h('span', {}, capital(job.health.words), end && h('span', { class: 'aside' }, `at ${end}`))),
+      sentence(),
       latest(),
       h('div', { class: 'done' }, progress(job), h('span', {}, `${number(job.step)} of ${number(job.steps)} steps`)));
     document.title = `${job.steps > 0 ? Math.floor(100 * job.step / job.steps) : 0} % ${job.name}`;
@@ -211,9 +252,23 @@ export function jobPage(main, id) {
   function askStop() {
     const step = h('input', { name: 'at_step', type: 'number', min: String(job.step + 1), max: String(job.steps), value: String(Math.min(job.steps, Math.ceil((job.step + 1) / 100) * 100)), 'aria-label': 'last step' });
     const choice = (value, text, more) => h('label', { class: 'choice' }, h('input', { type: 'radio', name: 'mode', value, checked: value === 'graceful' }), h('span', {}, text, more));
+    const lost = Math.max(job.step - job.checkpoint_step, 0);
+    const loses = lost > 0 ? `lose ${number(lost)} step${lost === 1 ? '' : 's'}` : 'lose nothing';
+    const fields = [choice('graceful', 'After the step in progress, with a checkpoint'), choice('at_step', 'After step ', step), choice('now', `At once, without a checkpoint: ${loses}`)];
+    const agree = (form) => {
+      const mode = form.elements.mode.value;
+      if (mode === 'at_step') return `Stop after step ${Number(step.value).toLocaleString('en-US')}`;
+      return mode === 'now' ? `Stop now, ${loses}` : 'Stop the job';
+    };
+    // Who types a step means it.
+    const chooseStep = () => {
+      step.form.elements.mode.value = 'at_step';
+      step.form.dispatchEvent(new Event('change'));
+    };
+    step.addEventListener('click', chooseStep);
+    step.addEventListener('input', chooseStep);
     change({
-      title: `Stop ${job.name}?`, text: 'A stopped job can be resumed from its newest checkpoint.', danger: true, agree: 'Stop the job',
-      fields: [choice('graceful', 'After the step in progress, with a checkpoint'), choice('at_step', 'After step ', step), choice('now', 'At once, without a checkpoint')],
+      title: `Stop ${job.name}?`, text: 'A stopped job can be resumed from its newest checkpoint.', danger: true, agree, fields,
       send: (data) => send('stop', data.get('mode') === 'at_step' ? { mode: 'at_step', at_step: Number(data.get('at_step')) } : { mode: data.get('mode') }),
     }, 'The job was asked to stop.');
   }
@@ -243,7 +298,7 @@ export function jobPage(main, id) {
   function showJob() {
     showHead();
     showFigures();
-    details.show(job, events);
+    details.show(job);
   }
 
   function readSamples() {
@@ -257,7 +312,10 @@ export function jobPage(main, id) {
       const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`)]);
       if (closed) return;
       job = found;
-      events = list.events;
+      arrived = [];
+      details.happened.show(list.events);
+      newest = Math.max(0, ...list.events.map((event) => event.sequence));
+      markSeen(job);
       setTokenFile(found.token_file);
       showHead();
       showFigures();
@@ -267,7 +325,7 @@ export function jobPage(main, id) {
       showFigures();
       await painted();  // the rest of the page may be later than the curves
       if (closed) return;
-      details.show(job, events);
+      details.show(job);
       readParents().catch(() => {});  // they may have been deleted meanwhile
       refreshGpus().catch((error) => toast(error.message, true));
       attention.refresh();
@@ -286,21 +344,30 @@ export function jobPage(main, id) {
     }
   }
 
+  // All events of a frame at once: a job may have many.
+  function showArrived() {
+    const fresh = arrived.filter((event) => event.sequence > newest);
+    arrived = [];
+    if (closed || fresh.length === 0) return;
+    for (const event of fresh) details.happened.add(event);
+    newest = fresh[fresh.length - 1].sequence;
+    showHead();
+    if (fresh.some((event) => event.reason === 'PROFILED')) traces.refresh();
+  }
+
   let slow = 0;
   const handlers = {
     reconnected: load,
     event: (event) => {
-      if (events.some((one) => one.sequence === event.sequence)) return;
-      events.push(event);
-      showHead();
-      details.show(job, events);
-      if (event.reason === 'PROFILED') traces.refresh();
+      arrived.push(event);
+      if (arrived.length === 1) (document.hidden ? setTimeout : requestAnimationFrame)(showArrived);
     },
     job: (fresh) => {
       const validated = fresh.val_step !== job.val_step || fresh.state !== job.state;
       const stepped = fresh.step !== job.step || validated;
       const saved = fresh.checkpoint_step !== job.checkpoint_step;
       job = { ...job, ...fresh };
+      markSeen(job);
       showJob();
       if (stepped) refreshCurves();
       if (validated) readSamples();

@@ -1,6 +1,6 @@
 // What a job looks like in lists: state, progress, spark line.
-import { h, svg } from './dom.js';
-import { moment } from './format.js';
+import { h, replace, svg } from './dom.js';
+import { moment, number } from './format.js';
 
 export const STATES = { QUEUED: 'waiting', PREFLIGHT: 'waiting', STARTING: 'starting', RUNNING: 'training', RESTARTING: 'restarting', STOPPING: 'stopping',
   SUCCEEDED: 'finished', FAILED: 'failed', STOPPED: 'stopped' };
@@ -15,16 +15,51 @@ export function isActive(job) {
   return ACTIVE.includes(job.state);
 }
 
+// At a step of halve_at, until the other jobs of its sweep have reached it too.
+export function waitsForSweep(job) {
+  return job.state === 'STOPPED' && !wasDropped(job) && job.sweep?.halve_at.length > 0 && job.stop?.mode === 'at_step';
+}
+
+export function wasDropped(job) {
+  return job.reason === 'SWEEP_DROPPED';
+}
+
 // Colour and word: the state is never shown by the colour alone.
 export function badge(job) {
-  return h('span', { class: `badge ${job.health.level}${job.state === 'RUNNING' ? ' running' : ''}` }, STATES[job.state] || job.state.toLowerCase());
+  const word = waitsForSweep(job) ? 'waiting' : wasDropped(job) ? 'dropped' : STATES[job.state] || job.state.toLowerCase();
+  return h('span', { class: `badge ${job.health.level}${job.state === 'RUNNING' ? ' running' : ''}` }, word);
+}
+
+// A loss, or that it is none.
+export function lossText(value, nonfinite) {
+  return nonfinite ? h('span', { class: 'bad' }, 'NaN') : number(value);
+}
+
+// What a row says below the name: what is wrong, or why it waits. State and times of a job that trains stand beside it.
+export function words(job) {
+  return job.health.level === 'waiting' ? job.health.words : job.health.why;
+}
+
+// Failures that somebody has looked at, in this browser: {id: when it failed}.
+const SEEN = 'seen';
+const MOST_SEEN = 200;
+let seen = JSON.parse(localStorage.getItem(SEEN) || '{}');
+
+export function wasSeen(job) {
+  return seen[job.id] === job.ended;
+}
+
+export function markSeen(job) {
+  if (job.state !== 'FAILED' || wasSeen(job)) return;
+  seen = Object.fromEntries([...Object.entries(seen).filter(([id]) => id !== job.id), [job.id, job.ended]].slice(-MOST_SEEN));
+  localStorage.setItem(SEEN, JSON.stringify(seen));
 }
 
 export function progress(job) {
   const share = job.steps > 0 ? Math.min(job.step / job.steps, 1) : 0;
   const bar = h('i', {});
   bar.style.width = `${100 * share}%`;
-  return h('div', { class: `progress ${job.state === 'SUCCEEDED' ? 'done' : job.health.level}`, role: 'progressbar', 'aria-valuenow': String(Math.round(100 * share)), 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-label': 'steps done' }, bar);
+  return h('div', { class: `progress ${job.state === 'SUCCEEDED' && job.health.level === 'good' ? 'done' : job.health.level}`, role: 'progressbar', 'aria-valuenow': String(Math.round(100 * share)), 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-label': 'steps done' }, bar);
 }
 
 export function sparkLine(points, width = 96, height = 24) {
@@ -50,7 +85,75 @@ export function labels(job) {
     : h('span', { class: 'label' }, `${name}=${value}`)));
 }
 
-export function eventRow(event, withJob) {
+function eventName(event) {
+  return event.reason.toLowerCase().replaceAll('_', ' ');
+}
+
+function eventRow({ last: event, count, first }, withJob) {
   return h('li', { class: `event ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString(), title: new Date(event.time).toLocaleString() }, moment(event.time)),
-    withJob && h('a', { href: `#/job/${event.job}` }, withJob), h('b', {}, event.reason.toLowerCase().replaceAll('_', ' ')), h('span', {}, event.text));
+    withJob && h('a', { href: `#/job/${event.job}` }, withJob), h('b', {}, eventName(event)),
+    h('span', {}, count > 1 && h('small', {}, `×${count.toLocaleString('en-US')} since ${moment(first.time)}: `), event.text));
+}
+
+// Events, folded: warnings of one cause and one start of the ranks are one entry with a count, others where they follow each other.
+export class Folded {
+  constructor(most = 500) {
+    this.most = most;
+    this.groups = [];  // {first, last, count}, in the order of their last events
+    this.open = new Map();
+  }
+
+  // Returns the group that the event is in.
+  add(event) {
+    const key = `${event.job} ${event.reason} ${event.generation} ${event.rank}`;
+    const before = this.open.get(key);
+    const newest = this.groups[this.groups.length - 1];
+    const joins = before && event.reason !== 'NOTE' && (event.severity !== 'info' || before === newest);
+    const group = joins ? before : { first: event, last: event, count: 0 };
+    group.last = event;
+    ++group.count;
+    if (group !== newest) {
+      if (joins) this.groups.splice(this.groups.lastIndexOf(group), 1);
+      this.groups.push(group);
+    }
+    this.open.set(key, group);
+    if (this.groups.length > this.most) {
+      const [gone] = this.groups.splice(0, 1);
+      for (const [name, one] of this.open) if (one === gone) this.open.delete(name);
+      gone.row?.remove();
+    }
+    return group;
+  }
+}
+
+// The list of what happened, the newest first. An event changes one row.
+export class Happened {
+  constructor(element, { most = 500, named = false } = {}) {
+    this.element = element;
+    this.named = named;
+    this.most = most;
+    this.show([]);
+  }
+
+  show(events) {
+    this.folded = new Folded(this.most);
+    for (const event of events) this.folded.add(event);
+    replace(this.element, events.length === 0 && h('li', { class: 'muted' }, 'Nothing yet.'), this.folded.groups.toReversed().map((group) => this.row(group)));
+  }
+
+  add(event) {
+    if (this.folded.groups.length === 0) replace(this.element);
+    const group = this.folded.add(event);
+    group.row?.remove();
+    this.element.prepend(this.row(group));
+  }
+
+  row(group) {
+    group.row = eventRow(group, this.named && group.last.name);
+    return group.row;
+  }
+
+  get groups() {
+    return this.folded.groups;
+  }
 }

@@ -4,12 +4,11 @@ import { COLORS, Chart, Group } from './chart.js';
 import { Curves } from './curves.js';
 import { h, replace, svg, toast, update } from './dom.js';
 import { number, short } from './format.js';
-import { badge, isActive, progress, sparkLine } from './rows.js';
+import { badge, isActive, lossText, progress, sparkLine, waitsForSweep as waits, wasDropped as dropped } from './rows.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Time']];
 const DRAWN = COLORS.length;
 
-const dropped = (job) => job.reason === 'SWEEP_DROPPED';
 const validated = (job) => job.val_step > 0 && Number.isFinite(job.val_loss);
 
 // The order of `nsactl sweep`: dropped jobs come last; in a halved sweep those that came further come first, then the lower loss.
@@ -24,11 +23,6 @@ function rank(a, b) {
 function sweptKeys(jobs) {
   const keys = [...new Set(jobs.flatMap((job) => Object.keys(job.labels)))].filter((key) => key !== 'sweep');
   return keys.filter((key) => new Set(jobs.map((job) => job.labels[key])).size > 1 || key.includes('.')).sort();
-}
-
-// At a step of halve_at, until the other jobs have reached it too.
-function waits(job) {
-  return job.state === 'STOPPED' && !dropped(job) && job.sweep.halve_at.length > 0 && job.stop?.mode === 'at_step';
 }
 
 function note(job) {
@@ -93,7 +87,7 @@ export function sweepPage(main, name, parameters) {
       h('td', {}, badge(job)),
       h('td', { class: 'wide' }, h('div', { class: 'done' }, progress(job)), h('small', {}, `${number(job.step)} of ${number(job.steps)} steps`)),
       h('td', { class: 'sparkcell' }, sparkLine(job.spark)),
-      h('td', { class: 'num' }, number(job.loss)),
+      h('td', { class: 'num' }, lossText(job.loss, job.nonfinite)),
       h('td', { class: place === 0 && validated(job) ? 'num best' : 'num' }, number(job.val_loss), job.val_step > 0 && h('div', {}, h('small', {}, `step ${number(job.val_step)}`))));
   }
 

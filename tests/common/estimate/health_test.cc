@@ -48,6 +48,23 @@ class MadeUpRun {
     }
   }
 
+  void Validate(double loss) {
+    v1::WorkerRecord record;
+    record.mutable_eval()->set_step(step_);
+    record.mutable_eval()->set_loss(loss);
+    RememberHealth(record, spec_, progress_.mutable_health_memory());
+  }
+
+  void SetTotalSteps(int64_t steps) { progress_.set_total_steps(steps); }
+
+  // The run as a job in this state.
+  v1::JobHealth HealthIn(v1::Job::State state) const {
+    v1::Job job;
+    job.set_state(state);
+    *job.mutable_progress() = progress_;
+    return HealthOf(job);
+  }
+
   void Restart(int64_t at) {
     step_ = at;
     v1::WorkerRecord record;
@@ -96,6 +113,7 @@ TEST(Health, ALossThatIsNotFiniteIsSaidUntilTheNextGoodStep) {
   run.Do(10);
   run.Do(1, [](v1::StepRecord* step) { step->set_skipped_nonfinite(true); });
   EXPECT_THAT(run.Problems(), ElementsAre("NONFINITE"));
+  EXPECT_EQ(run.Health().level(), v1::JobHealth::LEVEL_BAD);
   run.Do(1);
   EXPECT_THAT(run.Problems(), IsEmpty());
 }
@@ -110,6 +128,78 @@ TEST(Health, ALossThatDoesNotFallForAThousandStepsIsAPlateau) {
   EXPECT_THAT(run.Health().words(), HasSubstr("has not improved for 1,"));
   run.Do(100, [](v1::StepRecord* step) { step->set_loss(2); });
   EXPECT_THAT(run.Problems(), IsEmpty());
+}
+
+TEST(Health, APlateauIsANoteAndNotBeforeATwentiethOfTheRun) {
+  const auto flat = [](v1::StepRecord* step) { step->set_loss(3); };
+  MadeUpRun run;
+  run.SetTotalSteps(100'000);
+  run.Do(4900, flat);
+  EXPECT_THAT(run.Problems(), IsEmpty());
+  run.Do(300, flat);
+  EXPECT_THAT(run.Problems(), ElementsAre("PLATEAU"));
+  EXPECT_EQ(run.Health().level(), v1::JobHealth::LEVEL_HEALTHY);
+}
+
+TEST(Health, ARunWhoseValidationsFallIsOnNoPlateau) {
+  const auto flat = [](v1::StepRecord* step) { step->set_loss(3); };
+  MadeUpRun run;
+  for (int i = 0; i < 30; ++i) {
+    run.Do(200, flat);
+    run.Validate(1.90 - 0.01 * i);
+    EXPECT_THAT(run.Problems(), IsEmpty()) << i;
+  }
+  for (int i = 0; i < 9; ++i) run.Validate(1.9);
+  EXPECT_THAT(run.Problems(), IsEmpty());
+  run.Validate(std::nan(""));
+  EXPECT_THAT(run.Problems(), ElementsAre("PLATEAU"));
+  run.Validate(1.5);
+  EXPECT_THAT(run.Problems(), IsEmpty());
+}
+
+TEST(Health, OfAJobThatDoesNotRunIsOnlyWhatLasts) {
+  MadeUpRun slow;
+  slow.Do(400);
+  slow.Do(140, [](v1::StepRecord* step) { step->set_tokens_per_second(500); });
+  EXPECT_THAT(slow.HealthIn(v1::Job::STATE_RUNNING).words(), HasSubstr("tokens a second"));
+  for (const auto state : {v1::Job::STATE_FAILED, v1::Job::STATE_SUCCEEDED}) {
+    EXPECT_EQ(slow.HealthIn(state).words(), "") << "no cause of how it ended";
+    EXPECT_EQ(slow.HealthIn(state).level(), v1::JobHealth::LEVEL_UNSPECIFIED);
+  }
+  slow.Do(3, [](v1::StepRecord* step) { step->set_loss(9); });
+  EXPECT_THAT(slow.HealthIn(v1::Job::STATE_FAILED).problems(), ElementsAre("DIVERGED"));
+  EXPECT_EQ(slow.HealthIn(v1::Job::STATE_FAILED).level(), v1::JobHealth::LEVEL_BAD);
+}
+
+TEST(Health, ARunThatHadDivergedIsNotGoodAtItsEnd) {
+  const auto high = [](v1::StepRecord* step) { step->set_loss(1275); };
+  for (const int bad : {20, 150}) {
+    MadeUpRun run;
+    run.SetTotalSteps(1000);
+    run.Do(10);
+    run.Do(bad, high);
+    run.Do(989 - bad);
+    EXPECT_THAT(run.Problems(), IsEmpty()) << "it trains and has recovered";
+    run.Do(1);
+    const v1::JobHealth health = run.HealthIn(v1::Job::STATE_SUCCEEDED);
+    if (bad < 100) {
+      EXPECT_EQ(health.words(), "") << "a bad start";
+      continue;
+    }
+    EXPECT_THAT(health.problems(), ElementsAre("HAD_DIVERGED"));
+    EXPECT_EQ(health.level(), v1::JobHealth::LEVEL_WARNING);
+    EXPECT_EQ(health.words(),
+              "the run had diverged, from step 11 to 160 (a uniform guess has 5.545)");
+    run.Restart(5);
+    run.Do(995);
+    EXPECT_THAT(run.Problems(), IsEmpty()) << "from a checkpoint before that";
+  }
+}
+
+TEST(RecentMean, IsThatOfAllAtFirstAndOfAboutFiftyLater) {
+  EXPECT_EQ(RecentMean(0, 5, 1), 5);
+  EXPECT_EQ(RecentMean(5, 3, 2), 4);
+  EXPECT_NEAR(RecentMean(2, 52, 10'000), 4, 1e-9);
 }
 
 TEST(Health, ASpeedOfLessThanNinetyPercentOfItsMedianIsSaid) {

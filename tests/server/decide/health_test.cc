@@ -28,6 +28,8 @@ TEST(Health, AJobThatTrainsSaysHowFarAndHowLong) {
   const Health health = HealthOf(RunningJob(), 0);
   EXPECT_EQ(health.level, HealthLevel::kGood);
   EXPECT_EQ(health.words, "training, 62 %, ends in 12 min; healthy");
+  EXPECT_EQ(health.state, "training, 62 %, ends in 12 min");
+  EXPECT_EQ(health.why, "");
 }
 
 TEST(Health, AStalledRankIsNamedWithItsPlace) {
@@ -42,7 +44,7 @@ TEST(Health, AStalledRankIsNamedWithItsPlace) {
   EXPECT_EQ(health.words, "training, 62 %; rank 1: no progress for 240 s in all_reduce");
 }
 
-TEST(Health, ACheckpointThatFailedAndALossThatIsNotFiniteAreWarnings) {
+TEST(Health, ACheckpointThatFailedIsAWarningAndALossThatIsNotFiniteIsBad) {
   v1::Job job = RunningJob();
   job.mutable_progress()->set_checkpoint_error("disk full");
   EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWarning);
@@ -50,6 +52,7 @@ TEST(Health, ACheckpointThatFailedAndALossThatIsNotFiniteAreWarnings) {
   job = RunningJob();
   job.mutable_progress()->set_loss(std::numeric_limits<double>::quiet_NaN());
   EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("its loss is not finite"));
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kBad);
 }
 
 TEST(Health, WhatTheRecordsSayAboutARunIsPartOfItsSentence) {
@@ -60,6 +63,54 @@ TEST(Health, WhatTheRecordsSayAboutARunIsPartOfItsSentence) {
   EXPECT_THAT(HealthOf(job, 0).words, HasSubstr("not improved for 1,200 steps"));
   job.mutable_health()->set_level(v1::JobHealth::LEVEL_BAD);
   EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kBad);
+}
+
+TEST(Health, WhatIsWrongStandsAloneToo) {
+  v1::Job job = RunningJob();
+  job.mutable_health()->set_level(v1::JobHealth::LEVEL_BAD);
+  job.mutable_health()->set_words("the run has diverged: loss 8.07 (a uniform guess has 5.55)");
+  EXPECT_EQ(HealthOf(job, 0).why, "the run has diverged: loss 8.07 (a uniform guess has 5.55)");
+  EXPECT_EQ(HealthOf(job, 0).state, "training, 62 %, ends in 12 min");
+  job.set_state(v1::Job::STATE_FAILED);
+  job.set_message("rank 0 was killed by signal 9");
+  EXPECT_EQ(HealthOf(job, 0).why, "rank 0 was killed by signal 9");
+  EXPECT_EQ(HealthOf(job, 0).state, "failed at step 620 of 1000");
+}
+
+TEST(Health, ANoteLeavesARunGood) {
+  v1::Job job = RunningJob();
+  job.mutable_health()->set_level(v1::JobHealth::LEVEL_HEALTHY);
+  job.mutable_health()->set_words("the loss has not improved for 1,200 steps");
+  job.mutable_health()->add_problems("PLATEAU");
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kGood);
+  EXPECT_EQ(HealthOf(job, 0).why, "the loss has not improved for 1,200 steps");
+}
+
+TEST(Health, ARunThatHasDivergedDoesNotEndWell) {
+  v1::Job job = RunningJob();
+  job.set_state(v1::Job::STATE_SUCCEEDED);
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kGood);
+  job.set_reason("DIVERGED");
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWarning);
+  EXPECT_EQ(HealthOf(job, 0).words, "finished all 1000 steps, but the run has diverged");
+  job.set_reason("COMPLETED");
+  job.mutable_health()->set_level(v1::JobHealth::LEVEL_WARNING);
+  job.mutable_health()->set_words("the run had diverged, from step 11 to 160");
+  EXPECT_EQ(HealthOf(job, 0).level, HealthLevel::kWarning);
+  EXPECT_EQ(HealthOf(job, 0).why, "the run had diverged, from step 11 to 160");
+}
+
+TEST(Health, AJobOfAHalvedSweepWaitsOrIsDropped) {
+  v1::Job job = RunningJob();
+  job.set_state(v1::Job::STATE_STOPPED);
+  job.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+  job.mutable_stop()->set_at_step(100);
+  EXPECT_EQ(HealthOf(job, 0).words, "stopped at step 620 of 1000");
+  job.mutable_spec()->mutable_sweep()->add_halve_at(100);
+  EXPECT_EQ(HealthOf(job, 0).words, "waits at step 100 for the other jobs of its sweep");
+  job.set_reason("SWEEP_DROPPED");
+  job.set_message("rank 6 of 8 by validation loss");
+  EXPECT_EQ(HealthOf(job, 0).words, "dropped at step 620 of 1000: rank 6 of 8 by validation loss");
 }
 
 TEST(Health, AQueuedJobSaysWhyItWaits) {

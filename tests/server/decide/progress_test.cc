@@ -1,6 +1,7 @@
 // A job's progress, computed from its records.
 #include "server/decide/progress.h"
 
+#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
@@ -39,6 +40,25 @@ v1::TrainSpec Training(int64_t steps, int64_t eval_every = 0) {
   train.set_steps(steps);
   train.set_eval_every(eval_every);
   return train;
+}
+
+TEST(Progress, TheRecentLossIsAMeanOfFiniteStepsOfThisStart) {
+  v1::JobProgress progress;
+  const auto step = [&progress](int64_t number, double loss) {
+    v1::WorkerRecord record = StepAt(number, 1'000);
+    record.mutable_step()->set_loss(static_cast<float>(loss));
+    FoldHealth(record, v1::JobSpec(), &progress);
+  };
+  step(1, 8);
+  step(2, 4);
+  EXPECT_EQ(progress.recent_loss(), 6);
+  step(3, std::nan(""));
+  EXPECT_EQ(progress.recent_loss(), 6);
+  for (int64_t number = 4; number <= 400; ++number) step(number, number % 2 == 0 ? 2 : 4);
+  EXPECT_NEAR(progress.recent_loss(), 3, 0.05);
+  FoldHealth(StartedFrom(200), v1::JobSpec(), &progress);
+  step(201, 5);
+  EXPECT_EQ(progress.recent_loss(), 5);
 }
 
 TEST(Progress, EstimatesTheEndWithinTenPercentAfterAHundredSteps) {

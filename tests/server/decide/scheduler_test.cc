@@ -66,6 +66,13 @@ TEST(Scheduler, GivesAGangAllItsSlotsOrNone) {
   EXPECT_EQ(plan.waiting.at(0).reason, "WAITING_FOR_SLOTS");
 }
 
+TEST(Scheduler, SlotsThatAreFreeOnSeveralMachinesAreSaidByMachine) {
+  const std::vector<NodeSlots> nodes = {Cpu("node-01", 1, 3), Cpu("node-02", 2, 3),
+                                        Cpu("full", 0, 3)};
+  EXPECT_EQ(Schedule({{.id = "gang", .ranks = 3}}, nodes).waiting.at(0).text,
+            "needs 3 CPU slots on one machine; node-02 has 2 of 3 free, node-01 1 of 3");
+}
+
 TEST(Scheduler, KeepsAJobWholeRatherThanSplitItAcrossNodes) {
   const QueuePlan plan =
       Schedule({{.id = "two", .ranks = 2}}, {Cpu("a", 1, 2), Cpu("b", 1, 2), Cpu("c", 2, 2)});

@@ -37,6 +37,30 @@ TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
   for (const char* unknown : {"use", "celsius", "watts"}) EXPECT_TRUE(gpu[unknown].is_null());
 }
 
+TEST(RowJson, TheLossIsTheMeanOfTheNewestStepsAndNotANumberIsSaid) {
+  v1::Job job;
+  job.set_state(v1::Job::STATE_RUNNING);
+  EXPECT_TRUE(RowJson(job, 0)["loss"].is_null());
+  EXPECT_EQ(RowJson(job, 0)["nonfinite"], false) << "there is none yet";
+  v1::JobProgress& progress = *job.mutable_progress();
+  progress.set_step(100);
+  progress.set_loss(4.5);
+  EXPECT_EQ(RowJson(job, 0)["loss"], 4.5) << "of a store without the mean";
+  progress.set_recent_loss(2.5);
+  EXPECT_EQ(RowJson(job, 0)["loss"], 2.5);
+  progress.set_loss(std::nan(""));
+  EXPECT_TRUE(RowJson(job, 0)["loss"].is_null());
+  EXPECT_EQ(RowJson(job, 0)["nonfinite"], true);
+  EXPECT_EQ(RowJson(job, 0)["val_nonfinite"], false);
+  progress.set_val_step(100);
+  progress.set_val_loss(std::nan(""));
+  EXPECT_EQ(RowJson(job, 0)["val_nonfinite"], true);
+  const Json health = RowJson(job, 0)["health"];
+  EXPECT_EQ(health["level"], "bad");
+  EXPECT_EQ(health["why"], "its loss is not finite");
+  EXPECT_EQ(health["words"], health["state"].get<std::string>() + "; its loss is not finite");
+}
+
 v1::WorkerRecord Step(int64_t step, float loss) {
   v1::WorkerRecord record;
   record.set_unix_nanos(step * 1'000'000'000);

@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "server/decide/curve.h"
+#include "server/decide/lifecycle.h"
 #include "server/store/sealed.h"
 #include "server/store/sqlite.h"
 #include "tests/server/server_fixture.h"
@@ -46,6 +47,8 @@ inline std::string ReadFor(
 class ListTest : public ServerTest {
  protected:
   ListTest() { metrics_address_ = "127.0.0.1:0"; }
+
+  absl::Time end_ = absl::UnixEpoch();  // of jobs that have ended
 
   // Writes jobs into the store in one transaction, each with an event and a curve of so many
   // buckets, and starts the coordinator again. Job N has the name job-N and the label number=N.
@@ -82,6 +85,7 @@ class ListTest : public ServerTest {
     job.set_name(absl::StrCat("job-", number));
     job.set_state(state);
     job.set_submit_unix_nanos(number * 1'000'000'000LL);
+    if (IsTerminal(state)) job.set_end_unix_nanos(absl::ToUnixNanos(end_));
     *job.mutable_spec() = Spec(job.name());
     (*job.mutable_spec()->mutable_labels())["number"] = absl::StrCat(number);
     (*job.mutable_spec()->mutable_labels())["team"] = number % 2 == 0 ? "even" : "odd";

@@ -67,6 +67,35 @@ TEST_F(ListTest, JobsThatHoldSlotsComeBeforeThoseThatWait) {
   EXPECT_EQ(names[301], "job-2");
 }
 
+TEST_F(ListTest, WhatFailedInTheLastDayComesBeforeWhatWaits) {
+  Fill(Job::STATE_QUEUED, 1, 300, 0);
+  end_ = absl::Now() - absl::Hours(25);
+  Fill(Job::STATE_FAILED, 301, 1, 0);
+  end_ = absl::Now() - absl::Hours(23);
+  Fill(Job::STATE_FAILED, 302, 2, 0);
+  Fill(Job::STATE_SUCCEEDED, 304, 1, 0);
+  const Json fleet = Fleet("?rows=400");
+  const std::vector<std::string> names = Names(fleet);
+  ASSERT_EQ(names.size(), 304u);
+  EXPECT_EQ(names[0], "job-303");
+  EXPECT_EQ(names[1], "job-302");
+  EXPECT_EQ(names[2], "job-300");
+  EXPECT_EQ(names[303], "job-301");
+  EXPECT_EQ(fleet["look"], 2);
+  EXPECT_THAT(Names(Fleet("?state=look")), ::testing::ElementsAre("job-303", "job-302"));
+  EXPECT_EQ(Fleet("?state=queued")["look"], 2) << "whatever is shown";
+}
+
+TEST_F(ListTest, AStreamWithoutNewsHasABeat) {
+  Restart();  // with a page
+  const Fd stream = Open("?after=0");
+  EXPECT_THAT(ReadFor(stream, absl::Minutes(1),
+                      [](const std::string& text) {
+                        return text.find("event: beat\ndata: {}\n\n") != std::string::npos;
+                      }),
+              HasSubstr("event: beat"));
+}
+
 TEST_F(ListTest, AStreamWarnsWhileTheStoreFails) {
   Restart();  // with a page
   const Fd stream = Open("?after=0");

@@ -18,6 +18,7 @@ except ImportError:
 from service import Service  # noqa: E402
 from look_checks import check_curves, check_keys, check_marks, check_print, check_spikes  # noqa: E402
 from trace_checks import check_trace  # noqa: E402
+from trust_checks import check_trust  # noqa: E402
 
 if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
     print("skipped: no chromium; deploy/packages.sh test installs it")
@@ -164,7 +165,7 @@ def check_buttons(page, browser):
     browser.click("button", "Stop…")
     browser.click("dialog label", "After step")
     browser.type("dialog input[name=at_step]", str(at))
-    browser.click("dialog button", "Stop the job")
+    browser.click("dialog button", f"Stop after step {at:,}")
     happened("stop at step")
     browser.until("document.querySelector('.names .badge').textContent === 'stopped'", "the stop", 120)
     assert page.get(f"jobs/{page.job}")["step"] == at
@@ -341,8 +342,8 @@ def check_many(page, browser):
     browser.type("input[aria-label='Filter by label']", "team=b")
     browser.until("document.querySelectorAll('.jobs tbody tr').length === 5", "five rows", 10)
     check_keys(browser)
-    waiting = browser.text(".jobs .words")
-    assert waiting.startswith("waiting at position") or waiting.startswith("training") or waiting.startswith("starting"), waiting
+    waiting = browser.until("[...document.querySelectorAll('.jobs tbody tr')].find((row) => row.querySelector('.badge').textContent === 'waiting').querySelector('.words').textContent", "one that waits")
+    assert waiting.startswith("waiting at position"), waiting
     nameless = browser.run("""return [...document.querySelectorAll('button, input, select, a, canvas, svg[role=img]')].filter((one) =>
         !one.hidden && !(one.getAttribute('aria-label') || one.textContent.trim() || one.closest('label'))).map((one) => one.outerHTML.slice(0, 100))""")
     assert nameless == [], nameless
@@ -399,6 +400,7 @@ def main():
                 check_print(page, browser)
                 check_shapes(page, browser, shots)
                 check_many(page, browser)
+                check_trust(browser)
                 wrong += [line for line in browser.log() if "401" not in line and not ("/profile" in line and "409" in line) and not ("/clone" in line and "400" in line)]
                 assert wrong == [], wrong
 

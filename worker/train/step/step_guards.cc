@@ -29,10 +29,10 @@ std::optional<Ending> StepGuards::Observe(const v1::StepRecord& record, const Ag
   if (!too_slow_) {
     too_slow_ = throughput_.Observe(record.tokens(), absl::Seconds(record.times().step_seconds()));
   }
-  if (!agreement.finite) {
+  if (const auto again = nonfinite_.Skipped(record.step(), agreement.finite)) {
     reporter->Event(Reason::kNonfiniteSkipped,
-                    absl::StrFormat("step %d: loss %g, gradient norm %g: the update is skipped",
-                                    record.step(), record.loss(), record.grad_norm()),
+                    absl::StrFormat("step %d: loss %g, gradient norm %g: the update is skipped%s",
+                                    record.step(), record.loss(), record.grad_norm(), *again),
                     v1::SEVERITY_WARNING);
   }
   if (const auto text = nonfinite_.Observe(record.step(), agreement.finite)) {

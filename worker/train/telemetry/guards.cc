@@ -8,8 +8,21 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/count.h"
 
 namespace nsa::train {
+
+std::string Recurrence::Said(int64_t step) {
+  std::string text;
+  if (pause_ > 0) {
+    text = absl::StrCat("; again, ", nsa::Count(count_, "time"), " since step ", Grouped(last_));
+  }
+  const bool calm = step - last_ > 2 * pause_;
+  pause_ = pause_ == 0 || calm ? kPause : 2 * pause_;
+  last_ = step;
+  count_ = 0;
+  return text;
+}
 
 void ThroughputGuard::Measure(int64_t tokens, absl::Duration taken) {
   measured_ += taken;
@@ -42,6 +55,13 @@ std::optional<std::string> ThroughputGuard::Observe(int64_t tokens, absl::Durati
       static_cast<double>(tokens_below_) / absl::ToDoubleSeconds(below_),
       absl::FormatDuration(below_), *floor_,
       measured_steps_ > 0 ? ", a third of the speed in the first minute" : "");
+}
+
+std::optional<std::string> NonfiniteGuard::Skipped(int64_t step, bool finite) {
+  if (finite) return std::nullopt;
+  skipped_.Count();
+  if (!skipped_.Due(step)) return std::nullopt;
+  return skipped_.Said(step);
 }
 
 std::optional<std::string> NonfiniteGuard::Observe(int64_t step, bool finite) {
@@ -79,8 +99,11 @@ std::optional<std::string> DivergenceGuard::Observe(int64_t step, double loss) {
     return std::nullopt;
   }
   if (bad_++ == 0) since_ = step;
-  if (++above_ != kSteps) return std::nullopt;
-  return absl::StrCat(*verdict(), ", the third such step in a row; ", kLowerTheRate);
+  if (++above_ == kSteps) said_.Count();
+  if (above_ < kSteps || !said_.Due(step)) return std::nullopt;
+  const std::string row = above_ == kSteps ? "the third such step in a row"
+                                           : absl::StrCat(above_, " such steps in a row");
+  return absl::StrCat(*verdict(), ", ", row, said_.Said(step), "; ", kLowerTheRate);
 }
 
 std::optional<std::string> DivergenceGuard::verdict() const {
@@ -108,19 +131,28 @@ std::string DivergenceAdvice(const v1::TrainSpec& train, const std::string& job,
 std::optional<std::string> GateCollapseGuard::Observe(int64_t step,
                                                       std::span<const v1::LayerStats> layers) {
   std::vector<std::string> risen;
-  for (const v1::LayerStats& layer : layers) {
-    const double share = layer.gate().collapse_ratio();
-    if (share > max_ && warned_.insert(layer.layer()).second) {
-      risen.push_back(absl::StrFormat("layer %d: %.3f", layer.layer(), share));
-    } else if (share < max_ / 2) {
-      warned_.erase(layer.layer());
+  for (const v1::LayerStats& stats : layers) {
+    const double share = stats.gate().collapse_ratio();
+    if (!std::isfinite(share)) continue;
+    Layer& layer = layers_[stats.layer()];
+    layer.mean += (share - layer.mean) / static_cast<double>(std::min(++layer.steps, kSteps));
+    if (layer.steps < kSteps) continue;
+    if (layer.mean > max_ && !layer.above) {
+      layer.above = true;
+      layer.rises.Count();
+    } else if (layer.mean < max_ / 2) {
+      layer.above = false;
     }
+    if (layer.mean <= max_ || !layer.rises.Due(step)) continue;
+    risen.push_back(absl::StrFormat("layer %d: %.3f", stats.layer(), layer.mean));
+    risen.back() += layer.rises.Said(step);
   }
   if (risen.empty()) return std::nullopt;
   return absl::StrFormat(
-      "share of collapsed gates at step %d: %s (guard.max_gate_collapse: %g); one branch has taken "
-      "over, or all gates are near 0; a lower train.lr may help",
-      step, absl::StrJoin(risen, ", "), max_);
+      "share of collapsed gates in the mean of %d steps, at step %d: %s "
+      "(guard.max_gate_collapse: %g); one branch has taken over, or all gates are near 0; a lower "
+      "train.lr may help",
+      kSteps, step, absl::StrJoin(risen, ", "), max_);
 }
 
 }  // namespace nsa::train

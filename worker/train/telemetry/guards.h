@@ -3,8 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 
@@ -13,6 +13,29 @@
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa::train {
+
+// Limits the events about something that comes and goes. The first event is made at once, the next
+// one 1,000 steps later at the earliest. Each pause is twice as long as the one before, until the
+// thing has stayed away for twice its pause. An event says how often it happened meanwhile.
+class Recurrence {
+ public:
+  static constexpr int64_t kPause = 1000;  // steps
+
+  // It has happened once more.
+  void Count() { ++count_; }
+
+  // Whether there is something that no event has said, and an event may be made at `step`.
+  bool Due(int64_t step) const { return count_ > 0 && (pause_ == 0 || step >= last_ + pause_); }
+
+  // Begins the next pause. Returns what the event adds: "" for the first one, later "; again, 212
+  // times since step 26,794".
+  std::string Said(int64_t step);
+
+ private:
+  int64_t count_ = 0;  // since the last event
+  int64_t last_ = 0;   // step of the last event
+  int64_t pause_ = 0;  // after it; 0 before the first event
+};
 
 // guard.min_tokens_per_second: the job fails when throughput stays below the floor for a minute.
 // Without a floor, it is a third of the speed that the job reaches in its first minute.
@@ -59,12 +82,17 @@ class NonfiniteGuard {
   // there were more non-finite steps in a row than the limit.
   std::optional<std::string> Observe(int64_t step, bool finite);
 
+  // Returns what a NONFINITE_SKIPPED event of this step adds (Recurrence); nothing if the step was
+  // finite, or if the event has to wait.
+  std::optional<std::string> Skipped(int64_t step, bool finite);
+
   // Number of non-finite steps in a row up to now; saved in checkpoints.
   int32_t consecutive() const { return consecutive_; }
 
  private:
   const int32_t max_;
   int32_t consecutive_;
+  Recurrence skipped_;
 };
 
 // guard.stop_on_divergence: notices a run that a uniform guess would beat. A step is bad if its
@@ -90,7 +118,7 @@ class DivergenceGuard {
   explicit DivergenceGuard(int32_t vocab, int64_t first_step = 1);
 
   // Adds one step. Returns the text of a DIVERGED event after kSteps bad steps in a row, and again
-  // only after a better one.
+  // only after a better one and a pause (Recurrence).
   std::optional<std::string> Observe(int64_t step, double loss);
 
   // What the end of the run says if its last step was bad: "the run has diverged: loss 7.11 …".
@@ -115,6 +143,7 @@ class DivergenceGuard {
   int below_ = 0;  // steps in a row that were clearly better than a guess
   int bad_ = 0;
   int64_t since_ = 0;
+  Recurrence said_;
 };
 
 inline constexpr char kLowerTheRate[] = "lower train.lr or lengthen train.warmup_steps";
@@ -125,10 +154,13 @@ inline constexpr char kLowerTheRate[] = "lower train.lr or lengthen train.warmup
 std::string DivergenceAdvice(const v1::TrainSpec& train, const std::string& job,
                              int64_t checkpoint);
 
-// guard.max_gate_collapse: warns about a layer when its share of collapsed gates rises above the
-// limit. It warns about the same layer again only after the share has fallen below half the limit.
+// guard.max_gate_collapse: warns about a layer when its share of collapsed gates, in the mean of
+// about 50 steps, rises above the limit. It rises again only after it has fallen below half the
+// limit, and there is a pause between the events about a layer (Recurrence).
 class GateCollapseGuard {
  public:
+  static constexpr int64_t kSteps = 50;
+
   explicit GateCollapseGuard(double max_share) : max_(max_share) {}
 
   // Adds one step. Returns the text of a GATE_COLLAPSE event that names the layers, if there are
@@ -136,8 +168,15 @@ class GateCollapseGuard {
   std::optional<std::string> Observe(int64_t step, std::span<const v1::LayerStats> layers);
 
  private:
+  struct Layer {
+    int64_t steps = 0;
+    double mean = 0;
+    bool above = false;
+    Recurrence rises;
+  };
+
   const double max_;
-  std::set<int32_t> warned_;  // layers
+  std::map<int32_t, Layer> layers_;
 };
 
 }  // namespace nsa::train

@@ -12,9 +12,12 @@ namespace nsa::train {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 using testing::Optional;
+using testing::SizeIs;
 
 // Gives the guard `steps` steps of `tokens` tokens that take `seconds` each. Returns the first
 // error, if any.
@@ -235,17 +238,93 @@ std::vector<v1::LayerStats> Layers(const std::vector<double>& shares) {
   return layers;
 }
 
-TEST(GateCollapseGuard, WarnsOnceALayerAndAgainOnlyAfterItRecovered) {
+// Gives the guard steps with these shares from `step` on. Returns its events.
+std::vector<std::string> Collapse(GateCollapseGuard* guard, int64_t* step, int steps,
+                                  const std::vector<double>& shares) {
+  std::vector<std::string> events;
+  for (int i = 0; i < steps; ++i) {
+    if (auto text = guard->Observe(++*step, Layers(shares))) events.push_back(*text);
+  }
+  return events;
+}
+
+TEST(GateCollapseGuard, WarnsAboutALayerWhoseMeanIsAboveTheLimit) {
   GateCollapseGuard guard(0.5);
-  EXPECT_EQ(guard.Observe(1, Layers({0.1, 0.5})), std::nullopt);
-  EXPECT_THAT(guard.Observe(2, Layers({0.1, 0.6})),
-              Optional(AllOf(HasSubstr("step 2: layer 1: 0.600"), Not(HasSubstr("layer 0")))));
-  EXPECT_EQ(guard.Observe(3, Layers({0.1, 0.9})), std::nullopt);
-  EXPECT_EQ(guard.Observe(4, Layers({0.1, 0.4})), std::nullopt);
-  EXPECT_EQ(guard.Observe(5, Layers({0.1, 0.9})), std::nullopt);  // it has not fallen below 0.25
-  EXPECT_EQ(guard.Observe(6, Layers({0.1, 0.2})), std::nullopt);
-  EXPECT_THAT(guard.Observe(7, Layers({0.7, 0.9})),
-              Optional(HasSubstr("layer 0: 0.700, layer 1: 0.900")));
+  int64_t step = 0;
+  EXPECT_THAT(Collapse(&guard, &step, 49, {0.1, 0.6}), IsEmpty());
+  EXPECT_THAT(Collapse(&guard, &step, 1, {0.1, 0.6}),
+              ElementsAre(AllOf(HasSubstr("at step 50: layer 1: 0.600 (guard"),
+                                Not(HasSubstr("layer 0")))));
+  EXPECT_THAT(Collapse(&guard, &step, 5000, {0.1, 0.9}), IsEmpty()) << "it has not fallen";
+  EXPECT_THAT(Collapse(&guard, &step, 5000, {0.1, 0.3}), IsEmpty()) << "not below 0.25";
+  EXPECT_THAT(Collapse(&guard, &step, 5000, {0.1, 0.9}), IsEmpty());
+  EXPECT_THAT(Collapse(&guard, &step, 500, {0.1, 0.1}), IsEmpty());
+  EXPECT_THAT(Collapse(&guard, &step, 500, {0.1, 0.9}),
+              ElementsAre(HasSubstr("; again, 1 time since step 50")));
+  EXPECT_THAT(Collapse(&guard, &step, 500, {0.9, 0.9}), ElementsAre(HasSubstr("layer 0: 0.5")));
+}
+
+TEST(GateCollapseGuard, ASingleStepIsNoCollapse) {
+  GateCollapseGuard guard(0.5);
+  int64_t step = 0;
+  Collapse(&guard, &step, 200, {0.1});
+  EXPECT_THAT(Collapse(&guard, &step, 10, {1.0}), IsEmpty());
+  EXPECT_THAT(Collapse(&guard, &step, 10, {std::nan("")}), IsEmpty());
+}
+
+// A gate that wavers wrote 2,356 events in 200,000 steps.
+TEST(GateCollapseGuard, ALayerThatComesAndGoesHasFewEventsThatCount) {
+  GateCollapseGuard guard(0.5);
+  int64_t step = 0;
+  std::vector<std::string> events;
+  while (step < 200'000) {
+    for (const double share : {0.9, 0.1}) {
+      for (std::string& text : Collapse(&guard, &step, 200, {share})) {
+        events.push_back(std::move(text));
+      }
+    }
+  }
+  EXPECT_THAT(events, SizeIs(AllOf(testing::Ge(5u), testing::Le(9u))));
+  EXPECT_THAT(events[1], HasSubstr("; again, 3 times since step 50"));
+  EXPECT_THAT(events.back(), HasSubstr("times since step"));
+}
+
+TEST(Recurrence, PausesGrowWhileItComesAndGoesAndAreShortAgainAfterwards) {
+  Recurrence thing;
+  std::vector<int64_t> steps;
+  const auto happen = [&](int64_t step) {
+    thing.Count();
+    if (!thing.Due(step)) return;
+    thing.Said(step);
+    steps.push_back(step);
+  };
+  for (int64_t step = 10; step <= 8010; step += 100) happen(step);
+  EXPECT_THAT(steps, ElementsAre(10, 1010, 3010, 7010));
+  for (const int64_t step : {30'000, 30'500, 31'000}) happen(step);
+  EXPECT_THAT(steps, ElementsAre(10, 1010, 3010, 7010, 30'000, 31'000));
+}
+
+TEST(NonfiniteGuard, EveryOtherStepHasFewEvents) {
+  NonfiniteGuard guard(2, 0);
+  int events = 0;
+  for (int64_t step = 1; step <= 100'000; ++step) {
+    if (const auto text = guard.Skipped(step, step % 2 == 0)) {
+      EXPECT_EQ(*text == "", events == 0) << *text;
+      ++events;
+    }
+  }
+  EXPECT_LE(events, 8);
+  EXPECT_GE(events, 5);
+}
+
+TEST(DivergenceGuard, ALossThatWaversAroundTheLimitHasFewEvents) {
+  DivergenceGuard guard(256);
+  std::vector<std::string> events;
+  for (int64_t step = 1; step <= 100'000; ++step) {
+    if (auto text = guard.Observe(step, step % 10 < 5 ? 7.0 : 5.5)) events.push_back(*text);
+  }
+  ASSERT_THAT(events, SizeIs(AllOf(testing::Ge(5u), testing::Le(9u))));
+  EXPECT_THAT(events[1], HasSubstr("; again, 100 times since step"));
 }
 
 }  // namespace
