@@ -2,6 +2,8 @@
 // bf16-rounded inputs. Each case runs twice to check for equal bits.
 #include <gmock/gmock.h>
 
+#include <string_view>
+
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/selected_attention.h"
 #include "kernels/nsa/branch/window_attention.h"
@@ -61,21 +63,52 @@ std::vector<Case> GpuCases() {
   return cases;
 }
 
+// Shapes that differ for block selection only: several rounds of 128 compressed keys, lists of best
+// blocks around and above the 32 lanes of a warp, and blocks of 4, 8 and other numbers of strides.
+std::vector<Case> SelectionCases() {
+  return {
+      {"six heads, ten rounds", {1, 20000, 6, 1, 64, 64, 32, 16, 64, 16, 512}},
+      {"one whole round of keys", {1, 2064, 6, 1, 64, 64, 32, 16, 64, 16, 512}},
+      {"a round and a key", {2, 2080, 6, 1, 64, 64, 32, 16, 64, 16, 512}},
+      {"a list of 32", {1, 5000, 6, 1, 64, 64, 32, 16, 64, 35, 512}},
+      {"a list of 33", {1, 5000, 5, 1, 32, 32, 32, 16, 64, 36, 512}},
+      {"a list of 61", {1, 9000, 6, 1, 64, 64, 32, 16, 64, 64, 512}},
+      {"eight strides, n is 8", {1, 9000, 12, 2, 64, 64, 32, 16, 128, 8, 512}},
+      {"eight strides, a list of 37", {1, 9000, 2, 1, 64, 64, 32, 16, 128, 40, 512}},
+      {"eight strides, keys of 128, odd heads", {1, 5000, 3, 1, 128, 128, 32, 16, 128, 5, 512}},
+      {"eight strides, keys of 192", {1, 5000, 16, 1, 192, 128, 32, 16, 128, 5, 512}},
+      {"eight strides, keys of 16, one head", {1, 5000, 1, 1, 16, 16, 32, 16, 128, 5, 512}},
+      {"blocks of 32, stride of 8", {1, 3000, 8, 2, 16, 16, 16, 8, 32, 8, 64}},
+      {"blocks of 64, stride of 8", {1, 3000, 8, 2, 32, 32, 16, 8, 64, 8, 64}},
+      {"blocks of 2 strides, a list of 61", {1, 4000, 12, 2, 64, 64, 32, 16, 32, 64, 512}},
+      {"l is 4 d", {1, 3000, 12, 2, 64, 64, 64, 16, 64, 8, 512}},
+  };
+}
+
 struct Inputs {
   std::vector<float> q, k, v, d_o;
   std::vector<int32_t> doc_start;
 };
 
-// Inputs with `keys` rows of keys. With documents, a new one starts every 37 tokens.
-Inputs RandomInputs(const NsaShape& s, int64_t keys, bool documents) {
+// A new document starts every 37 tokens, or a second one at S / 7.
+enum class Documents { kNone, kShort, kTwo };
+
+int32_t DocumentOf(const NsaShape& s, Documents documents, int32_t t) {
+  if (documents == Documents::kShort) return t / 37 * 37;
+  return t < s.seq_len / 7 ? 0 : s.seq_len / 7;
+}
+
+// Inputs with `keys` rows of keys.
+Inputs RandomInputs(const NsaShape& s, int64_t keys, Documents documents) {
   const int64_t kv = int64_t{1} * s.batch * keys * s.n_kv_groups;
   Inputs in{RoundToBf16(Random(s.q_size(), 1, 2)),
             RoundToBf16(Random(kv * s.d_k, 2, 2)),
             RoundToBf16(Random(kv * s.d_v, 3)),
             RoundToBf16(Random(s.o_size(), 4)),
             {}};
-  for (int64_t i = 0; documents && i < int64_t{1} * s.batch * s.seq_len; ++i) {
-    in.doc_start.push_back(static_cast<int32_t>(i % s.seq_len / 37 * 37));
+  if (documents == Documents::kNone) return in;
+  for (int64_t i = 0; i < int64_t{1} * s.batch * s.seq_len; ++i) {
+    in.doc_start.push_back(DocumentOf(s, documents, static_cast<int32_t>(i % s.seq_len)));
   }
   return in;
 }
@@ -120,7 +153,9 @@ template <class Branch>
 class BranchRun {
  public:
   BranchRun(const NsaShape& shape, bool documents)
-      : s_(shape), in_(RandomInputs(shape, Branch::Keys(shape), documents)) {
+      : s_(shape),
+        in_(RandomInputs(shape, Branch::Keys(shape),
+                         documents ? Documents::kShort : Documents::kNone)) {
     if constexpr (std::is_same_v<Branch, Selected>) {
       scores_ = Random(int64_t{1} * s_.batch * s_.seq_len * s_.n_kv_groups * s_.sel_blocks(), 9);
       blocks_.resize(s_.blocks_size());
@@ -309,7 +344,7 @@ TEST_P(BranchOnGpu, SelectionStatisticsEqualTheCpus) {
   const NsaShape& s = GetParam().shape;
   const std::vector<float> scores =
       Random(int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * s.sel_blocks(), 9);
-  const Inputs in = RandomInputs(s, s.seq_len, false);
+  const Inputs in = RandomInputs(s, s.seq_len, Documents::kNone);
   std::vector<int32_t> blocks(s.blocks_size());
   ASSERT_TRUE(ChooseBlocks({}, {.shape = s, .scores = View(scores), .blocks = View(blocks)}).ok());
   std::vector<float> o(s.o_size()), lse(int64_t{1} * s.batch * s.seq_len * s.n_heads);
@@ -356,59 +391,103 @@ TEST_P(BranchOnGpu, EqualScoresGiveTheSameChoice) {
   EXPECT_TRUE(Identical("blocks", blocks.Raw<int32_t>(), want));
 }
 
-// Scores agree within the rounding of bf16 products, with and without the compressed branch's lse,
-// and the choice follows from the GPU's own scores.
-TEST_P(BranchOnGpu, ScoresEqualTheCpuTruthAndDecideTheChoice) {
-  const NsaShape& s = GetParam().shape;
-  if (s.seq_len > 10000) return;
-  for (const bool documents : {false, true}) {
-    const Inputs in = RandomInputs(s, s.cmp_blocks(), documents);
-    const int64_t size = int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * s.sel_blocks();
-    std::vector<float> want = Poisoned(size), o(s.o_size()),
-                       lse(int64_t{1} * s.batch * s.seq_len * s.n_heads);
-    std::vector<int32_t> blocks(s.blocks_size());
-    ASSERT_TRUE(SelectBlocks({}, {.shape = s,
-                                  .q = View(in.q),
-                                  .k = View(in.k),
-                                  .doc_start = View(in.doc_start),
-                                  .blocks = View(blocks),
-                                  .scores = View(want)})
-                    .ok());
-    ASSERT_TRUE(CompressedAttention({}, {.shape = s,
-                                         .q = View(in.q),
-                                         .k = View(in.k),
-                                         .v = View(in.v),
-                                         .doc_start = View(in.doc_start),
-                                         .o = View(o),
-                                         .lse = View(lse)})
-                    .ok());
-    const DeviceTensor q = ToDevice(in.q), k = ToDevice(in.k), lse_gpu = ToDeviceF32(lse),
-                       doc = ToDevice(in.doc_start);
-    for (const bool with_lse : {true, false}) {
-      const DeviceTensor chosen(s.blocks_size(), DType::kI32), scores(size, DType::kF32);
-      SelectBlocksArgs args{
-          .shape = s, .q = q, .k = k, .doc_start = doc, .blocks = chosen, .scores = scores};
-      if (with_lse) args.lse = lse_gpu;
-      const absl::Status status = SelectBlocks(Gpu::Get().exec(), args);
-      ASSERT_TRUE(status.ok()) << status;
-      EXPECT_TRUE(Near("scores", scores.Floats(), want, 1e-4, 1e-5));
-      const std::vector<float> own = scores.Floats();
-      std::vector<int32_t> demanded(s.blocks_size());
-      ASSERT_TRUE(ChooseBlocks({}, {.shape = s,
-                                    .scores = View(own),
+int64_t ScoresSize(const NsaShape& s) {
+  return int64_t{1} * s.batch * s.seq_len * s.n_kv_groups * s.sel_blocks();
+}
+
+std::vector<float> LseOnCpu(const NsaShape& s, const Inputs& in) {
+  std::vector<float> o(s.o_size()), lse(int64_t{1} * s.batch * s.seq_len * s.n_heads);
+  EXPECT_TRUE(CompressedAttention({}, {.shape = s,
+                                       .q = View(in.q),
+                                       .k = View(in.k),
+                                       .v = View(in.v),
+                                       .doc_start = View(in.doc_start),
+                                       .o = View(o),
+                                       .lse = View(lse)})
+                  .ok());
+  return lse;
+}
+
+std::vector<float> ScoresOnCpu(const NsaShape& s, const Inputs& in) {
+  std::vector<float> scores = Poisoned(ScoresSize(s));
+  std::vector<int32_t> blocks(s.blocks_size());
+  EXPECT_TRUE(SelectBlocks({}, {.shape = s,
+                                .q = View(in.q),
+                                .k = View(in.k),
+                                .doc_start = View(in.doc_start),
+                                .blocks = View(blocks),
+                                .scores = View(scores)})
+                  .ok());
+  return scores;
+}
+
+// Chooses blocks twice with scores, which must have the same bits, and once without. Each choice
+// must be what the CPU chooses from these scores, which are returned. An empty `lse` is not given.
+std::vector<float> CheckedScores(const NsaShape& s, const Inputs& in,
+                                 const std::vector<float>& lse) {
+  const DeviceTensor q = ToDevice(in.q), k = ToDevice(in.k), lse_gpu = ToDeviceF32(lse),
+                     doc = ToDevice(in.doc_start);
+  std::vector<float> first;
+  std::vector<int32_t> demanded(s.blocks_size());
+  for (const std::string_view run : {"first", "second", "without scores"}) {
+    SCOPED_TRACE(run);
+    const DeviceTensor chosen(s.blocks_size(), DType::kI32), scores(ScoresSize(s), DType::kF32);
+    SelectBlocksArgs args{.shape = s, .q = q, .k = k, .doc_start = doc, .blocks = chosen};
+    if (!lse.empty()) args.lse = lse_gpu;
+    if (run != "without scores") args.scores = scores;
+    const absl::Status status = SelectBlocks(Gpu::Get().exec(), args);
+    EXPECT_TRUE(status.ok()) << status;
+    if (run == "first") {
+      first = scores.Floats();
+      EXPECT_TRUE(ChooseBlocks({}, {.shape = s,
+                                    .scores = View(first),
                                     .doc_start = View(in.doc_start),
                                     .blocks = View(demanded)})
                       .ok());
-      EXPECT_TRUE(Identical("blocks", chosen.Raw<int32_t>(), demanded));
-      // Without the optional scores the same blocks are chosen.
-      const DeviceTensor again(s.blocks_size(), DType::kI32);
-      args.blocks = again, args.scores = {};
-      ASSERT_TRUE(SelectBlocks(Gpu::Get().exec(), args).ok());
-      EXPECT_TRUE(Identical("blocks without scores", again.Raw<int32_t>(), demanded));
     }
+    if (run == "second") {
+      EXPECT_TRUE(Identical("scores", scores.Floats(), first));
+    }
+    EXPECT_TRUE(Identical("blocks", chosen.Raw<int32_t>(), demanded));
+  }
+  return first;
+}
+
+// Scores agree within the rounding of bf16 products, with and without the compressed branch's lse,
+// and the choice follows from the GPU's own scores.
+void RunSelection(const NsaShape& s) {
+  for (const Documents documents : {Documents::kNone, Documents::kShort, Documents::kTwo}) {
+    SCOPED_TRACE(::testing::Message() << "documents " << static_cast<int>(documents));
+    const Inputs in = RandomInputs(s, s.cmp_blocks(), documents);
+    const std::vector<float> want = ScoresOnCpu(s, in);
+    EXPECT_TRUE(Near("with lse", CheckedScores(s, in, LseOnCpu(s, in)), want, 1e-4, 1e-5));
+    EXPECT_TRUE(Near("without lse", CheckedScores(s, in, {}), want, 1e-4, 1e-5));
   }
 }
 
+TEST_P(BranchOnGpu, ScoresEqualTheCpuTruthAndDecideTheChoice) {
+  if (GetParam().shape.seq_len > 10000) return;
+  RunSelection(GetParam().shape);
+}
+
+class SelectionOnGpu : public BranchOnGpu {};
+
+TEST_P(SelectionOnGpu, ScoresEqualTheCpuTruthAndDecideTheChoice) { RunSelection(GetParam().shape); }
+
+// Keys that are all zero give equal scores, so the lowest blocks win. Every seventh token's queries
+// are NaN, and so are its scores.
+TEST_P(SelectionOnGpu, EqualAndMissingScoresAreRankedAsOnTheCpu) {
+  const NsaShape& s = GetParam().shape;
+  Inputs in = RandomInputs(s, s.cmp_blocks(), Documents::kTwo);
+  std::fill(in.k.begin(), in.k.end(), 0.0f);
+  const int64_t row = int64_t{1} * s.n_heads * s.d_k;
+  for (int64_t i = 0; i < static_cast<int64_t>(in.q.size()); i += 7 * row) {
+    std::fill_n(in.q.begin() + i, row, NAN);
+  }
+  CheckedScores(s, in, {});
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, SelectionOnGpu, ::testing::ValuesIn(SelectionCases()), CaseName());
 INSTANTIATE_TEST_SUITE_P(Shapes, BranchOnGpu, ::testing::ValuesIn(GpuCases()), CaseName());
 
 }  // namespace
