@@ -85,6 +85,9 @@ absl::Status JoinProjections(const Exec&, const JoinProjectionsArgs&) {
   return Missing("JoinProjections");
 }
 absl::Status Rope(const Exec&, const RopeArgs&) { return Missing("Rope"); }
+absl::Status RopeAngles(const Exec&, int32_t, int32_t, float, float, const Tensor&) {
+  return Missing("RopeAngles");
+}
 absl::Status Matmul(const Exec&, const MatmulArgs&) { return Missing("Matmul"); }
 absl::Status RmsNorm(const Exec&, const RmsNormArgs&) { return Missing("RmsNorm"); }
 absl::Status RmsNormBackward(const Exec&, const RmsNormBackwardArgs&) {

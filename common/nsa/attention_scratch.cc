@@ -185,6 +185,7 @@ LayerScratch PlanLayerScratch(const NsaShape& s, const BranchSet& branches, bool
     scratch.phi = parts.Take(PlanPhiScratch(s, s.d_k).bytes + PlanPhiScratch(s, s.d_v).bytes);
   }
   if (CountOf(branches) > 1) scratch.gate = parts.Take(PlanGateScratch(s).bytes);
+  if (CountOf(branches) > 0) scratch.angles = parts.Take(int64_t{4} * s.seq_len * s.d_k);
   scratch.bytes = parts.used();
   return scratch;
 }

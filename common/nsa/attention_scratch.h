@@ -104,15 +104,16 @@ struct GateScratch {
 GateScratch PlanGateScratch(const NsaShape& shape);
 
 // Offsets in bytes, within a layer's scratch memory, of the parts for the backward pass of each
-// branch, of φ and, with two branches or more, of the gate. The parts do not overlap, so the
-// branches can run at the same time, and the gate can write the statistics of every branch's rows
-// before the first branch begins.
+// branch, of φ and, with two branches or more, of the gate, and of the angles by which gradients
+// are rotated back. The parts do not overlap, so the branches can run at the same time, and the
+// gate can write the statistics of every branch's rows before the first branch begins.
 struct LayerScratch {
   std::array<int64_t, kBranches> branch = {};
   std::array<int64_t, kBranches> stats = {};  // of the rows: within the branch's part
   int64_t phi = 0;
   int64_t gate = 0;
-  int64_t bytes = 0;  // total
+  int64_t angles = 0;  // fp32 pairs [S, dk/2]
+  int64_t bytes = 0;   // total
 };
 LayerScratch PlanLayerScratch(const NsaShape& shape, const BranchSet& branches, bool phi_mlp);
 

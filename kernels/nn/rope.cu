@@ -30,6 +30,17 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One pair of one position per thread.
+__global__ void __launch_bounds__(kThreads)
+    RopeAnglesKernel(Begin begin, const __grid_constant__ RopeFrequencies f, int pairs,
+                     int64_t count, float2* angles) {
+  const int64_t i = int64_t{1} * blockIdx.x * kThreads + threadIdx.x;
+  float2 angle{};
+  if (i < count) angle = RopeAngle(f, static_cast<int>(i / pairs), static_cast<int>(i % pairs));
+  begin.WaitForPrevious();
+  if (i < count) angles[i] = angle;
+}
+
 // The same of normalized heads, forward or backward. A head is in neighbouring lanes, each with
 // kPieces chunks of it.
 struct NormPointers {
@@ -93,6 +104,15 @@ absl::Status NormRope(const Exec& exec, const RopeArgs& args) {
 }
 
 }  // namespace
+
+absl::Status RopeAngles(const Exec& exec, int32_t seq_len, int32_t head_dim, float base,
+                        float scale, const Tensor& angles) {
+  const int pairs = head_dim / 2;
+  const int64_t count = int64_t{1} * seq_len * pairs;
+  return Launch(exec, "rope_angles", RopeAnglesKernel,
+                {.grid = GridFor(count, kThreads), .block = kThreads},
+                FrequenciesOf(head_dim, base, scale), pairs, count, DataOf<float2>(angles));
+}
 
 absl::Status Rope(const Exec& exec, const RopeArgs& args) {
   if (args.normalize) return NormRope(exec, args);

@@ -52,4 +52,9 @@ namespace nsa::cuda {
 
 absl::Status Rope(const Exec& exec, const RopeArgs& args);
 
+// angles[t] ← cosine and sine of θ for each pair, for kernels that rotate what they write. fp32
+// [S, dk/2, 2], the same numbers that Rope() rotates by; sizes are not checked.
+absl::Status RopeAngles(const Exec& exec, int32_t seq_len, int32_t head_dim, float base,
+                        float scale, const Tensor& angles);
+
 }  // namespace nsa::cuda

@@ -54,6 +54,11 @@ __device__ __forceinline__ Float8 Rotated(const Float8& x, const float2* angles,
   return y;
 }
 
+// One pair rotated back by its angle {cosine, sine}.
+__device__ __forceinline__ float2 RotatedBack(float2 x, float2 angle) {
+  return {x.x * angle.x + x.y * angle.y, x.y * angle.x - x.x * angle.y};
+}
+
 // Normalized heads (RopeArgs::normalize). `lanes` neighbouring lanes, a power of two, share a head:
 // each has kPieces chunks of eight elements, which are `lanes` chunks apart. All of them must call
 // these functions. A head of 192 has three chunks for each of eight lanes, others one for each.

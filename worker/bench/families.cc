@@ -334,7 +334,6 @@ void AddProjections(const NsaShape& s, std::vector<Family>* out) {
   const double q = 2.0 * s.q_size(), wide = q + 6.0 * (s.k_size() + s.v_size());
   const double keys = q + 6.0 * s.k_size();  // read by joining with qk_norm
   out->push_back({"split_projections", 0, 2 * wide + q, make(false, false)});
-  out->push_back({"join_projections", 0, 2 * wide + 2.0 * s.k_size(), make(true, false)});
   out->push_back({"split_qk_norm", 0, 2 * wide + q, make(false, true)});
   out->push_back({"join_qk_norm", 0, 2 * wide + 2.0 * s.k_size() + keys, make(true, true)});
 }

@@ -58,13 +58,16 @@ Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   return kept;
 }
 
-// Workspace of an attention's backward: the projections side by side and the gradients of
-// activations, on the CPU with those of the branch outputs.
+// Workspace of an attention's backward: the projections side by side, or their gradients, and that
+// of the output. On the CPU and with qk_norm also the gradients of the projections one by one, on
+// the CPU those of the branch outputs.
 Kept AttentionWorkspace(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   const bool cpu = spec.runtime().device() == v1::DEVICE_CPU;
   const int64_t count = s.n_branches;
   Kept kept;
-  kept.elements = tokens * (2 * s.q + 2 * count * (s.k + s.v) + s.o);
+  const int64_t projections = tokens * (s.q + count * (s.k + s.v));
+  const bool one_by_one = cpu || spec.model().qk_norm();
+  kept.elements = (one_by_one ? 2 : 1) * projections + tokens * s.o;
   if (count > 1) kept.elements += tokens * (s.k + (cpu ? count * s.o : 0));
   if (s.branches[kCmp]) kept.elements += CompressedTokens(spec) * (s.k + s.v);
   if (s.phi_mlp) kept.elements += CompressedTokens(spec) * (s.k + s.v);

@@ -50,20 +50,16 @@ __host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int
 // Stores dq of one of a thread's two rows.
 template <int kD>
 __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionProblem& p,
-                                        const AttentionGradients& grad, const Row& row, int i,
-                                        int lane) {
+                                        const AttentionGradients& grad, const QueryTile& at,
+                                        const Row& row, int i) {
   if (!row.valid) return;
-  auto* out = reinterpret_cast<__nv_bfloat162*>(grad.dq + row.at * p.dk + 2 * (lane & 3));
+  const int t = at.t0 + row.query;
+  const auto head = static_cast<int>(row.at - (int64_t{1} * at.b * p.seq_len + t) * p.heads);
+  const DqRow out(p, grad, at.b, t, head, at.g);
 #pragma unroll
   for (int n = 0; n < kD / 8; ++n) {
     if (n * 8 >= p.dk) break;
-    float2 value = {dq[n][2 * i] * p.scale, dq[n][2 * i + 1] * p.scale};
-    if (grad.add_to_dq) {
-      const float2 old = __bfloat1622float2(out[4 * n]);
-      value.x += old.x;
-      value.y += old.y;
-    }
-    out[4 * n] = __floats2bfloat162_rn(value.x, value.y);
+    out.Store(n * 8 + 2 * (at.lane & 3), {dq[n][2 * i], dq[n][2 * i + 1]}, p.scale);
   }
 }
 
@@ -131,7 +127,7 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
     stages.Release();
   }
 #pragma unroll
-  for (int i = 0; i < 2; ++i) StoreDq<kD>(dq, p, grad, rows[i], i, at.lane);
+  for (int i = 0; i < 2; ++i) StoreDq<kD>(dq, p, grad, at, rows[i], i);
 }
 
 // ---- dk, dv
@@ -153,22 +149,25 @@ constexpr int kPartialRow = kBothWidths<kD>;
 // sums from column `offset` on.
 template <int kD, int kWidth>
 __device__ __forceinline__ void StoreKeys(const Rows16<kWidth>& sum, float factor,
-                                          const AttentionProblem& p, const DkvWork& work, bf16* out,
-                                          int width, int offset, int b, int g, int warp, int lane) {
+                                          const AttentionProblem& p, const DkvWork& work,
+                                          const KeyRows& out, int offset, int b, int g, int warp,
+                                          int lane) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = warp * 16 + lane / 4 + 8 * i;
     if (work.begin + row >= work.end) continue;
-    bf16* to = out + ((int64_t{1} * b * p.keys + work.begin + row) * p.groups + g) * width;
+    const int key = work.begin + row;
+    bf16* to = out.At(p, b, key, g);
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
       const int column = n * 8 + 2 * (lane & 3);
-      if (n * 8 >= width) break;
+      if (n * 8 >= out.width) break;
       const float2 value = {sum[n][2 * i] * factor, sum[n][2 * i + 1] * factor};
       if (work.partial != nullptr) {
         *reinterpret_cast<float2*>(work.partial + row * kPartialRow<kD> + offset + column) = value;
       } else {
-        *reinterpret_cast<__nv_bfloat162*>(to + column) = __floats2bfloat162_rn(value.x, value.y);
+        const float2 turned = out.Turned(value, key, column);
+        *reinterpret_cast<__nv_bfloat162*>(to + column) = __floats2bfloat162_rn(turned.x, turned.y);
       }
     }
   }
@@ -264,8 +263,8 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionBoxes& boxes,
     TwoAccumulate<kDv<kD>, kD, kRows>(dv, weights, d_o, dk, d_weights, q, lane, differentiate,
                                       [] {});
   }
-  StoreKeys<kD, kD>(dk, p.scale, p, work, grad.dk, p.dk, 0, b, g, warp, lane);
-  StoreKeys<kD, kDv<kD>>(dv, 1.0f, p, work, grad.dv, p.dv, kD, b, g, warp, lane);
+  StoreKeys<kD, kD>(dk, p.scale, p, work, grad.dk, 0, b, g, warp, lane);
+  StoreKeys<kD, kDv<kD>>(dv, 1.0f, p, work, grad.dv, kD, b, g, warp, lane);
 }
 
 }  // namespace nsa::cuda

@@ -55,17 +55,21 @@ __device__ __forceinline__ void AddPartials(const AttentionProblem& p,
   for (int i = slice * blockDim.x + threadIdx.x; i < count; i += kAddSlices * blockDim.x) {
     const int row = i / kQuads, column = i % kQuads * 4;
     const bool is_v = column >= kD;
-    const int c = is_v ? column - kD : column, width = is_v ? p.dv : p.dk;
-    if (c >= width) continue;
+    const int c = is_v ? column - kD : column;
+    KeyRows out = grad.dk;
+    if (is_v) out = grad.dv;
+    if (c >= out.width) continue;
     float4 sum = {0, 0, 0, 0};
 #pragma unroll 4
     for (int segment = 0; segment < segments; ++segment) {
       const auto part = reinterpret_cast<const float4*>(sums + segment * stride)[i];
       sum.x += part.x, sum.y += part.y, sum.z += part.z, sum.w += part.w;
     }
-    const int64_t key = int64_t{1} * b * p.keys + begin + row;
-    *reinterpret_cast<uint2*>((is_v ? grad.dv : grad.dk) + (key * p.groups + g) * width + c) = {
-        Pack(sum.x, sum.y), Pack(sum.z, sum.w)};
+    const int key = begin + row;
+    const float2 left = out.Turned({sum.x, sum.y}, key, c),
+                 right = out.Turned({sum.z, sum.w}, key, c + 2);
+    *reinterpret_cast<uint2*>(out.At(p, b, key, g) + c) = {Pack(left.x, left.y),
+                                                           Pack(right.x, right.y)};
   }
 }
 

@@ -151,12 +151,24 @@ absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionPr
 
 template <class Args>
 AttentionGradients GradientsOf(const Args& args, const float2* stats) {
-  return {stats,
-          DataOf<bf16>(args.d_o),
-          DataOf<bf16>(args.dq),
-          DataOf<bf16>(args.dk),
-          DataOf<bf16>(args.dv),
-          args.add_to_dq};
+  const NsaShape& s = args.shape;
+  const auto rows = [&](const Tensor& to, int width, const ConstTensor& angles) {
+    const auto stride = static_cast<int>(args.key_stride);
+    return KeyRows{DataOf<bf16>(to), DataOf<float2>(angles), width,
+                   stride != 0 ? stride : s.n_kv_groups * width};
+  };
+  AttentionGradients grad{};
+  grad.stats = stats;
+  grad.d_o = DataOf<bf16>(args.d_o);
+  grad.dq = DataOf<bf16>(args.dq);
+  grad.dq_stride = args.dq_stride != 0 ? static_cast<int>(args.dq_stride) : s.n_heads * s.d_k;
+  grad.dk = rows(args.dk, s.d_k, args.dk_angles);
+  grad.dv = rows(args.dv, s.d_v, {});
+  grad.add_to_dq = args.add_to_dq;
+  grad.dq_angles = DataOf<float2>(args.dq_angles);
+  grad.dq_mean = DataOf<bf16>(args.dq_mean);
+  grad.mean_share = 1.0f / static_cast<float>(s.heads_per_group());
+  return grad;
 }
 
 // The row statistics, which every branch's backward begins with: those of the arguments, or else

@@ -9,18 +9,71 @@
 
 #include <climits>
 
+#include "kernels/nn/rope_angles.cuh"
 #include "kernels/nsa/branch/attention_boxes.cuh"
 #include "kernels/nsa/branch/attention_tile.cuh"
 
 namespace nsa::cuda {
 
+// Where gradients of keys or values go: [B, keys, G, width].
+struct KeyRows {
+  bf16* data;
+  const float2* angles;  // [keys, width/2]: they are rotated back by these; null: not rotated
+  int width;
+  int stride;  // elements from a key to the next
+
+  __device__ __forceinline__ bf16* At(const AttentionProblem& p, int b, int key, int g) const {
+    return data + (int64_t{1} * b * p.keys + key) * stride + g * width;
+  }
+  // Two neighbouring columns of a key as they are to be written; `column` is even.
+  __device__ __forceinline__ float2 Turned(float2 value, int key, int column) const {
+    if (angles == nullptr) return value;
+    return RotatedBack(value, __ldg(angles + ((int64_t{1} * key * width + column) >> 1)));
+  }
+};
+
 struct AttentionGradients {
   const float2* stats;  // [B, S, H]: lse in log2 units, delta
   const bf16* d_o;      // [B, S, H, dv]
-  bf16* dq;             // [B, S, H, dk]
-  bf16* dk;             // [B, keys, G, dk]
-  bf16* dv;             // [B, keys, G, dv]
+  bf16* dq;             // [B, S, H, dk], dq_stride elements from a token to the next
+  KeyRows dk, dv;
+  int dq_stride;
   bool add_to_dq;
+  const float2* dq_angles;  // BranchBackwardArgs::dq_angles and dq_mean, or null
+  const bf16* dq_mean;
+  float mean_share;  // 1 / h
+};
+
+// Where dq of one token and head goes.
+struct DqRow {
+  bf16* to;
+  const float2* angles;  // of the token, or null
+  const bf16* mean;      // of the token and group, or null
+  float share;
+  bool adds;
+
+  __device__ __forceinline__ DqRow(const AttentionProblem& p, const AttentionGradients& grad, int b,
+                                   int t, int head, int g)
+      : angles(nullptr), mean(nullptr), share(grad.mean_share), adds(grad.add_to_dq) {
+    const int64_t token = int64_t{1} * b * p.seq_len + t;
+    to = grad.dq + token * grad.dq_stride + head * p.dk;
+    if (grad.dq_angles != nullptr) angles = grad.dq_angles + (int64_t{1} * t * p.dk >> 1);
+    if (grad.dq_mean != nullptr) mean = grad.dq_mean + (token * p.groups + g) * p.dk;
+  }
+  // Two columns, the first of which is even: scale · value, plus what was there if it adds, rotated
+  // back, plus the mean's share.
+  __device__ __forceinline__ void Store(int column, float2 value, float scale) const {
+    auto* const at = reinterpret_cast<__nv_bfloat162*>(to + column);
+    const float2 old = adds ? __bfloat1622float2(*at) : float2{0, 0};
+    value = {fmaf(value.x, scale, old.x), fmaf(value.y, scale, old.y)};
+    if (angles != nullptr) value = RotatedBack(value, __ldg(angles + (column >> 1)));
+    if (mean != nullptr) {
+      const float2 add =
+          __bfloat1622float2(__ldg(reinterpret_cast<const __nv_bfloat162*>(mean + column)));
+      value = {fmaf(add.x, share, value.x), fmaf(add.y, share, value.y)};
+    }
+    *at = __floats2bfloat162_rn(value.x, value.y);
+  }
 };
 
 // The query rows that a thread block of the key-major kernel processes, and where its sums go.

@@ -47,6 +47,17 @@ struct BranchBackwardArgs {
   Tensor dk;  // [B, K, G, dk], overwritten
   Tensor dv;  // [B, K, G, dv], overwritten
   bool add_to_dq = false;
+
+  // CUDA only, for gradients that go to the columns of a wider matrix: with a stride, tokens of dq,
+  // or of dk and dv, are so many elements apart, a multiple of 8, and `size` is still the number of
+  // elements written. 0: as above.
+  int64_t dq_stride = 0, key_stride = 0;
+  // CUDA only, optional: fp32 [S, dk/2, 2], cosine and sine of each position's pairs (RopeAngles(),
+  // kernels/nn/rope.h). dq, after the addition, or dk is rotated back by them before it is written.
+  ConstTensor dq_angles, dk_angles;
+  // CUDA only, optional, with dq_angles: [B, S, G, dk]. After the rotation every head of a group
+  // gets dq_mean / h in addition (AddMeanGradient(), kernels/nsa/gate/gate.h).
+  ConstTensor dq_mean;
 };
 
 }  // namespace nsa

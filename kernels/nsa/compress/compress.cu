@@ -4,6 +4,7 @@
 #include <array>
 #include <span>
 
+#include "kernels/nn/rope_angles.cuh"
 #include "kernels/nsa/compress/compress_mlp.cuh"
 
 namespace nsa::cuda {
@@ -13,6 +14,9 @@ struct AverageArgs {
   CompressProblem p;
   const bf16* from[kMostCompressed];
   bf16* to[kMostCompressed];
+  // Backward only: elements from a token to the next, and CompressBackwardArgs::dx_angles.
+  int64_t stride[kMostCompressed];
+  const float2* angles[kMostCompressed];
 };
 
 // Eight columns of [B, S_cmp, G, width] per thread, of the tensor blockIdx.y.
@@ -59,7 +63,11 @@ __global__ void AverageBackwardKernel(Begin begin, const __grid_constant__ Avera
   const float share = 1.0f / p.l;
 #pragma unroll
   for (float& e : sum.v) e *= share;
-  Store8(args.to[blockIdx.y] + i * 8, sum);
+  const int column = static_cast<int>(i % row) * 8;
+  if (const float2* const angles = args.angles[blockIdx.y]; angles != nullptr) {
+    sum = Rotated(sum, angles + ((int64_t{1} * t * p.width + column % p.width) >> 1), -1.0f);
+  }
+  Store8(args.to[blockIdx.y] + i / row * args.stride[blockIdx.y] + column, sum);
 }
 
 absl::Status LaunchAverage(const Exec& exec, const char* what,
@@ -73,13 +81,15 @@ absl::Status LaunchAverage(const Exec& exec, const char* what,
 }
 
 absl::Status ZeroInputGradient(const Exec& exec, const CompressBackwardArgs& args) {
-  return ToStatus(cudaMemsetAsync(args.dx.data, 0, 2 * args.dx.size, StreamOf(exec)),
+  const auto rows = static_cast<size_t>(args.shape.batch) * args.shape.seq_len;
+  return ToStatus(cudaMemset2DAsync(args.dx.data, sizeof(bf16) * InputStride(args), 0,
+                                    sizeof(bf16) * args.dx.size / rows, rows, StreamOf(exec)),
                   "compress_backward");
 }
 
 // The tensors have the same shape, width and φ.
 absl::Status CompressAlike(const Exec& exec, std::span<const CompressArgs> tensors) {
-  AverageArgs args{ProblemOf(tensors[0]), {}, {}};
+  AverageArgs args{.p = ProblemOf(tensors[0])};
   if (args.p.blocks == 0) return absl::OkStatus();
   if (tensors[0].phi == Phi::kMlp) return CompressMlp(exec, tensors);
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -92,7 +102,7 @@ absl::Status CompressAlike(const Exec& exec, std::span<const CompressArgs> tenso
 
 absl::Status CompressAlikeBackward(const Exec& exec,
                                    std::span<const CompressBackwardArgs> tensors) {
-  AverageArgs args{ProblemOf(tensors[0].shape, tensors[0].width), {}, {}};
+  AverageArgs args{.p = ProblemOf(tensors[0].shape, tensors[0].width)};
   if (args.p.blocks == 0) {
     for (const auto& tensor : tensors) NSA_RETURN_IF_ERROR(ZeroInputGradient(exec, tensor));
     return absl::OkStatus();
@@ -101,6 +111,8 @@ absl::Status CompressAlikeBackward(const Exec& exec,
   for (size_t i = 0; i < tensors.size(); ++i) {
     args.from[i] = DataOf<bf16>(tensors[i].dy);
     args.to[i] = DataOf<bf16>(tensors[i].dx);
+    args.stride[i] = InputStride(tensors[i]);
+    args.angles[i] = DataOf<float2>(tensors[i].dx_angles);
   }
   return LaunchAverage(exec, "compress_backward", AverageBackwardKernel, 256, args, tensors.size(),
                        tensors[0].dx.size);

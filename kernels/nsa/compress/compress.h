@@ -82,6 +82,9 @@ struct CompressBackwardArgs {
   Tensor d_hidden;     // mlp only: [B, S_cmp, G, m], workspace
   Tensor dx;           // [B, S, G, width], overwritten
   PhiGrads grads;      // mlp only, added to
+  // CUDA only: as BranchBackwardArgs::key_stride and dk_angles (kernels/nsa/branch/branch_args.h).
+  int64_t dx_stride = 0;
+  ConstTensor dx_angles;
 };
 
 // Errors: InvalidArgument when the shape is outside its limits or a tensor differs from its shape.

@@ -41,6 +41,12 @@ inline CompressProblem ProblemOf(const CompressArgs& args) {
   return p;
 }
 
+// Elements from a token of dx to the next.
+inline int64_t InputStride(const CompressBackwardArgs& args) {
+  if (args.dx_stride != 0) return args.dx_stride;
+  return int64_t{args.shape.n_kv_groups} * args.width;
+}
+
 constexpr int kMostCompressed = 2;  // tensors of one call
 
 absl::Status CompressMlp(const Exec& exec, std::span<const CompressArgs> tensors);

@@ -223,14 +223,15 @@ absl::Status LaunchBackward(const Exec& exec, const PhiBackwardArgs& args, size_
 }
 
 PhiBackward Pointers(const CompressBackwardArgs& t, const PhiScratch& plan, uint8_t* scratch) {
-  return {DataOf<bf16>(t.x),         DataOf<bf16>(t.params.pe),
-          DataOf<bf16>(t.params.w1), DataOf<bf16>(t.params.w2),
-          DataOf<bf16>(t.hidden),    DataOf<bf16>(t.dy),
-          DataOf<bf16>(t.d_hidden),  reinterpret_cast<bf16*>(scratch + plan.act),
-          DataOf<bf16>(t.dx),        reinterpret_cast<float*>(scratch + plan.sums),
-          DataOf<float>(t.grads.pe), DataOf<float>(t.grads.w1),
-          DataOf<float>(t.grads.b1), DataOf<float>(t.grads.w2),
-          DataOf<float>(t.grads.b2)};
+  return {DataOf<bf16>(t.x),          DataOf<bf16>(t.params.pe),
+          DataOf<bf16>(t.params.w1),  DataOf<bf16>(t.params.w2),
+          DataOf<bf16>(t.hidden),     DataOf<bf16>(t.dy),
+          DataOf<bf16>(t.d_hidden),   reinterpret_cast<bf16*>(scratch + plan.act),
+          DataOf<bf16>(t.dx),         reinterpret_cast<float*>(scratch + plan.sums),
+          DataOf<float>(t.grads.pe),  DataOf<float>(t.grads.w1),
+          DataOf<float>(t.grads.b1),  DataOf<float>(t.grads.w2),
+          DataOf<float>(t.grads.b2),  InputStride(t),
+          DataOf<float2>(t.dx_angles)};
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // of rows, and the gradient of the input (compress_mlp_backward.cu has the equations).
 #pragma once
 
+#include "kernels/nn/rope_angles.cuh"
 #include "kernels/nsa/compress/compress_mlp.cuh"
 
 namespace nsa::cuda {
@@ -11,6 +12,8 @@ struct PhiBackward {
   bf16 *d_hidden, *act, *dx;  // act: silu(hidden)
   float* sums;                // of PhiScratch
   float *d_pe, *d_w1, *d_b1, *d_w2, *d_b2;
+  int64_t dx_stride;        // elements from a token to the next
+  const float2* dx_angles;  // CompressBackwardArgs::dx_angles, may be null
 };
 struct PhiBackwardArgs {
   CompressProblem p;
@@ -167,8 +170,8 @@ struct alignas(128) InputShared {
 
 // Tokens t = i·d + residue of `kWidth` rows from row0 on.
 template <int kWidth>
-__device__ __forceinline__ void FindTokens(const CompressProblem& p, int row0, int residue,
-                                           InputRow* rows) {
+__device__ __forceinline__ void FindTokens(const CompressProblem& p, int64_t stride, int row0,
+                                           int residue, InputRow* rows) {
   for (int in_tile = threadIdx.x; in_tile < kWidth; in_tile += blockDim.x) {
     const int row = row0 + in_tile, per_sequence = CeilDiv(p.seq_len, p.d);
     const int g = row % p.groups, i = row / p.groups % per_sequence;
@@ -177,7 +180,7 @@ __device__ __forceinline__ void FindTokens(const CompressProblem& p, int row0, i
     if (b >= p.batch) {
       found.i = -p.l;
     } else if (token < p.seq_len) {
-      found.dx = ((int64_t{b} * p.seq_len + token) * p.groups + g) * kWidth;
+      found.dx = (int64_t{b} * p.seq_len + token) * stride + g * kWidth;
     }
     rows[in_tile] = found;
   }
@@ -205,7 +208,7 @@ __device__ __forceinline__ void InputGradient(const CompressProblem& p, const Ph
                                               int tile, int residue, InputShared<kWidth>& shared) {
   const int row = threadIdx.x / kWarp * 16, lane = threadIdx.x % kWarp, steps = p.l / p.d;
   constexpr int kStages = kInputStages<kWidth>, kAhead = kStages - 1;
-  FindTokens<kWidth>(p, tile * kWidth, residue, shared.rows);
+  FindTokens<kWidth>(p, t.dx_stride, tile * kWidth, residue, shared.rows);
   __syncthreads();
   if constexpr (kAhead > 0) CopyStep(p, t, 0, residue, shared);
   CommitCopies();
@@ -231,11 +234,14 @@ __device__ __forceinline__ void InputGradient(const CompressProblem& p, const Ph
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int64_t at = shared.rows[row + lane / 4 + 8 * half].dx;
-    if (at < 0) continue;
+    const InputRow& found = shared.rows[row + lane / 4 + 8 * half];
+    if (found.dx < 0) continue;
+    const int64_t pair0 = (int64_t{found.i} * p.d + residue) * (kWidth / 2) + (lane & 3);
 #pragma unroll
     for (int n = 0; n < kWidth / 8; ++n) {
-      StorePair(t.dx + at + n * 8 + 2 * (lane & 3), dx[n][2 * half], dx[n][2 * half + 1]);
+      float2 value = {dx[n][2 * half], dx[n][2 * half + 1]};
+      if (t.dx_angles != nullptr) value = RotatedBack(value, __ldg(t.dx_angles + pair0 + 4 * n));
+      StorePair(t.dx + found.dx + n * 8 + 2 * (lane & 3), value.x, value.y);
     }
   }
 }

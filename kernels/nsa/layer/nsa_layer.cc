@@ -11,6 +11,7 @@
 #include "kernels/nsa/branch/selected_attention.h"
 #include "kernels/nsa/branch/window_attention.h"
 #include "kernels/nsa/layer/check_branches.h"
+#include "kernels/nsa/layer/projections.h"
 #include "kernels/nsa/layer/rotation.h"
 #include "kernels/nsa/select/select_blocks.h"
 
@@ -44,6 +45,24 @@ absl::Status Check(const Exec& exec, const NsaLayerArgs& args) {
   return CheckBackend(exec, "attention", config.dtype);
 }
 
+absl::Status CheckGradients(const NsaLayerBackwardArgs& args) {
+  const NsaLayerConfig& config = args.config;
+  const NsaShape& shape = config.shape;
+  const bool wide = args.wide.wanted();
+  if (wide && (!WritesWide(config) || args.rotated)) {
+    return absl::InvalidArgumentError(
+        "wide: given (in bf16 only, without qk_norm and without `rotated`); pass dq, dk and dv");
+  }
+  if (wide) {
+    return CheckTensor("wide", args.wide,
+                       int64_t{1} * shape.batch * shape.seq_len * ProjectionWidth(config),
+                       config.dtype, "B·S·width");
+  }
+  NSA_RETURN_IF_ERROR(CheckTensor("dq", args.dq, shape.q_size(), config.dtype, "B·S·H·dk"));
+  NSA_RETURN_IF_ERROR(CheckBranches("dk", config, args.dk, shape.k_size(), "B·S·G·dk"));
+  return CheckBranches("dv", config, args.dv, shape.v_size(), "B·S·G·dv");
+}
+
 absl::Status Check(const Exec& exec, const NsaLayerBackwardArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& shape = config.shape;
@@ -53,9 +72,7 @@ absl::Status Check(const Exec& exec, const NsaLayerBackwardArgs& args) {
   NSA_RETURN_IF_ERROR(CheckBytes("saved", args.saved, NsaLayerSavedBytes(config)));
   NSA_RETURN_IF_ERROR(CheckBytes("workspace", args.workspace, NsaLayerWorkspaceBytes(config)));
   NSA_RETURN_IF_ERROR(CheckTensor("d_o", args.d_o, shape.o_size(), config.dtype, "B·S·H·dv"));
-  NSA_RETURN_IF_ERROR(CheckTensor("dq", args.dq, shape.q_size(), config.dtype, "B·S·H·dk"));
-  NSA_RETURN_IF_ERROR(CheckBranches("dk", config, args.dk, shape.k_size(), "B·S·G·dk"));
-  NSA_RETURN_IF_ERROR(CheckBranches("dv", config, args.dv, shape.v_size(), "B·S·G·dv"));
+  NSA_RETURN_IF_ERROR(CheckGradients(args));
   NSA_RETURN_IF_ERROR(CheckDocStart(exec, shape, args.doc_start));
   return CheckBackend(exec, "attention_backward", config.dtype);
 }
@@ -180,12 +197,43 @@ absl::Status ZeroStatistics(const Exec& exec, const NsaLayerArgs& args) {
 
 // --- backward, in reverse order ---
 
+// Where the gradients of the layer's inputs go. With a stride, tokens are so many elements apart.
+struct InputGradients {
+  Tensor dq;
+  std::array<Tensor, kBranches> dk, dv;
+  int64_t stride = 0;
+};
+
+// The columns of args.wide, or the tensors of the arguments.
+InputGradients InputGradientsOf(const NsaLayerBackwardArgs& args) {
+  if (!args.wide.wanted()) return {args.dq, args.dk, args.dv, 0};
+  const NsaLayerConfig& config = args.config;
+  const NsaShape& shape = config.shape;
+  auto* next = static_cast<uint8_t*>(args.wide.data);
+  // The next columns, for a tensor of `size` elements.
+  const auto take = [&](int64_t size) {
+    const Tensor columns(next, size, config.dtype);
+    next += size / shape.batch / shape.seq_len * SizeOf(config.dtype);
+    return columns;
+  };
+  InputGradients out{.dq = take(shape.q_size()), .stride = ProjectionWidth(config)};
+  for (const Branch branch : kProjectionOrder) {
+    if (!config.has(branch)) continue;
+    out.dk[branch] = take(shape.k_size());
+    out.dv[branch] = take(shape.v_size());
+  }
+  return out;
+}
+
 struct BackwardState {
   NsaLayerSaved saved;
   NsaLayerWorkspace workspace;
   LayerScratch scratch;
   // On CUDA with a gate, which writes them: fp32 [B, S, H, 2] in each branch's part of the scratch.
   std::array<Tensor, kBranches> stats;
+  InputGradients out;
+  // Where the kernels rotate the gradients back (WritesWide()): the angles, in the scratch.
+  ConstTensor angles;
   bool dq_written = false;  // the first branch overwrites dq, the others add to it
 };
 
@@ -218,6 +266,24 @@ absl::Status PlaceStats(const Exec& exec, const NsaLayerConfig& config, Backward
     state->stats[c] = {part.workspace, size, DType::kF32};
   }
   return absl::OkStatus();
+}
+
+// Computes the angles by which the kernels rotate the gradients back, if they do.
+absl::Status PlaceAngles(const Exec& exec, const NsaLayerBackwardArgs& args, BackwardState* state) {
+  const NsaLayerConfig& config = args.config;
+  if (!WritesWide(config) || args.rotated) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(CheckScratch(exec, state->scratch));
+  const NsaShape& shape = config.shape;
+  const Tensor angles(WithScratch(exec, state->scratch.angles).workspace,
+                      int64_t{1} * shape.seq_len * shape.d_k, DType::kF32);
+  state->angles = angles;
+  return cuda::RopeAngles(exec, shape.seq_len, shape.d_k, config.rope_base, config.rope_scale,
+                          angles);
+}
+
+// The branch whose backward is the last to run.
+Branch LastBranch(const NsaLayerConfig& config) {
+  return config.has(kWin) ? kWin : config.has(kSel) ? kSel : kCmp;
 }
 
 absl::Status CombineBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
@@ -255,11 +321,17 @@ BranchBackwardArgs BranchBackward(const NsaLayerBackwardArgs& args, BackwardStat
   const Tensor& d_o = state->workspace.d_o[branch];
   out.d_o = d_o.wanted() ? ConstTensor(d_o) : args.d_o;
   out.stats = state->stats[branch];
-  out.dq = args.dq;
-  out.dk = args.dk[branch];
-  out.dv = args.dv[branch];
+  out.dq = state->out.dq;
+  out.dk = state->out.dk[branch];
+  out.dv = state->out.dv[branch];
+  out.dq_stride = out.key_stride = state->out.stride;
+  out.dk_angles = state->angles;
   out.add_to_dq = state->dq_written;
   state->dq_written = true;
+  if (branch == LastBranch(args.config) && state->angles.wanted()) {
+    out.dq_angles = state->angles;
+    if (gated) out.dq_mean = state->workspace.dq_mean;
+  }
   return out;
 }
 
@@ -274,6 +346,7 @@ absl::Status CompressedBranchBackward(const Exec& exec, const NsaLayerBackwardAr
   branch.v = saved.v_cmp;
   branch.dk = work.dk_cmp;
   branch.dv = work.dv_cmp;
+  branch.key_stride = 0, branch.dk_angles = {};  // those of dk_cmp and dv_cmp
   NSA_RETURN_IF_ERROR(
       CompressedAttentionBackward(WithScratch(exec, state->scratch.branch[kCmp]), branch));
   // dk_cmp and dv_cmp are computed on the side stream, so their use must be enqueued there too.
@@ -287,8 +360,10 @@ absl::Status CompressedBranchBackward(const Exec& exec, const NsaLayerBackwardAr
                                         .hidden = saved.phi_k_hidden,
                                         .dy = work.dk_cmp,
                                         .d_hidden = work.d_hidden_k,
-                                        .dx = args.dk[kCmp],
-                                        .grads = args.grads.phi_k},
+                                        .dx = state->out.dk[kCmp],
+                                        .grads = args.grads.phi_k,
+                                        .dx_stride = state->out.stride,
+                                        .dx_angles = state->angles},
                                        {.shape = shape,
                                         .width = shape.d_v,
                                         .phi = config.phi,
@@ -297,8 +372,9 @@ absl::Status CompressedBranchBackward(const Exec& exec, const NsaLayerBackwardAr
                                         .hidden = saved.phi_v_hidden,
                                         .dy = work.dv_cmp,
                                         .d_hidden = work.d_hidden_v,
-                                        .dx = args.dv[kCmp],
-                                        .grads = args.grads.phi_v});
+                                        .dx = state->out.dv[kCmp],
+                                        .grads = args.grads.phi_v,
+                                        .dx_stride = state->out.stride});
 }
 
 absl::Status SelectedBranchBackward(const Exec& exec, const NsaLayerBackwardArgs& args,
@@ -356,8 +432,10 @@ absl::Status NsaLayerBackward(const Exec& exec, const NsaLayerBackwardArgs& args
   const NsaLayerConfig& config = args.config;
   BackwardState state{.saved = LayoutSaved(config, args.saved),
                       .workspace = LayoutWorkspace(config, args.workspace),
-                      .scratch = PlanScratch(config)};
+                      .scratch = PlanScratch(config),
+                      .out = InputGradientsOf(args)};
   NSA_RETURN_IF_ERROR(PlaceStats(exec, config, &state));
+  NSA_RETURN_IF_ERROR(PlaceAngles(exec, args, &state));
   if (config.has_gate()) {
     NSA_RETURN_IF_ERROR(CombineBackward(exec, args, state));
     // dk and dv of all branches depend on nothing later: they run on the side stream from here on.
@@ -367,7 +445,7 @@ absl::Status NsaLayerBackward(const Exec& exec, const NsaLayerBackwardArgs& args
   if (config.has(kSel)) NSA_RETURN_IF_ERROR(SelectedBranchBackward(exec, args, &state));
   if (config.has(kWin)) NSA_RETURN_IF_ERROR(WindowBranchBackward(exec, args, &state));
   NSA_RETURN_IF_ERROR(cuda::Join(exec));
-  if (args.rotated) return absl::OkStatus();
+  if (args.rotated || state.angles.wanted()) return absl::OkStatus();
   NSA_RETURN_IF_ERROR(RotateAllBack(exec, args, state.saved));
   if (!config.has_gate()) return absl::OkStatus();
   return AddMeanGradient(

@@ -83,8 +83,18 @@ struct NsaLayerBackwardArgs {
   // When true, dq and dk are the gradients of the rotated q and k, and the gate's part of q's
   // gradient stays in the workspace, where JoinProjections reads it.
   bool rotated = false;
+  // Where WritesWide(config), optional: takes the place of dq, dk and dv, which are then empty, and
+  // `rotated` is false. [B·S, ProjectionWidth], overwritten: the gradient of the projections side
+  // by side, as JoinProjections would write it (projections.h).
+  Tensor wide;
   NsaLayerGrads grads;  // added to
 };
+
+// Whether the kernels of backward rotate the gradients of q and k back before they write them. On a
+// GPU they do, except with qk_norm, where the gradient of a head is known only when it is complete.
+inline bool WritesWide(const NsaLayerConfig& config) {
+  return config.dtype == DType::kBf16 && !config.qk_norm;
+}
 
 // Errors: InvalidArgument when the config is outside its limits or a tensor differs from its shape.
 absl::Status NsaLayer(const Exec& exec, const NsaLayerArgs& args);

@@ -22,7 +22,6 @@ struct Columns {
   int head_chunks;                            // of a head of q or of the keys
   unsigned int head_factor;                   // ⌈2³² / head_chunks⌉
   int seq_len, first, heads_a_group, groups;  // first: position
-  unsigned int group_factor;                  // ⌈2³² / heads_a_group⌉
   int branch[kMostParts];                     // of the keys and values
   const int* at;                              // SplitProjectionsArgs::at, may be null
   int64_t rows;
@@ -37,12 +36,9 @@ inline Columns ColumnsOf(const NsaLayerConfig& config) {
   Columns c{};
   c.rows = int64_t{1} * s.batch * s.seq_len;
   c.seq_len = s.seq_len, c.groups = s.n_kv_groups, c.heads_a_group = s.heads_per_group();
-  const auto factor = [](int of) {
-    return static_cast<unsigned int>(((int64_t{1} << 32) + of - 1) / of);
-  };
-  c.group_factor = factor(c.heads_a_group);
   c.head_chunks = s.d_k / 8;
-  c.head_factor = factor(c.head_chunks);
+  c.head_factor =
+      static_cast<unsigned int>(((int64_t{1} << 32) + c.head_chunks - 1) / c.head_chunks);
   c.begin[c.count = 1] = s.n_heads * s.d_k / 8;
   for (int branch = 0; branch < config.n_branches(); ++branch) {
     for (const int width : {s.d_k, s.d_v}) {

@@ -1,6 +1,8 @@
-// Splitting and joining projections on CUDA; limited by memory bandwidth. A thread block processes
-// a few tokens: their angles are computed once for all heads, then every 16 bytes of `wide` are
-// read (or written) once, by the thread that also rotates them.
+// Splitting projections on CUDA; limited by memory bandwidth. A thread block processes a few
+// tokens: their angles are computed once for all heads, then every 16 bytes of `wide` are read
+// once, by the thread that also rotates them. Joining is needed with qk_norm only
+// (normalized_projections.cu): otherwise the attention's backward writes the gradient of `wide`
+// itself.
 #include "kernels/cuda/launch.h"
 #include "kernels/nsa/layer/projection_columns.cuh"
 
@@ -68,52 +70,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 3)
-    JoinKernel(Begin begin, const __grid_constant__ Columns c,
-               const __grid_constant__ RopeFrequencies f, const __grid_constant__ JoinParts parts,
-               bf16* wide) {
-  __shared__ float2 angles[kTokens * kMaxRopePairs];
-  const int64_t row0 = int64_t{1} * blockIdx.x * kTokens;
-  const int tokens = static_cast<int>(min(int64_t{kTokens}, c.rows - row0));
-  FillRopeAngles(f, row0, tokens, c.seq_len, c.first, 4 * c.head_chunks, angles);
-  __syncthreads();
-  begin.WaitForPrevious();
-  const int chunks = tokens * c.begin[c.count];
-  const float share = 1.0f / static_cast<float>(c.heads_a_group);
-  bf16* to = wide + 8 * row0 * c.begin[c.count];
-  Walk walk(c.begin[c.count]);
-  for (int base = threadIdx.x; base < chunks; base += kUnroll * kThreads) {
-    uint4 raw[kUnroll], raw_mean[kUnroll];
-    Place place[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      raw_mean[u] = uint4{0, 0, 0, 0};
-      if (base + u * kThreads >= chunks) break;
-      const Place at = place[u] = walk.Next(c, row0);
-      raw[u] = LoadConst16(parts.from[at.part] + 8 * at.in_part);
-      if (at.part == 0 && parts.dq_mean != nullptr) {
-        const int head = c.HeadOf(at.column);
-        const int group = c.heads_a_group == 1 ? head : __umulhi(head, c.group_factor);
-        const int64_t mean_row = (row0 + at.token) * c.groups + group;
-        const int chunk = at.column - head * c.head_chunks;
-        raw_mean[u] = LoadConst16(parts.dq_mean + 8 * (mean_row * c.head_chunks + chunk));
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (base + u * kThreads >= chunks) break;
-      if (place[u].turned()) {
-        Float8 y = Rotated(AsFloats(raw[u]), place[u].AnglesIn(angles, c), -1.0f);
-        const Float8 mean = AsFloats(raw_mean[u]);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) y.v[e] = fmaf(mean.v[e], share, y.v[e]);
-        raw[u] = AsBf16(y);
-      }
-      *reinterpret_cast<uint4*>(to + 8 * (base + u * kThreads)) = raw[u];
-    }
-  }
-}
-
 }  // namespace
 
 absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args) {
@@ -141,6 +97,11 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
 }
 
 absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) {
+  if (!args.config.qk_norm) {
+    return absl::InvalidArgumentError(
+        "join_projections: qk_norm: false (must be true on CUDA); have NsaLayerBackward write "
+        "`wide`");
+  }
   const Columns c = ColumnsOf(args.config);
   JoinParts parts{{DataOf<bf16>(args.dq)},
                   args.config.has_gate() ? DataOf<bf16>(args.dq_mean) : nullptr};
@@ -155,10 +116,7 @@ absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) 
   }
   const RopeFrequencies f =
       FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale);
-  if (args.config.qk_norm) return JoinNormalized(exec, c, f, parts, norm, DataOf<bf16>(args.wide));
-  return Launch(exec, "join_projections", JoinKernel,
-                {.grid = GridFor(c.rows, kTokens), .block = kThreads}, c, f, parts,
-                DataOf<bf16>(args.wide));
+  return JoinNormalized(exec, c, f, parts, norm, DataOf<bf16>(args.wide));
 }
 
 }  // namespace nsa::cuda

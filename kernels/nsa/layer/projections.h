@@ -7,7 +7,8 @@
 // qk_norm normalized. Joining is its gradient: it rotates the gradients of q and the keys back,
 // adds the gate's part to the gradient of q and puts them side by side again. On the CPU this runs
 // SplitColumns, Rope, AddMeanGradient and JoinColumns one after the other; on a GPU each direction
-// reads and writes every number once.
+// reads and writes every number once. There only qk_norm needs the joining: without it
+// NsaLayerBackward writes the gradient of `wide` itself (WritesWide()).
 #pragma once
 
 #include <array>
@@ -53,7 +54,8 @@ struct JoinProjectionsArgs {
   std::array<ConstTensor, kBranches> k_rotated, k_rstd;
 };
 
-// Errors: InvalidArgument when the config is outside its limits or a tensor differs from its shape.
+// Errors: InvalidArgument when the config is outside its limits, a tensor differs from its shape,
+// or JoinProjections is called on a GPU without qk_norm.
 absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args);
 absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args);
 

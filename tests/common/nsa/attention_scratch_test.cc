@@ -145,8 +145,11 @@ TEST(AttentionScratch, OfALayerHasAPartForEachBranchThatIsThere) {
   EXPECT_GE(all.branch[kWin], all.branch[kSel] + PlanSelectedScratch(s).bytes);
   EXPECT_GE(all.phi, all.branch[kWin] + RangeScratch(s, kWin).bytes);
   EXPECT_GE(all.gate, all.phi + 2 * PlanPhiScratch(s, 64).bytes);
-  EXPECT_GE(all.bytes, all.gate + PlanGateScratch(s).bytes);
-  EXPECT_EQ(PlanLayerScratch(s, {false, false, true}, false).bytes, RangeScratch(s, kWin).bytes);
+  EXPECT_GE(all.angles, all.gate + PlanGateScratch(s).bytes);
+  const int64_t angles = 4 * 2048 * 64;
+  EXPECT_GE(all.bytes, all.angles + angles);
+  EXPECT_EQ(PlanLayerScratch(s, {false, false, true}, false).bytes,
+            RangeScratch(s, kWin).bytes + angles);
   EXPECT_EQ(PlanLayerScratch(s, {false, false, false}, false).bytes, 0);
 }
 

@@ -2,6 +2,9 @@
 // both gates and compressions, documents, odd and extreme lengths. Memory starts as NaN, and each
 // case runs twice to check for equal bits.
 //
+// In a step backward writes all gradients side by side, where the projections read them: the same
+// bits. The second run of each case does so.
+//
 // CPU and GPU choose blocks from scores that differ by rounding. The test therefore first checks
 // the GPU's choice against the CPU's scores, then recomputes the CPU's layer with the GPU's choice.
 #include <gmock/gmock.h>
@@ -9,6 +12,7 @@
 #include "kernels/cuda/side.h"
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/layer/nsa_layer.h"
+#include "kernels/nsa/layer/projections.h"
 #include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/cuda/device.h"
 #include "tests/kernels/layer.h"
@@ -83,8 +87,36 @@ void ReadSaved(const NsaLayerConfig& config, const DeviceTensor& saved, GpuResul
   for (int c = 0; c < kBranches; ++c) copy(at.lse[c], &out->lse[c]);
 }
 
+// Columns [begin, begin + width) of a matrix whose rows have `of` columns.
+std::vector<float> Columns(const std::vector<float>& matrix, int64_t of, int64_t begin,
+                           int64_t width) {
+  std::vector<float> out;
+  for (size_t row = 0; row < matrix.size(); row += of) {
+    const auto first = matrix.begin() + static_cast<int64_t>(row) + begin;
+    out.insert(out.end(), first, first + width);
+  }
+  return out;
+}
+
+// The gradients of the layer's inputs from that of the projections.
+void ReadWide(const NsaLayerConfig& config, const std::vector<float>& wide, GpuResult* out) {
+  const NsaShape& s = config.shape;
+  int64_t begin = 0;
+  const auto next = [&](int64_t heads, int64_t width) {
+    begin += heads * width;
+    return Columns(wide, ProjectionWidth(config), begin - heads * width, heads * width);
+  };
+  out->dq = next(s.n_heads, s.d_k);
+  for (const Branch branch : kProjectionOrder) {
+    if (!config.has(branch)) continue;
+    out->dk[branch] = next(s.n_kv_groups, s.d_k);
+    out->dv[branch] = next(s.n_kv_groups, s.d_v);
+  }
+}
+
+// With `side_by_side` backward writes the gradients of the inputs into one matrix.
 GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d_o,
-                   cuda::Side* side) {
+                   cuda::Side* side, bool side_by_side) {
   NsaLayerConfig config = layer.config;
   config.dtype = DType::kBf16;
   const NsaShape& s = config.shape;
@@ -110,13 +142,16 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
                             .workspace = workspace,
                             .d_o = d_o,
                             .dq = dq};
+  const int64_t tokens = int64_t{1} * s.batch * s.seq_len;
+  const DeviceTensor wide(side_by_side ? tokens * ProjectionWidth(config) : 0, DType::kBf16);
+  if (side_by_side) back.wide = wide, back.dq = {};
   std::vector<DeviceTensor> dk, dv, grads;
   for (int c = 0; c < kBranches; ++c) {
     dk.emplace_back(config.branches[c] ? s.k_size() : 0, DType::kBf16);
     dv.emplace_back(config.branches[c] ? s.v_size() : 0, DType::kBf16);
     if (!config.branches[c]) continue;
     args.k[c] = in.k[c], args.v[c] = back.v[c] = in.v[c];
-    back.dk[c] = dk[c], back.dv[c] = dv[c];
+    if (!side_by_side) back.dk[c] = dk[c], back.dv[c] = dv[c];
   }
   for (const auto* values : GpuLayer::Parameters(layer))
     grads.push_back(ToDeviceF32(std::vector<float>(values->size(), 0.0f)));
@@ -138,6 +173,7 @@ GpuResult RunOnGpu(const Layer& layer, const GpuLayer& in, const DeviceTensor& d
   for (int c = 0; c < kBranches; ++c) {
     out.dk[c] = dk[c].Floats(), out.dv[c] = dv[c].Floats();
   }
+  if (side_by_side) ReadWide(config, wide.Floats(), &out);
   for (const DeviceTensor& grad : grads) out.grads.push_back(grad.Floats());
   return out;
 }
@@ -318,11 +354,11 @@ void CompareLayer(Layer layer) {
   const std::vector<float> d_o = RoundToBf16(Random(layer.config.shape.o_size(), 99));
   const GpuLayer in(layer);
   const DeviceTensor d_o_gpu = ToDevice(d_o);
-  const GpuResult gpu = RunOnGpu(layer, in, d_o_gpu, nullptr);
+  const GpuResult gpu = RunOnGpu(layer, in, d_o_gpu, nullptr, false);
   // The branches run concurrently on a side stream must give the same bits.
   const auto side = cuda::Side::Create();
   ASSERT_TRUE(side.ok()) << side.status();
-  const GpuResult again = RunOnGpu(layer, in, d_o_gpu, side->get());
+  const GpuResult again = RunOnGpu(layer, in, d_o_gpu, side->get(), !layer.config.qk_norm);
   ForwardOut cpu = Forward(layer);
   if (layer.config.has(kSel)) {
     JudgeChoice(layer, cpu, gpu.blocks);
@@ -396,6 +432,9 @@ std::vector<Case> Shapes() {
   cases.push_back({"m7c ragged", {1, 1111, 12, 2, 64, 64, 32, 16, 64, 6, 200}});
   cases.push_back(
       {"wide heads, widths of the paper", {1, 777, 32, 2, 192, 128, 32, 16, 64, 6, 200}});
+  // Two sequences by key block, with heads of 64 (dq, dk and dv in one pass) and of 192.
+  cases.push_back({"m7c by key", {2, 2017, 12, 2, 64, 64, 32, 16, 64, 4, 200}});
+  cases.push_back({"paper by key", {1, 2017, 8, 2, 192, 128, 32, 16, 64, 4, 200}});
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Shapes, AttentionOnGpu, ::testing::ValuesIn(Shapes()), CaseName());

@@ -28,6 +28,7 @@ struct PartialColumns {
   using Chunk = PartialChunk<kWidth>;
 
   int chunk;
+  int b, t, head, g;
   int64_t row;       // of [B, S, H]
   int slots;         // number of partial results
   const bf16* rows;  // the chunk of the first one
@@ -48,15 +49,15 @@ struct PartialColumns {
     }
   }
 
-  // Calls use(pointer to two columns, value) for the columns within rows of `width` at `to`.
+  // Calls use(column, value) for each two of the columns that rows of `width` have.
   template <class Use>
-  __device__ __forceinline__ void Each(bf16* to, int width, const float2 (&total)[Chunk::kTiles],
+  __device__ __forceinline__ void Each(int width, const float2 (&total)[Chunk::kTiles],
                                        Use use) const {
 #pragma unroll
     for (int tile = 0; tile < Chunk::kTiles; ++tile) {
       const int column = 8 * (chunk / 4 * Chunk::kTiles + tile) + 2 * (chunk % 4);
       if (column >= width) continue;
-      use(reinterpret_cast<__nv_bfloat162*>(to + row * width + column), total[tile]);
+      use(column, total[tile]);
     }
   }
 };
@@ -73,6 +74,7 @@ __device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByK
   const int t0 = range * work.tokens(), tokens = min(work.tokens(), p.seq_len - t0);
   const int b = blockIdx.x / tokens, token = blockIdx.x - b * tokens, t = t0 + token;
   const int g = head / p.h;
+  part->b = b, part->t = t, part->head = head, part->g = g;
   part->row = (int64_t{1} * b * p.seq_len + t) * p.heads + head;
   const int* choices = p.blocks + ((int64_t{1} * b * p.seq_len + t) * p.groups + g) * p.n_sel;
   // Parts of a block that begin after t have no partial result.
@@ -97,10 +99,8 @@ __device__ __forceinline__ void CombineDq(const PartialColumns<kWidth>& part,
   float2 total[PartialChunk<kWidth>::kTiles] = {};
 #pragma unroll 8
   for (int i = 0; i < part.slots; ++i) part.Add(i, 1, total);
-  part.Each(grad.dq, p.dk, total, [&](__nv_bfloat162* to, float2 value) {
-    const float2 old = grad.add_to_dq ? __bfloat1622float2(*to) : float2{0, 0};
-    *to = __floats2bfloat162_rn(fmaf(value.x, p.scale, old.x), fmaf(value.y, p.scale, old.y));
-  });
+  const DqRow out(p, grad, part.b, part.t, part.head, part.g);
+  part.Each(p.dk, total, [&](int column, float2 value) { out.Store(column, value, p.scale); });
 }
 
 // The output's chunk: the terms relative to one maximum, divided by the sum of the weights.
@@ -122,8 +122,9 @@ __device__ __forceinline__ void CombineOutputs(const PartialColumns<kWidth>& par
     part.Add(i, factor, total);
   }
   const float inverse = sum > 0 ? 1.0f / sum : 0.0f;
-  part.Each(out.o, p.dv, total, [&](__nv_bfloat162* to, float2 value) {
-    *to = __floats2bfloat162_rn(value.x * inverse, value.y * inverse);
+  part.Each(p.dv, total, [&](int column, float2 value) {
+    *reinterpret_cast<__nv_bfloat162*>(out.o + part.row * p.dv + column) =
+        __floats2bfloat162_rn(value.x * inverse, value.y * inverse);
   });
   if (part.chunk == 0) out.lse[part.row] = sum > 0 ? (top + log2f(sum)) * kLn2 : INFINITY;
 }

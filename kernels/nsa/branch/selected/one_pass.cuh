@@ -76,8 +76,8 @@ __device__ __forceinline__ void FinishItem(const Rows16<kD>& dk, const Rows16<kD
     WriteSums<kD>(dv, sums, kD / 8);
     return;
   }
-  StoreKeys<kD, kD>(dk, p.scale, p, list, grad.dk, p.dk, 0, item.b, item.g, warp, lane);
-  StoreKeys<kD, kD>(dv, 1.0f, p, list, grad.dv, p.dv, kD, item.b, item.g, warp, lane);
+  StoreKeys<kD, kD>(dk, p.scale, p, list, grad.dk, 0, item.b, item.g, warp, lane);
+  StoreKeys<kD, kD>(dv, 1.0f, p, list, grad.dv, kD, item.b, item.g, warp, lane);
 }
 
 // Writes the gradients of a warp's 16 keys' logits by the rows 16·step … 16·step + 15 to a
@@ -165,18 +165,20 @@ __device__ __forceinline__ void StoreSumTile(const float4& sum, const AttentionP
                                              const AttentionGradients& grad, const KeyTile& keys,
                                              int b, int g, int tile) {
   const bool is_v = tile >= kD / 8;
-  const int lane = threadIdx.x % kWarp, width = is_v ? p.dv : p.dk;
+  const int lane = threadIdx.x % kWarp;
   const int column = (is_v ? tile - kD / 8 : tile) * 8 + 2 * (lane & 3);
-  if (column >= width) return;
+  KeyRows out = grad.dk;
+  if (is_v) out = grad.dv;
+  if (column >= out.width) return;
   const float factor = is_v ? 1.0f : p.scale;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int key = keys.begin + threadIdx.x / kWarp * 16 + lane / 4 + 8 * i;
     if (key >= keys.end) continue;
-    bf16* to = (is_v ? grad.dv : grad.dk) +
-               ((int64_t{1} * b * p.keys + key) * p.groups + g) * width + column;
-    *reinterpret_cast<uint32_t*>(to) =
-        i == 0 ? Pack(sum.x * factor, sum.y * factor) : Pack(sum.z * factor, sum.w * factor);
+    const float2 value =
+        i == 0 ? float2{sum.x * factor, sum.y * factor} : float2{sum.z * factor, sum.w * factor};
+    const float2 turned = out.Turned(value, key, column);
+    *reinterpret_cast<uint32_t*>(out.At(p, b, key, g) + column) = Pack(turned.x, turned.y);
   }
 }
 

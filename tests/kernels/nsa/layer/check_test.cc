@@ -5,6 +5,7 @@
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/selected_attention.h"
 #include "kernels/nsa/branch/window_attention.h"
+#include "kernels/nsa/layer/projections.h"
 #include "kernels/nsa/select/select_blocks.h"
 #include "tests/kernels/layer.h"
 #include "tests/kernels/nsa/checked_call.h"
@@ -14,6 +15,7 @@ namespace nsa::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 template <class Args>
@@ -284,6 +286,45 @@ TEST(Check, AttentionNamesTheTensorThatIsWrong) {
   refused("bf16", [](NsaLayerArgs* a) { a->config.dtype = DType::kBf16; });
   NsaLayerArgs on_gpu = right;
   EXPECT_THAT(NsaLayer({.backend = Backend::kCuda}, on_gpu).message(), HasSubstr("CUDA"));
+}
+
+// Only the kernels of a GPU write the gradients of the inputs side by side, and not with qk_norm.
+TEST(Check, AttentionBackwardWritesOneMatrixOnAGpuOnly) {
+  Memory memory;
+  NsaLayerConfig config{.shape = kShape};
+  const NsaLayerArgs forward = LayerArgs(memory, config);
+  const int64_t tokens = int64_t{1} * kShape.batch * kShape.seq_len;
+  NsaLayerBackwardArgs args{.config = config,
+                            .params = forward.params,
+                            .v = forward.v,
+                            .o = forward.o,
+                            .saved = forward.saved,
+                            .workspace = forward.workspace,
+                            .d_o = forward.o,
+                            .wide = memory.Take(tokens * ProjectionWidth(config))};
+  EXPECT_FALSE(WritesWide(config));
+  EXPECT_THAT(NsaLayerBackward({}, args),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("wide: given")));
+  args.config.dtype = DType::kBf16;
+  for (ConstTensor& v : args.v) v.dtype = DType::kBf16;
+  args.o.dtype = args.d_o.dtype = args.wide.dtype = DType::kBf16;
+  args.saved.size = NsaLayerSavedBytes(args.config);
+  args.workspace.size = NsaLayerWorkspaceBytes(args.config);
+  const Exec cuda{.backend = Backend::kCuda};
+  EXPECT_TRUE(WritesWide(args.config));
+  EXPECT_THAT(NsaLayerBackward(cuda, args).message(), Not(HasSubstr("wide: ")));
+  const auto refused = [&](auto spoil) {
+    NsaLayerBackwardArgs wrong = args;
+    spoil(&wrong);
+    EXPECT_THAT(NsaLayerBackward(cuda, wrong),
+                StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("wide: ")));
+  };
+  refused([](NsaLayerBackwardArgs* a) { a->wide.size -= 1; });
+  refused([](NsaLayerBackwardArgs* a) { a->wide.dtype = DType::kF32; });
+  refused([](NsaLayerBackwardArgs* a) { a->rotated = true; });
+  config = args.config;
+  config.qk_norm = true;
+  EXPECT_FALSE(WritesWide(config));
 }
 
 // On a GPU the branches read d_o itself: there is no gradient per branch.

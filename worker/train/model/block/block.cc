@@ -219,19 +219,45 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
     NSA_RETURN_IF_ERROR(
         ExchangeOutput(block).ToHeads(block.exec, arena[work.d_o], arena[work.d_o]));
   }
-  return NsaLayerBackward(block.exec, {.config = block.attention,
-                                       .params = AttentionParams(block.parameters, p),
-                                       .v = Tensors<ConstTensor>(arena, act.v),
-                                       .doc_start = block.doc_start,
-                                       .o = OutputOfHeads(block),
-                                       .saved = arena[act.saved],
-                                       .workspace = arena[work.attention],
-                                       .d_o = arena[work.d_o],
-                                       .dq = arena[work.dq],
-                                       .dk = Tensors<Tensor>(arena, work.dk),
-                                       .dv = Tensors<Tensor>(arena, work.dv),
-                                       .rotated = true,
-                                       .grads = AttentionView(gradients, p)});
+  NsaLayerBackwardArgs args{.config = block.attention,
+                            .params = AttentionParams(block.parameters, p),
+                            .v = Tensors<ConstTensor>(arena, act.v),
+                            .doc_start = block.doc_start,
+                            .o = OutputOfHeads(block),
+                            .saved = arena[act.saved],
+                            .workspace = arena[work.attention],
+                            .d_o = arena[work.d_o],
+                            .grads = AttentionView(gradients, p)};
+  if (WritesWide(block.attention)) {
+    args.wide = arena[work.wide];
+  } else {
+    args.dq = arena[work.dq];
+    args.dk = Tensors<Tensor>(arena, work.dk);
+    args.dv = Tensors<Tensor>(arena, work.dv);
+    args.rotated = true;
+  }
+  return NsaLayerBackward(block.exec, args);
+}
+
+// wide ← the gradient of the projections, from those of their parts, where NsaLayerBackward() has
+// not written it.
+absl::Status JoinGradients(const BlockContext& block) {
+  const NsaLayerConfig& attention = block.attention;
+  if (WritesWide(attention)) return absl::OkStatus();
+  const BlockWorkspace& work = block.workspace;
+  const ActivationArena& arena = block.arena;
+  const NsaLayerSaved saved = LayoutSaved(attention, arena[block.activations.saved]);
+  return JoinProjections(block.exec,
+                         {.config = attention,
+                          .dq = arena[work.dq],
+                          .dq_mean = LayoutMeanGradient(attention, arena[work.attention]),
+                          .dk = Tensors<Tensor>(arena, work.dk),
+                          .dv = Tensors<ConstTensor>(arena, work.dv),
+                          .wide = arena[work.wide],
+                          .q_rotated = saved.q,
+                          .q_rstd = saved.q_rstd,
+                          .k_rotated = ReadOnly(saved.k),
+                          .k_rstd = ReadOnly(saved.k_rstd)});
 }
 
 absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
@@ -239,21 +265,9 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
   const BlockPlaces& p = block.places;
   const BlockWorkspace& work = block.workspace;
   const ActivationArena& arena = block.arena;
-  const NsaLayerConfig& attention = block.attention;
   const LinearShape shape = {block.config.rows(), block.config.dim,
-                             block.config.ProjectionWidthOf(attention)};
-  const NsaLayerSaved saved = LayoutSaved(attention, arena[block.activations.saved]);
-  NSA_RETURN_IF_ERROR(
-      JoinProjections(block.exec, {.config = attention,
-                                   .dq = arena[work.dq],
-                                   .dq_mean = LayoutMeanGradient(attention, arena[work.attention]),
-                                   .dk = Tensors<Tensor>(arena, work.dk),
-                                   .dv = Tensors<ConstTensor>(arena, work.dv),
-                                   .wide = arena[work.wide],
-                                   .q_rotated = saved.q,
-                                   .q_rstd = saved.q_rstd,
-                                   .k_rotated = ReadOnly(saved.k),
-                                   .k_rstd = ReadOnly(saved.k_rstd)}));
+                             block.config.ProjectionWidthOf(block.attention)};
+  NSA_RETURN_IF_ERROR(JoinGradients(block));
   if (block.group != nullptr) {
     NSA_RETURN_IF_ERROR(
         ExchangeProjections(block).ToTokens(block.exec, arena[work.wide], arena[work.wide]));

@@ -91,12 +91,12 @@ struct BlockWorkspace {
   // Of the MLP.
   Slot hidden;  // [R, hidden]: in forward act(u) that is not saved; in backward gradients
   // Of the attention.
-  Slot wide;                       // [R, width]: all projections in one matrix, or its gradient
-  std::array<Slot, kBranches> dk;  // [R, G·dk]
-  Slot attention;                  // bytes
-  Slot dq;                         // [R, H·dk]
-  std::array<Slot, kBranches> dv;  // [R, G·dv]
-  Slot d_o;                        // [R, H·dv]
+  Slot wide;       // [R, width]: all projections in one matrix, or its gradient
+  Slot attention;  // bytes
+  Slot d_o;        // [R, H·dv]
+  // The parts of wide's gradient, unless the attention writes them there (WritesWide()).
+  Slot dq;                             // [R, H·dk]
+  std::array<Slot, kBranches> dk, dv;  // [R, G·dk], [R, G·dv]
   // With a context group only: what is exchanged, and with a gate o before the exchange.
   Slot parts, o_heads;  // [R, width], [R, H·dv]
 

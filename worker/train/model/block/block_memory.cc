@@ -22,11 +22,13 @@ void PlanAttention(const ModelConfig& config, const NsaLayerConfig& attention, b
     if (attention.has_gate()) work->o_heads = arena->Plan(shape.o_size(), type);
   }
   if (!training) return;
-  work->dq = arena->Plan(shape.q_size(), type);
-  for (const Branch branch : kProjectionOrder) {
-    if (!attention.has(branch)) continue;
-    work->dk[branch] = arena->Plan(shape.k_size(), type);
-    work->dv[branch] = arena->Plan(shape.v_size(), type);
+  if (!WritesWide(attention)) {
+    work->dq = arena->Plan(shape.q_size(), type);
+    for (const Branch branch : kProjectionOrder) {
+      if (!attention.has(branch)) continue;
+      work->dk[branch] = arena->Plan(shape.k_size(), type);
+      work->dv[branch] = arena->Plan(shape.v_size(), type);
+    }
   }
   work->d_o = arena->Plan(shape.o_size(), type);
 }
