@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/clean_text.h"
+#include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/decide/lifecycle.h"
@@ -362,13 +363,15 @@ absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::stri
     next = std::make_reverse_iterator(numbers_.lower_bound(before));
   }
   Page page;
+  size_t bytes = 0;
   for (; next != numbers_.rend(); ++next) {
     const JobPtr& job = next->second;
     if (!IsWanted(job->job(), filter)) continue;
-    if (page.jobs.size() == limit) {
+    if (page.jobs.size() == limit || bytes > limits::kPageBytes) {
       page.next_page_token = absl::StrCat("n", std::prev(next)->first);
       break;
     }
+    bytes += job->job().ByteSizeLong();
     page.jobs.push_back(job);
   }
   return page;
