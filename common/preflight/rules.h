@@ -3,12 +3,14 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/estimate/memory/memory.h"
+#include "common/job/data/data_files.h"
 #include "common/preflight/preflight.h"
 
 namespace nsa {
@@ -18,7 +20,11 @@ struct PreflightFacts {
   const v1::JobSpec& spec;
   const PreflightContext& context;
   v1::PreflightPolicy policy = v1::PREFLIGHT_POLICY_UNSPECIFIED;
+  // What the job's patterns stand for, looked up once for all rules.
+  std::shared_ptr<PathExpander> paths = std::make_shared<PathExpander>(context.abandoned);
 
+  // Nobody needs the report any more.
+  bool abandoned() const { return context.abandoned && context.abandoned(); }
   bool cuda() const { return spec.runtime().device() == v1::DEVICE_CUDA; }
   const MachineView* machine() const { return context.machine; }
   // Ranks run, or may run, as another user than this process, which cannot tell what that user may
