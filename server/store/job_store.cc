@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -77,6 +78,37 @@ void MoveTimes(absl::Duration step, absl::Time now, absl::Duration gap, v1::Stor
   for (int64_t& restart : *job->mutable_counted_restart_unix_nanos()) {
     MoveTime(step, now, gap, &restart);
   }
+}
+
+// Each column of each table, and each index.
+absl::StatusOr<std::set<std::string>> PartsOf(Database& database) {
+  NSA_ASSIGN_OR_RETURN(
+      Statement rows,
+      database.Prepare("SELECT 'the column ' || m.name || '.' || c.name || ' ' || c.type || "
+                       "CASE WHEN c.pk THEN ' of the key' ELSE '' END "
+                       "FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table' "
+                       "UNION SELECT 'the index ' || name || ' of ' || tbl_name "
+                       "FROM sqlite_master WHERE type = 'index'"));
+  std::set<std::string> parts;
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return parts;
+    parts.insert(rows.Text(0));
+  }
+}
+
+// DataLoss unless the store has all that a new one has; more is of a newer program.
+absl::Status CheckSchema(Database& store) {
+  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Database> fresh, Database::Open(":memory:"));
+  for (const char* schema : {kSchema, kCurveSchema, kIdentitySchema, kClockSchema}) {
+    NSA_RETURN_IF_ERROR(fresh->Execute(schema));
+  }
+  NSA_ASSIGN_OR_RETURN(const std::set<std::string> wanted, PartsOf(*fresh));
+  NSA_ASSIGN_OR_RETURN(const std::set<std::string> parts, PartsOf(store));
+  for (const std::string& part : wanted) {
+    if (!parts.contains(part)) return absl::DataLossError(absl::StrCat(part, " is missing"));
+  }
+  return absl::OkStatus();
 }
 
 // Adds to an error of opening the store what to do about it.
@@ -203,6 +235,7 @@ absl::Status JobStore::Migrate(int64_t version) {
   NSA_RETURN_IF_ERROR(database_->Execute(kCurveSchema));
   NSA_RETURN_IF_ERROR(database_->Execute(kIdentitySchema));
   NSA_RETURN_IF_ERROR(database_->Execute(kClockSchema));
+  NSA_RETURN_IF_ERROR(CheckSchema(*database_));
   // Records are checked when they are read: checking them all would take long in a large store.
   for (const char* table : {"jobs", "progress", "events", "requests"}) {
     NSA_ASSIGN_OR_RETURN(const std::string result,
