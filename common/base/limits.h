@@ -33,6 +33,13 @@ inline constexpr int kWorkersOfNode = 4'096;
 inline constexpr size_t kReportedTextBytes = 4 << 10;  // each free text; longer ones are cut
 inline constexpr size_t kReportedWordBytes = 256;      // each id, uuid, version and reason
 
+// What one record of a worker may bring; its texts are cut like those of a heartbeat.
+inline constexpr size_t kRecordBytes = 1 << 20;
+inline constexpr size_t kSampleTextBytes = 64 << 10;  // each text of a sample
+
+// What the coordinator puts into one page or batch of a reply, beside its last element.
+inline constexpr size_t kPageBytes = 8 << 20;
+
 // Letters, digits and "-", "_", ".", not beginning with "-" or "."; 1 to `longest` bytes.
 constexpr bool IsPlainName(std::string_view name, size_t longest) {
   if (name.empty() || name.size() > longest || name[0] == '-' || name[0] == '.') return false;

@@ -24,6 +24,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/durable_folder.h"
 #include "common/base/fd.h"
+#include "common/base/json_shape.h"
 #include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
@@ -205,6 +206,9 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesyste
   absl::StatusOr<std::string> text = ReadText(file);
   if (!text.ok()) {
     return absl::DataLossError(absl::StrCat(name, ": cannot be read: ", text.status().message()));
+  }
+  if (!IsAsLargeAsItLooks(*text)) {
+    return absl::DataLossError(absl::StrCat(name, ": more values than bytes for them"));
   }
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // A newer format is detected by its version below.

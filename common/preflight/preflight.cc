@@ -63,7 +63,14 @@ void AddFindings(const PreflightRule& rule, const PreflightFacts& facts,
                  v1::PreflightReport* report) {
   const v1::Severity severity = SeverityOf(rule, facts.policy);
   if (severity == v1::SEVERITY_UNSPECIFIED) return;
-  for (Problem& problem : rule.check(facts)) {
+  constexpr size_t kMostFindings = 100;  // of one rule
+  Problems problems = rule.check(facts);
+  if (problems.size() > kMostFindings) {
+    absl::StrAppend(&problems[kMostFindings - 1].problem, " (and ", problems.size() - kMostFindings,
+                    " more like this)");
+    problems.resize(kMostFindings);
+  }
+  for (Problem& problem : problems) {
     v1::Finding* finding = report->add_findings();
     finding->set_rule(std::string(rule.id));
     finding->set_severity(severity);
@@ -182,6 +189,7 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   facts.policy = PolicyOf(facts, sizes_good);
   report.set_policy(facts.policy);
   for (const PreflightRule& rule : rules) {
+    if (facts.abandoned()) return report;
     if (rule.needs != PreflightRule::kSizes || sizes_good) AddFindings(rule, facts, &report);
   }
   if (sizes_good) AddEstimates(facts, &report);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/estimate/memory/memory.h"
+#include "common/job/data/data_files.h"
 #include "common/job/resume_from.h"
 #include "common/preflight/preflight.h"
 #include "nsa/v1/checkpoint.pb.h"
@@ -34,7 +36,11 @@ struct PreflightFacts {
   const PreflightContext& context;
   const StartFacts& start;
   v1::PreflightPolicy policy = v1::PREFLIGHT_POLICY_UNSPECIFIED;
+  // What the job's patterns stand for, looked up once for all rules.
+  std::shared_ptr<PathExpander> paths = std::make_shared<PathExpander>(context.abandoned);
 
+  // Nobody needs the report any more.
+  bool abandoned() const { return context.abandoned && context.abandoned(); }
   bool cuda() const { return spec.runtime().device() == v1::DEVICE_CUDA; }
   const MachineView* machine() const { return context.machine; }
   // Ranks run, or may run, as another user than this process, which cannot tell what that user may

@@ -63,7 +63,8 @@ std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>
 
 }  // namespace
 
-LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths) {
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths,
+                        const std::function<bool()>& abandoned) {
   LaunchCheck check{.accepted = true, .passing = true};
   if (const absl::Status safe = paths.CheckSpec(job.job().spec()); !safe.ok()) {
     return {.accepted = false, .problem = std::string(safe.message())};
@@ -85,8 +86,10 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   std::vector<NodeView> nodes = fleet.Nodes();
   std::erase_if(nodes, [&](const NodeView& node) { return !names.contains(node.info.name()); });
   const v1::JobSpec spec = SpecOfStart(job);
-  PreflightContext context = {
-      .check_files = true, .job_id = job.job().id(), .restarted = job.job().generation() > 0};
+  PreflightContext context = {.check_files = true,
+                              .job_id = job.job().id(),
+                              .restarted = job.job().generation() > 0,
+                              .abandoned = abandoned};
   std::vector<Makeup> makeups;
   for (const NodeView& node : nodes) makeups.push_back(MakeupOf(node.info, node.clock_offset));
   if (nodes.size() > 1) AddDifferences(spec, makeups, nodes.size(), &context);

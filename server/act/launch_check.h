@@ -17,8 +17,10 @@ namespace nsa::server {
 
 // Reads data files and out_dir from this machine's disk; may take seconds. Paths are checked again,
 // because a folder may have been replaced by a link since the submit. Of the GPUs only those that
-// the job was placed on count, with the memory that is free on them.
-LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths);
+// the job was placed on count, with the memory that is free on them. The result must not be used
+// once `abandoned` (may be null) returns true.
+LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths,
+                        const std::function<bool()>& abandoned = nullptr);
 
 // The report for a submit. `spec` has its defaults filled in. The job is checked against the ready
 // machine that suits it best; a device that it leaves open is a GPU if any of them has one, as when

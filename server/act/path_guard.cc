@@ -114,21 +114,30 @@ absl::Status PathGuard::CheckUrl(const std::string& field, const std::string& ur
 
 // The folder of a pattern is checked first, so that no other folder is ever listed; then what
 // matches, because a match may be a link to another place.
-absl::Status PathGuard::CheckDataPath(const std::string& field, const std::string& path) const {
+absl::Status PathGuard::CheckDataPath(const std::string& field, const std::string& path,
+                                      PathExpander& paths, size_t* files) const {
   if (IsUrl(path)) return CheckUrl(field, path);
   if (!IsPattern(path)) return Check(field, path);
   NSA_RETURN_IF_ERROR(Check(field, fs::path(path).parent_path().string()));
-  const absl::StatusOr<std::vector<std::string>> matches = ExpandPath(path);
+  const absl::StatusOr<std::vector<std::string>>& matches = paths.Expand(path);
   if (!matches.ok()) return absl::OkStatus();  // preflight says why
+  *files += matches->size();
+  if (*files > kMostMatches) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", path, " is the pattern with which more than ", kMostMatches,
+                     " files match; use fewer, larger files"));
+  }
   for (const std::string& match : *matches) NSA_RETURN_IF_ERROR(Check(field, match));
   return absl::OkStatus();
 }
 
 absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
   NSA_RETURN_IF_ERROR(Check("train.out_dir", spec.train().out_dir()));
+  PathExpander paths;
+  size_t count = 0;
   for (const DataFiles& files : AllDataFiles(spec.data())) {
     for (const std::string& path : files.paths) {
-      NSA_RETURN_IF_ERROR(CheckDataPath(files.field, path));
+      NSA_RETURN_IF_ERROR(CheckDataPath(files.field, path, paths, &count));
     }
   }
   if (!spec.data().tokenizer_path().empty()) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job/data/data_files.h"
 #include "common/job/data/url_policy.h"
 #include "nsa/v1/job.pb.h"
 
@@ -37,7 +38,9 @@ class PathGuard {
 
  private:
   absl::Status CheckUrl(const std::string& field, const std::string& url) const;
-  absl::Status CheckDataPath(const std::string& field, const std::string& path) const;
+  // `paths` and `*files`, those that were checked, are of the whole job.
+  absl::Status CheckDataPath(const std::string& field, const std::string& path, PathExpander& paths,
+                             size_t* files) const;
 
   const std::vector<std::filesystem::path> roots_;
   const std::string state_dir_;  // with its links resolved

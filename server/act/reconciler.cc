@@ -243,7 +243,12 @@ void Reconciler::Do(const JobPtr& job, const action::Move& move) {
 void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
   memory_.SetChecking(job->job().id(), true);
   parts_.executor.Run([this, job] {
-    const LaunchCheck check = CheckLaunch(*job, parts_.fleet, parts_.paths);
+    const auto stopping = [this] {
+      const MutexLock lock(&mutex_);
+      return stopping_;
+    };
+    const LaunchCheck check = CheckLaunch(*job, parts_.fleet, parts_.paths, stopping);
+    if (stopping()) return;  // the check may have ended early; the next coordinator makes it again
     const JobFacts facts = {.job = *job,
                             .now = parts_.clock.Monotonic(),
                             .wall_time = parts_.clock.Wall(),

@@ -10,7 +10,6 @@
 #include "server/act/edit/edit_job.h"
 #include "server/act/profile/profile_job.h"
 #include "server/decide/lifecycle.h"
-#include "server/rpc/message_limit.h"
 #include "server/rpc/tokens.h"
 #include "server/rpc/watch.h"
 #include "server/watch/nodes_view.h"
@@ -39,16 +38,39 @@ Asker AskerOf(const Caller& caller) {
 
 }  // namespace
 
-CoordinatorService::CoordinatorService(Parts parts) : parts_(std::move(parts)) {
+CoordinatorService::CoordinatorService(Parts parts)
+    : parts_(std::move(parts)), gate_(parts_.rules) {
+  using This = CoordinatorService;
   const auto limit = [this](const char* name, auto method) {
-    MarkMethodCallback(MethodIndex(absl::StrCat("nsa.v1.CoordinatorService.", name)),
-                       Limited(this, method).release());
+    const auto* const descriptor = MethodOf("CoordinatorService", name);
+    MarkMethodCallback(descriptor->index(), Limited(&gate_, descriptor, this, method).release());
   };
-  // The requests with messages that may be repeated.
-  limit("SubmitJob", &CoordinatorService::SubmitJob);
-  limit("ResumeJob", &CoordinatorService::ResumeJob);
-  limit("ListJobs", &CoordinatorService::ListJobs);
-  limit("EditJob", &CoordinatorService::EditJob);
+  limit("SubmitJob", &This::SubmitJob);
+  limit("GetJob", &This::GetJob);
+  limit("ListJobs", &This::ListJobs);
+  limit("WatchJob", &This::WatchJob);
+  limit("WatchEvents", &This::WatchEvents);
+  limit("WatchRecords", &This::WatchRecords);
+  limit("StreamLogs", &This::StreamLogs);
+  limit("StopJob", &This::StopJob);
+  limit("ResumeJob", &This::ResumeJob);
+  limit("DeleteJob", &This::DeleteJob);
+  limit("EditJob", &This::EditJob);
+  limit("DumpStack", &This::DumpStack);
+  limit("ProfileJob", &This::ProfileJob);
+  limit("ListSavedStacks", &This::ListSavedStacks);
+  limit("GetSavedStacks", &This::GetSavedStacks);
+  limit("ListCheckpoints", &This::ListCheckpoints);
+  limit("VerifyCheckpoint", &This::VerifyCheckpoint);
+  limit("ListNodes", &This::ListNodes);
+  limit("CordonNode", &This::CordonNode);
+  limit("UncordonNode", &This::UncordonNode);
+  limit("GetVersion", &This::GetVersion);
+  limit("CreateToken", &This::CreateToken);
+  limit("ListTokens", &This::ListTokens);
+  limit("RotateToken", &This::RotateToken);
+  limit("RevokeToken", &This::RevokeToken);
+  limit("ListAudit", &This::ListAudit);
 }
 
 CoordinatorService::Unary* CoordinatorService::SubmitJob(Context* context,

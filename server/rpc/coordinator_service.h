@@ -11,6 +11,7 @@
 #include "server/act/node/node_control.h"
 #include "server/act/profile/profile_broker.h"
 #include "server/rpc/call.h"
+#include "server/rpc/message_limit.h"
 #include "server/rpc/stream.h"
 #include "server/store/access_store.h"
 #include "server/store/audit/audit_log.h"
@@ -124,6 +125,7 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                                           const std::string& who);
 
   Parts parts_;
+  RequestGate gate_;
 };
 
 }  // namespace nsa::server

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
 #include "common/base/count.h"
+#include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/rpc/secret.h"
@@ -15,7 +16,7 @@
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/homes.h"
 #include "server/rpc/heartbeat_limits.h"
-#include "server/rpc/message_limit.h"
+#include "server/store/cut_texts.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -26,14 +27,17 @@ constexpr size_t kHashBytes = 32;
 }  // namespace
 
 FleetService::FleetService(Parts parts)
-    : parts_(std::move(parts)), unknown_(parts_.store, parts_.clock) {
+    : parts_(std::move(parts)), unknown_(parts_.store, parts_.clock), gate_(parts_.rules) {
   const auto limit = [this](const char* name, auto method) {
-    MarkMethodCallback(MethodIndex(absl::StrCat("nsa.v1.FleetService.", name)),
-                       Limited(this, method).release());
+    const auto* const descriptor = MethodOf("FleetService", name);
+    MarkMethodCallback(descriptor->index(), Limited(&gate_, descriptor, this, method).release());
   };
-  // The requests with messages that may be repeated.
+  limit("Join", &FleetService::Join);
   limit("Heartbeat", &FleetService::Heartbeat);
   limit("ReportRecords", &FleetService::ReportRecords);
+  limit("ReportLog", &FleetService::ReportLog);
+  limit("ReportDump", &FleetService::ReportDump);
+  limit("ReportProfile", &FleetService::ReportProfile);
 }
 
 absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::string& node) const {
@@ -131,7 +135,7 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
   const bool other_store = unknown_.AreOfAnotherStore(sent);
   if (!other_store) NSA_RETURN_IF_ERROR(CheckAllocation(sent.node()));
   v1::HeartbeatRequest request = sent;
-  CutTexts(&request);
+  CutTexts(&request, limits::kReportedTextBytes);
   const std::string& node = request.node().name();
   const absl::Status observed = parts_.fleet.Observe(request, other_store);
   if (absl::IsFailedPrecondition(observed) &&

@@ -16,6 +16,7 @@
 #include "server/act/profile/profile_broker.h"
 #include "server/act/unknown_workers.h"
 #include "server/rpc/call.h"
+#include "server/rpc/message_limit.h"
 #include "server/store/access_store.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
@@ -93,6 +94,7 @@ class FleetService final : public v1::FleetService::CallbackService {
 
   Parts parts_;
   UnknownWorkers unknown_;
+  RequestGate gate_;
 };
 
 }  // namespace nsa::server

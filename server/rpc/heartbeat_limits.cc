@@ -1,7 +1,6 @@
 #include "server/rpc/heartbeat_limits.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 
@@ -27,14 +26,6 @@ absl::Status CheckHash(const std::string& what, const std::string& hash) {
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": ", hash.size(), " bytes (must be ", kHashDigits,
                    " lower-case hexadecimal digits); the heartbeat is refused"));
-}
-
-// Never inside a character of UTF-8, because the messages that carry it must be valid.
-void Cut(std::string* text) {
-  constexpr size_t kEllipsis = 3;
-  if (text->size() > limits::kReportedTextBytes) {
-    *text = CutText(*text, limits::kReportedTextBytes - kEllipsis);
-  }
 }
 
 }  // namespace
@@ -87,16 +78,6 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
     NSA_RETURN_IF_ERROR(CheckWord("workers.rank_address", worker.rank_address()));
   }
   return absl::OkStatus();
-}
-
-void CutTexts(v1::HeartbeatRequest* heartbeat) {
-  Cut(heartbeat->mutable_node()->mutable_cuda_problem());
-  for (v1::WorkerObservation& worker : *heartbeat->mutable_workers()) {
-    Cut(worker.mutable_start_error());
-    Cut(worker.mutable_place());
-    Cut(worker.mutable_telemetry_error());
-    Cut(worker.mutable_out_of_memory());
-  }
 }
 
 }  // namespace nsa::server

@@ -1,4 +1,5 @@
-// The limits of what an agent reports (common/base/limits.h).
+// The limits of what an agent reports (common/base/limits.h). Texts are cut:
+// server/store/cut_texts.h.
 #pragma once
 
 #include <string>
@@ -14,8 +15,5 @@ absl::Status CheckNodeName(const std::string& name);
 // InvalidArgument for a heartbeat with more bytes, GPUs or workers than a node may have, with an id
 // that is too long, or with an invalid version of NCCL or hash.
 absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat);
-
-// Cuts each human-readable text to its limit.
-void CutTexts(v1::HeartbeatRequest* heartbeat);
 
 }  // namespace nsa::server

@@ -17,7 +17,6 @@
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 
@@ -186,13 +185,8 @@ absl::Status CheckExposure(const std::string& what, const std::string& address,
 }
 
 absl::StatusOr<Listening> Listen(const ListenOptions& options) {
-  // Both settings are global to the process, so they are made once.
-  static const bool switched = [] {
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-    return true;
-  }();
-  (void)switched;
+  // No reflection: gRPC's unpacks whatever anybody sends. This is global to the process.
+  grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
   int port = 0;

@@ -1,4 +1,4 @@
-// The gRPC server: listeners, limits, health, reflection.
+// The gRPC server: listeners, limits, health.
 #pragma once
 
 #include <filesystem>

@@ -4,11 +4,11 @@
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/slice.h>
 
-#include <cstdint>
-
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/wire_format_lite.h"
+#include "server/rpc/permission.h"
 
 namespace nsa::server {
 namespace {
@@ -20,15 +20,19 @@ using google::protobuf::io::CodedInputStream;
 
 constexpr int64_t kElementsOfAnyMessage = 10'000;
 constexpr int64_t kBytesOfAnElement = 8;
-constexpr size_t kSmallMessage = 64 << 10;
+// What they take beside their contents.
+constexpr int64_t kMessageBytes = 200;
+constexpr int64_t kTextBytes = 48;
+constexpr int64_t kUnknownBytes = 64;
+constexpr int64_t kNumberBytes = 16;  // in a list that grows
 // Protobuf refuses messages that are nested deeper.
 constexpr int kDeepest = 100;
 
 // Reads what follows a tag of this wire type and skips it. False at the end and where the bytes are
 // no message.
-bool Skip(uint32_t tag, CodedInputStream* in) {
+bool Skip(uint32_t tag, CodedInputStream* in, uint32_t* length) {
   uint64_t number = 0;
-  uint32_t length = 0;
+  *length = 0;
   switch (WireFormatLite::GetTagWireType(tag)) {
     case WireFormatLite::WIRETYPE_VARINT:
       return in->ReadVarint64(&number);
@@ -37,7 +41,7 @@ bool Skip(uint32_t tag, CodedInputStream* in) {
     case WireFormatLite::WIRETYPE_FIXED32:
       return in->Skip(sizeof(uint32_t));
     case WireFormatLite::WIRETYPE_LENGTH_DELIMITED:
-      return in->ReadVarint32(&length) && in->Skip(static_cast<int>(length));
+      return in->ReadVarint32(length) && in->Skip(static_cast<int>(*length));
     case WireFormatLite::WIRETYPE_START_GROUP:
     case WireFormatLite::WIRETYPE_END_GROUP:
       return true;  // what is in a group that is not known is counted one by one
@@ -45,60 +49,162 @@ bool Skip(uint32_t tag, CodedInputStream* in) {
   return false;
 }
 
-// False when more than `left` elements follow.
-bool Count(const Descriptor& type, int depth, CodedInputStream* in, int64_t* left) {
-  while (const uint32_t tag = in->ReadTag()) {
-    const FieldDescriptor* const field =
-        type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
-    const bool delimited =
-        WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
-    if ((field == nullptr || delimited) && --*left < 0) return false;
-    const bool message =
-        field != nullptr && delimited && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
-    if (!message) {
-      if (!Skip(tag, in)) return true;
-      continue;
+enum class Kind { kUnknown, kMessage, kText, kNumbers, kNumber };
+
+// What the parser makes of a field with this tag. One of another wire type than it has is unknown.
+Kind KindOf(const FieldDescriptor* field, uint32_t tag) {
+  if (field == nullptr) return Kind::kUnknown;
+  const auto wire_type = WireFormatLite::GetTagWireType(tag);
+  const auto own =
+      WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field->type()));
+  const bool delimited = wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+  if (delimited && field->is_packable()) return Kind::kNumbers;
+  if (wire_type != own) return Kind::kUnknown;
+  if (!delimited) return Kind::kNumber;
+  return field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ? Kind::kMessage : Kind::kText;
+}
+
+class Counter {
+ public:
+  explicit Counter(size_t bytes)
+      : left_(kElementsOfAnyMessage + static_cast<int64_t>(bytes) / kBytesOfAnElement),
+        cost_(static_cast<int64_t>(bytes)) {}
+
+  int64_t cost() const { return cost_; }
+
+  // False when there are too many elements.
+  bool Count(const Descriptor& type, int depth, CodedInputStream* in) {
+    while (const uint32_t tag = in->ReadTag()) {
+      const FieldDescriptor* const field =
+          type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+      const Kind kind = KindOf(field, tag);
+      if (kind != Kind::kNumber && kind != Kind::kNumbers && --left_ < 0) return false;
+      uint32_t length = 0;
+      if (kind != Kind::kMessage) {
+        if (!Skip(tag, in, &length)) return true;
+        cost_ += CostOf(kind, length);
+        continue;
+      }
+      cost_ += kMessageBytes;
+      if (depth == kDeepest || !in->ReadVarint32(&length)) return true;
+      const CodedInputStream::Limit limit = in->PushLimit(static_cast<int>(length));
+      if (!Count(*field->message_type(), depth + 1, in)) return false;
+      if (in->BytesUntilLimit() > 0) return true;
+      in->PopLimit(limit);
     }
-    uint32_t length = 0;
-    if (depth == kDeepest || !in->ReadVarint32(&length)) return true;
-    const CodedInputStream::Limit limit = in->PushLimit(static_cast<int>(length));
-    if (!Count(*field->message_type(), depth + 1, in, left)) return false;
-    if (in->BytesUntilLimit() > 0) return true;
-    in->PopLimit(limit);
+    return true;
   }
-  return true;
+
+ private:
+  static int64_t CostOf(Kind kind, uint32_t length) {
+    if (kind == Kind::kUnknown) return kUnknownBytes;
+    if (kind == Kind::kText) return kTextBytes;
+    return kind == Kind::kNumber ? kNumberBytes : kNumberBytes * int64_t{length};
+  }
+
+  int64_t left_;
+  int64_t cost_;
+};
+
+absl::StatusOr<int64_t> CostOf(const Descriptor& type, grpc_byte_buffer* request) {
+  grpc_byte_buffer_reader reader;
+  if (request == nullptr || grpc_byte_buffer_reader_init(&reader, request) == 0) return 0;
+  const grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
+  const auto cost =
+      UnpackedBytes(type, std::string_view(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(all)),
+                                           GRPC_SLICE_LENGTH(all)));
+  grpc_slice_unref(all);
+  grpc_byte_buffer_reader_destroy(&reader);
+  if (cost.has_value()) return *cost;
+  return absl::ResourceExhaustedError(absl::StrCat("request: too many elements (at most ",
+                                                   kElementsOfAnyMessage, " and one per ",
+                                                   kBytesOfAnElement, " bytes); send fewer"));
 }
 
 }  // namespace
 
-bool Fits(const Descriptor& type, std::string_view bytes) {
+std::optional<int64_t> UnpackedBytes(const Descriptor& type, std::string_view bytes) {
   CodedInputStream in(reinterpret_cast<const uint8_t*>(bytes.data()),
                       static_cast<int>(bytes.size()));
-  int64_t left = kElementsOfAnyMessage + static_cast<int64_t>(bytes.size()) / kBytesOfAnElement;
-  return Count(type, 0, &in, &left);
+  Counter counter(bytes.size());
+  if (!counter.Count(type, 0, &in)) return std::nullopt;
+  return counter.cost();
 }
 
-bool Fits(const Descriptor& type, grpc_byte_buffer* request) {
-  if (grpc_byte_buffer_length(request) <= kSmallMessage) return true;
-  grpc_byte_buffer_reader reader;
-  if (grpc_byte_buffer_reader_init(&reader, request) == 0) return true;
-  const grpc_slice all = grpc_byte_buffer_reader_readall(&reader);
-  const bool fits =
-      Fits(type, std::string_view(reinterpret_cast<const char*>(GRPC_SLICE_START_PTR(all)),
-                                  GRPC_SLICE_LENGTH(all)));
-  grpc_slice_unref(all);
-  grpc_byte_buffer_reader_destroy(&reader);
-  return fits;
+absl::StatusOr<std::shared_ptr<void>> UnpackQuota::Take(const std::string& caller, int64_t bytes) {
+  if (bytes < kCounted) return std::shared_ptr<void>();
+  MutexLock lock(&held_->mutex);
+  const auto own = held_->of_caller.find(caller);
+  const int64_t already = own == held_->of_caller.end() ? 0 : own->second;
+  if (already + bytes > kOfOneCaller || held_->all + bytes > kOfAll) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("request: takes ", bytes, " bytes unpacked, beside ", already,
+                     " of the caller and ", held_->all, " of all requests in progress (at most ",
+                     kOfOneCaller, " and ", kOfAll, "); wait for their answers, or send less"));
+  }
+  held_->all += bytes;
+  held_->of_caller[caller] += bytes;
+  return std::shared_ptr<void>(nullptr, [held = held_, caller, bytes](void*) {
+    MutexLock release(&held->mutex);
+    held->all -= bytes;
+    if ((held->of_caller[caller] -= bytes) == 0) held->of_caller.erase(caller);
+  });
 }
 
-grpc::Status TooManyElements() {
-  return {grpc::StatusCode::RESOURCE_EXHAUSTED,
-          absl::StrCat("request: too many elements (at most ", kElementsOfAnyMessage,
-                       " and one per ", kBytesOfAnElement, " bytes); send fewer")};
+absl::StatusOr<std::shared_ptr<void>> RequestGate::Admit(
+    const grpc::CallbackServerContext& context, const google::protobuf::MethodDescriptor& method,
+    grpc_byte_buffer* request) {
+  const auto caller = rules_->auth.Check(context, method.name());
+  const bool known = caller.ok() || absl::IsPermissionDenied(caller.status());
+  const size_t limit = RequestLimit(method.name());
+  if (!known || limit == 0) return caller.status();
+  const size_t bytes = request == nullptr ? 0 : grpc_byte_buffer_length(request);
+  if (bytes > limit) {
+    return absl::ResourceExhaustedError(absl::StrCat("request: ", bytes, " bytes (at most ", limit,
+                                                     " for ", method.name(), "); send less"));
+  }
+  NSA_ASSIGN_OR_RETURN(const int64_t cost, CostOf(*method.input_type(), request));
+  return quota_.Take(caller.ok() ? caller->name : "", cost);
 }
 
-int MethodIndex(const std::string& name) {
-  return google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(name)->index();
+void* LimitedHandler::Deserialize(grpc_call*, grpc_byte_buffer* request, grpc::Status*, void**) {
+  return request;
+}
+
+void LimitedHandler::RunHandler(const HandlerParameter& call) {
+  auto* request = static_cast<grpc_byte_buffer*>(call.request);
+  const auto* const context = static_cast<grpc::CallbackServerContext*>(call.server_context);
+  auto admitted = gate_->Admit(*context, *method_, request);
+  // A handler is needed until it has begun the call.
+  const Handler refusing = admitted.ok() ? nullptr : refusing_(admitted.status());
+  if (!admitted.ok()) {
+    if (request != nullptr) grpc_byte_buffer_destroy(request);
+    request = grpc_raw_byte_buffer_create(nullptr, 0);
+  }
+  grpc::internal::MethodHandler& handler = admitted.ok() ? *inner_ : *refusing;
+  grpc::Status status;
+  void* data = nullptr;
+  void* const unpacked = handler.Deserialize(call.call->call(), request, &status, &data);
+  // gRPC calls and drops the last argument when the messages of the call are gone.
+  std::shared_ptr<void> held = admitted.ok() ? *std::move(admitted) : nullptr;
+  handler.RunHandler({call.call, call.server_context, unpacked, status, data,
+                      [held = std::move(held), next = call.call_requester] { next(); }});
+}
+
+grpc::ServerUnaryReactor* RefuseCall(grpc::CallbackServerContext* context, const CallRules& rules,
+                                     const google::protobuf::MethodDescriptor& method,
+                                     const absl::Status& why) {
+  std::optional<std::string> subject;
+  if (IsAudited(method.name())) subject = "";  // it was not unpacked
+  const UnaryCall call(context, rules, method.name().c_str(), std::move(subject));
+  call.Finish(why);
+  return call.reactor();
+}
+
+const google::protobuf::MethodDescriptor* MethodOf(const std::string& service,
+                                                   const std::string& method) {
+  return google::protobuf::DescriptorPool::generated_pool()->FindMethodByName(
+      absl::StrCat("nsa.v1.", service, ".", method));
 }
 
 }  // namespace nsa::server

@@ -1,102 +1,147 @@
-// A limit on what a request unpacks to, checked before it is unpacked and before its caller is
-// known. Two bytes on the wire can be an empty element, which takes some two hundred in memory: a
-// request of 4 MiB would take 400 MiB.
+// The limits of a request, checked before it is unpacked: who sends it, its bytes, and what it
+// would take in memory. Two bytes on the wire can be an empty element, which takes some two
+// hundred: a request of 4 MiB would take 400 MiB.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/impl/rpc_service_method.h"
+#include "server/rpc/call.h"
+#include "server/rpc/stream.h"
 
 namespace nsa::server {
 
-// True if `bytes`, a message of this type, has at most 10,000 elements and one for each 8 bytes.
-// An element is what takes memory of its own: a text, a message, a field that is not known. True,
-// too, for bytes that are no message: they are refused when they are unpacked.
-bool Fits(const google::protobuf::Descriptor& type, std::string_view bytes);
+// About how many bytes of memory `bytes` take when they are unpacked as a message of this type.
+// Nothing when it has more than 10,000 elements and one for each 8 bytes. An element is what takes
+// memory of its own: a text, a message, a field that is not known. For bytes that are no message:
+// what is taken until the parser refuses them.
+std::optional<int64_t> UnpackedBytes(const google::protobuf::Descriptor& type,
+                                     std::string_view bytes);
 
-// The same for a request that has arrived. A small one fits without being looked at.
-bool Fits(const google::protobuf::Descriptor& type, grpc_byte_buffer* request);
-
-// The answer to a request that does not fit.
-grpc::Status TooManyElements();
-
-// The place of a method in its service, by its full name "nsa.v1.FleetService.Heartbeat".
-int MethodIndex(const std::string& name);
-
-// The handler of one method: gRPC's own, behind the limit. It has the interface of the handlers
-// that generated code makes; a service gives it to MarkMethodCallback().
-template <typename Request, typename Response>
-class LimitedHandler final : public grpc::internal::MethodHandler {
+// The memory of requests that are not answered yet. Thread-safe.
+class UnpackQuota {
  public:
-  using Call = std::function<grpc::ServerUnaryReactor*(grpc::CallbackServerContext*, const Request*,
-                                                       Response*)>;
+  static constexpr int64_t kOfOneCaller = int64_t{64} << 20;
+  static constexpr int64_t kOfAll = int64_t{128} << 20;
+  // What less takes is not counted: calls that wait are bounded by their number.
+  static constexpr int64_t kCounted = 64 << 10;
 
-  explicit LimitedHandler(Call call)
-      : inner_([call = std::move(call)](grpc::CallbackServerContext* context,
-                                        const Request* request, Response* response) {
-          if (!static_cast<Messages*>(context->GetRpcAllocatorState())->refused) {
-            return call(context, request, response);
-          }
-          grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-          reactor->Finish(TooManyElements());
-          return reactor;
-        }) {
-    inner_.SetMessageAllocator(&allocator_);
-  }
-
-  void RunHandler(const HandlerParameter& parameter) override { inner_.RunHandler(parameter); }
-
-  // Takes ownership of `request`. One that does not fit is replaced by an empty one.
-  void* Deserialize(grpc_call* call, grpc_byte_buffer* request, grpc::Status* status,
-                    void** handler_data) override {
-    const bool fits = request == nullptr || Fits(*Request::descriptor(), request);
-    if (!fits) {
-      grpc_byte_buffer_destroy(request);
-      request = grpc_raw_byte_buffer_create(nullptr, 0);
-    }
-    void* const unpacked = inner_.Deserialize(call, request, status, handler_data);
-    static_cast<Messages*>(static_cast<grpc::MessageHolder<Request, Response>*>(*handler_data))
-        ->refused = !fits;
-    return unpacked;
-  }
+  // Takes so much until the last copy of the result is gone. ResourceExhausted beyond the limits.
+  absl::StatusOr<std::shared_ptr<void>> Take(const std::string& caller, int64_t bytes);
 
  private:
-  struct Messages final : grpc::MessageHolder<Request, Response> {
-    Messages() {
-      this->set_request(&request_message);
-      this->set_response(&response_message);
-    }
-    void Release() override { delete this; }
-
-    Request request_message;
-    Response response_message;
-    bool refused = false;
+  struct Held {
+    Mutex mutex;
+    int64_t all ABSL_GUARDED_BY(mutex) = 0;
+    std::map<std::string, int64_t> of_caller ABSL_GUARDED_BY(mutex);
   };
-
-  struct Allocator final : grpc::MessageAllocator<Request, Response> {
-    grpc::MessageHolder<Request, Response>* AllocateMessages() override { return new Messages; }
-  };
-
-  Allocator allocator_;
-  grpc::internal::CallbackUnaryHandler<Request, Response> inner_;
+  // Calls may end after the service that had the quota.
+  std::shared_ptr<Held> held_ = std::make_shared<Held>();
 };
+
+// Decides whether a request is unpacked. One for each service.
+class RequestGate {
+ public:
+  explicit RequestGate(const CallRules& rules) : rules_(&rules) {}
+
+  const CallRules& rules() const { return *rules_; }
+
+  // What the request takes of the quota, to be kept until the call has ended. Unauthenticated when
+  // nobody knows the caller; ResourceExhausted for a request that is too large (RequestLimit()). A
+  // caller who is known and may not call the method passes: the call refuses it, and the audit log
+  // says what it was about.
+  absl::StatusOr<std::shared_ptr<void>> Admit(const grpc::CallbackServerContext& context,
+                                              const google::protobuf::MethodDescriptor& method,
+                                              grpc_byte_buffer* request);
+
+ private:
+  const CallRules* rules_;
+  UnpackQuota quota_;
+};
+
+// The handler of one method: gRPC's own, behind the gate. It has the interface of the handlers that
+// generated code makes; a service gives it to MarkMethodCallback().
+class LimitedHandler final : public grpc::internal::MethodHandler {
+ public:
+  using Handler = std::unique_ptr<grpc::internal::MethodHandler>;
+
+  // `refusing` makes a handler that ends the call with this error, whatever the request.
+  LimitedHandler(RequestGate* gate, const google::protobuf::MethodDescriptor* method, Handler inner,
+                 std::function<Handler(const absl::Status& why)> refusing)
+      : gate_(gate), method_(method), inner_(std::move(inner)), refusing_(std::move(refusing)) {}
+
+  // Keeps the bytes: who sends them is known only in RunHandler().
+  void* Deserialize(grpc_call* call, grpc_byte_buffer* request, grpc::Status* status,
+                    void** handler_data) override;
+  void RunHandler(const HandlerParameter& call) override;
+
+ private:
+  RequestGate* const gate_;
+  const google::protobuf::MethodDescriptor* const method_;
+  const Handler inner_;
+  const std::function<Handler(const absl::Status& why)> refusing_;
+};
+
+// Ends a call that the gate has refused, which is measured and audited like others.
+grpc::ServerUnaryReactor* RefuseCall(grpc::CallbackServerContext* context, const CallRules& rules,
+                                     const google::protobuf::MethodDescriptor& method,
+                                     const absl::Status& why);
 
 // A handler that calls `method` of `service`.
 template <typename Service, typename Request, typename Response>
-std::unique_ptr<grpc::internal::MethodHandler> Limited(
-    Service* service, grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*,
-                                                                   const Request*, Response*)) {
-  return std::make_unique<LimitedHandler<Request, Response>>(
-      [service, method](grpc::CallbackServerContext* context, const Request* request,
-                        Response* response) {
+LimitedHandler::Handler Limited(
+    RequestGate* gate, const google::protobuf::MethodDescriptor* descriptor, Service* service,
+    grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*, const Request*,
+                                                 Response*)) {
+  using Inner = grpc::internal::CallbackUnaryHandler<Request, Response>;
+  return std::make_unique<LimitedHandler>(
+      gate, descriptor,
+      std::make_unique<Inner>([service, method](grpc::CallbackServerContext* context,
+                                                const Request* request, Response* response) {
         return (service->*method)(context, request, response);
+      }),
+      [gate, descriptor](const absl::Status& why) {
+        return std::make_unique<Inner>([gate, descriptor, why](grpc::CallbackServerContext* context,
+                                                               const Request*, Response*) {
+          return RefuseCall(context, gate->rules(), *descriptor, why);
+        });
       });
 }
+
+// The same for a method that answers with a stream.
+template <typename Service, typename Request, typename Response>
+LimitedHandler::Handler Limited(
+    RequestGate* gate, const google::protobuf::MethodDescriptor* descriptor, Service* service,
+    grpc::ServerWriteReactor<Response>* (Service::*method)(grpc::CallbackServerContext*,
+                                                           const Request*)) {
+  using Inner = grpc::internal::CallbackServerStreamingHandler<Request, Response>;
+  return std::make_unique<LimitedHandler>(
+      gate, descriptor,
+      std::make_unique<Inner>(
+          [service, method](grpc::CallbackServerContext* context, const Request* request) {
+            return (service->*method)(context, request);
+          }),
+      [gate, descriptor](const absl::Status& why) {
+        return std::make_unique<Inner>(
+            [gate, descriptor, why](grpc::CallbackServerContext*, const Request*) {
+              return Stream<Response>::Refuse(gate->rules(), descriptor->name().c_str(), why);
+            });
+      });
+}
+
+// The method of a service with this name, both without "nsa.v1.".
+const google::protobuf::MethodDescriptor* MethodOf(const std::string& service,
+                                                   const std::string& method);
 
 }  // namespace nsa::server

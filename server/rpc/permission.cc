@@ -3,14 +3,23 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/job/enum_words.h"
 
 namespace nsa::server {
 namespace {
 
+// Bytes of a request.
+constexpr size_t kWords = 64 << 10;  // names and numbers
+constexpr size_t kJob = 4 << 20;     // what gRPC takes
+constexpr size_t kReport = 4 << 20;  // of an agent, in parts
+constexpr size_t kStranger = 8 << 10;
+
 struct Row {
   const char* method;
   v1::Role least;  // the roles of people are ordered; agents are apart
+  size_t most_bytes = kWords;
+  bool audited = false;
 };
 
 constexpr Row kRows[] = {
@@ -25,27 +34,28 @@ constexpr Row kRows[] = {
     {"ListCheckpoints", v1::ROLE_VIEWER},
     {"ListNodes", v1::ROLE_VIEWER},
     {"GetVersion", v1::ROLE_VIEWER},
-    {"SubmitJob", v1::ROLE_SUBMITTER},
-    {"StopJob", v1::ROLE_SUBMITTER},
-    {"ResumeJob", v1::ROLE_SUBMITTER},
-    {"DeleteJob", v1::ROLE_SUBMITTER},
-    {"EditJob", v1::ROLE_SUBMITTER},
+    {"SubmitJob", v1::ROLE_SUBMITTER, kJob, true},
+    {"StopJob", v1::ROLE_SUBMITTER, kWords, true},
+    {"ResumeJob", v1::ROLE_SUBMITTER, kJob, true},
+    {"DeleteJob", v1::ROLE_SUBMITTER, kWords, true},
+    {"EditJob", v1::ROLE_SUBMITTER, kWords, true},
     {"DumpStack", v1::ROLE_SUBMITTER},
     {"ProfileJob", v1::ROLE_SUBMITTER},
     {"VerifyCheckpoint", v1::ROLE_SUBMITTER},
-    {"CordonNode", v1::ROLE_OPERATOR},
-    {"UncordonNode", v1::ROLE_OPERATOR},
-    {"CreateToken", v1::ROLE_OPERATOR},
+    {"CordonNode", v1::ROLE_OPERATOR, kWords, true},
+    {"UncordonNode", v1::ROLE_OPERATOR, kWords, true},
+    {"CreateToken", v1::ROLE_OPERATOR, kWords, true},
     {"ListTokens", v1::ROLE_OPERATOR},
-    {"RotateToken", v1::ROLE_OPERATOR},
-    {"RevokeToken", v1::ROLE_OPERATOR},
+    {"RotateToken", v1::ROLE_OPERATOR, kWords, true},
+    {"RevokeToken", v1::ROLE_OPERATOR, kWords, true},
     {"ListAudit", v1::ROLE_OPERATOR},
-    {"Join", v1::ROLE_UNSPECIFIED},  // the join token is checked by the call itself
-    {"Heartbeat", v1::ROLE_AGENT},
-    {"ReportRecords", v1::ROLE_AGENT},
-    {"ReportLog", v1::ROLE_AGENT},
-    {"ReportDump", v1::ROLE_AGENT},
-    {"ReportProfile", v1::ROLE_AGENT},
+    // The join token is checked by the call itself.
+    {"Join", v1::ROLE_UNSPECIFIED, kStranger, true},
+    {"Heartbeat", v1::ROLE_AGENT, 2 * limits::kHeartbeatBytes},
+    {"ReportRecords", v1::ROLE_AGENT, kReport},
+    {"ReportLog", v1::ROLE_AGENT, kReport},
+    {"ReportDump", v1::ROLE_AGENT, kReport},
+    {"ReportProfile", v1::ROLE_AGENT, kReport},
 };
 
 std::string Word(v1::Role role) {
@@ -60,16 +70,32 @@ bool Suffices(const Caller& caller, v1::Role least) {
   return caller.role != v1::ROLE_AGENT && caller.role >= least;
 }
 
-}  // namespace
-
-absl::Status MayCall(const Caller& caller, std::string_view method) {
+// Null for a method that is in no row.
+const Row* Find(std::string_view method) {
   const auto* const row =
       std::ranges::find_if(kRows, [&](const Row& known) { return method == known.method; });
-  if (row != std::end(kRows) && Suffices(caller, row->least)) return absl::OkStatus();
+  return row == std::end(kRows) ? nullptr : row;
+}
+
+}  // namespace
+
+size_t RequestLimit(std::string_view method) {
+  const Row* const row = Find(method);
+  return row == nullptr ? 0 : row->most_bytes;
+}
+
+bool IsAudited(std::string_view method) {
+  const Row* const row = Find(method);
+  return row != nullptr && row->audited;
+}
+
+absl::Status MayCall(const Caller& caller, std::string_view method) {
+  const Row* const row = Find(method);
+  if (row != nullptr && Suffices(caller, row->least)) return absl::OkStatus();
   return absl::PermissionDeniedError(
       absl::StrCat("authorization: ", std::string(method), " needs the role ",
-                   row == std::end(kRows) ? "of nobody" : Word(row->least), " (", caller.name,
-                   " has ", Word(caller.role), "); ask an operator for another token"));
+                   row == nullptr ? "of nobody" : Word(row->least), " (", caller.name, " has ",
+                   Word(caller.role), "); ask an operator for another token"));
 }
 
 }  // namespace nsa::server

@@ -1,6 +1,7 @@
-// Which role may call which method.
+// Which role may call which method, and with how many bytes: the table of all methods.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -26,5 +27,11 @@ struct Caller {
 // PermissionDenied, naming the role that the method needs. A method that is in no row of the table
 // is denied to everybody.
 absl::Status MayCall(const Caller& caller, std::string_view method);
+
+// The most bytes of a request; 0 for a method that is in no row.
+size_t RequestLimit(std::string_view method);
+
+// Whether calls of this method are noted in the audit log.
+bool IsAudited(std::string_view method);
 
 }  // namespace nsa::server

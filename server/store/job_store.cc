@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -10,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/clean_text.h"
+#include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/decide/lifecycle.h"
@@ -76,6 +78,37 @@ void MoveTimes(absl::Duration step, absl::Time now, absl::Duration gap, v1::Stor
   for (int64_t& restart : *job->mutable_counted_restart_unix_nanos()) {
     MoveTime(step, now, gap, &restart);
   }
+}
+
+// Each column of each table, and each index.
+absl::StatusOr<std::set<std::string>> PartsOf(Database& database) {
+  NSA_ASSIGN_OR_RETURN(
+      Statement rows,
+      database.Prepare("SELECT 'the column ' || m.name || '.' || c.name || ' ' || c.type || "
+                       "CASE WHEN c.pk THEN ' of the key' ELSE '' END "
+                       "FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table' "
+                       "UNION SELECT 'the index ' || name || ' of ' || tbl_name "
+                       "FROM sqlite_master WHERE type = 'index'"));
+  std::set<std::string> parts;
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) return parts;
+    parts.insert(rows.Text(0));
+  }
+}
+
+// DataLoss unless the store has all that a new one has; more is of a newer program.
+absl::Status CheckSchema(Database& store) {
+  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Database> fresh, Database::Open(":memory:"));
+  for (const char* schema : {kSchema, kCurveSchema, kIdentitySchema, kClockSchema}) {
+    NSA_RETURN_IF_ERROR(fresh->Execute(schema));
+  }
+  NSA_ASSIGN_OR_RETURN(const std::set<std::string> wanted, PartsOf(*fresh));
+  NSA_ASSIGN_OR_RETURN(const std::set<std::string> parts, PartsOf(store));
+  for (const std::string& part : wanted) {
+    if (!parts.contains(part)) return absl::DataLossError(absl::StrCat(part, " is missing"));
+  }
+  return absl::OkStatus();
 }
 
 // Adds to an error of opening the store what to do about it.
@@ -202,6 +235,7 @@ absl::Status JobStore::Migrate(int64_t version) {
   NSA_RETURN_IF_ERROR(database_->Execute(kCurveSchema));
   NSA_RETURN_IF_ERROR(database_->Execute(kIdentitySchema));
   NSA_RETURN_IF_ERROR(database_->Execute(kClockSchema));
+  NSA_RETURN_IF_ERROR(CheckSchema(*database_));
   // Records are checked when they are read: checking them all would take long in a large store.
   for (const char* table : {"jobs", "progress", "events", "requests"}) {
     NSA_ASSIGN_OR_RETURN(const std::string result,
@@ -362,13 +396,15 @@ absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::stri
     next = std::make_reverse_iterator(numbers_.lower_bound(before));
   }
   Page page;
+  size_t bytes = 0;
   for (; next != numbers_.rend(); ++next) {
     const JobPtr& job = next->second;
     if (!IsWanted(job->job(), filter)) continue;
-    if (page.jobs.size() == limit) {
+    if (page.jobs.size() == limit || bytes > limits::kPageBytes) {
       page.next_page_token = absl::StrCat("n", std::prev(next)->first);
       break;
     }
+    bytes += job->job().ByteSizeLong();
     page.jobs.push_back(job);
   }
   return page;

@@ -5,9 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/clean_text.h"
+#include "common/base/limits.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
+#include "server/store/cut_texts.h"
 #include "server/store/job_store.h"
 #include "server/store/sealed.h"
 
@@ -32,18 +36,35 @@ void FoldInto(const v1::WorkerRecord& record, RankJournal* journal) {
   }
 }
 
+// The record within its limits. One that is still too large becomes an event that says so.
+v1::WorkerRecord WithinLimits(const v1::WorkerRecord& sent) {
+  v1::WorkerRecord record = sent;
+  // A text in a small record is small.
+  if (record.ByteSizeLong() <= limits::kReportedTextBytes) return record;
+  CutTexts(&record, record.has_sample() ? limits::kSampleTextBytes : limits::kReportedTextBytes);
+  if (const size_t bytes = record.ByteSizeLong(); bytes > limits::kRecordBytes) {
+    v1::WorkerEvent& event = *record.mutable_event();  // in place of what it had
+    event.set_reason(Word(Reason::kTelemetryFailed));
+    event.set_severity(v1::SEVERITY_WARNING);
+    event.set_text(absl::StrCat("a record of ", bytes, " bytes (at most ", limits::kRecordBytes,
+                                ") is left out"));
+  }
+  return record;
+}
+
 // The records that continue the journal at `next`, without those that are already stored.
 std::vector<v1::WorkerRecord> Fresh(const v1::ReportRecordsRequest& request, int64_t next) {
   std::vector<v1::WorkerRecord> fresh;
   for (const v1::WorkerRecord& record : request.records()) {
     if (record.sequence() < next) continue;
     if (record.sequence() > next) break;
-    fresh.push_back(record);
+    fresh.push_back(WithinLimits(record));
     ++next;
   }
   return fresh;
 }
 
+// A newer worker may report a reason that is not in our table: it then begins the text.
 std::vector<v1::JobEvent> EventsOf(const v1::ReportRecordsRequest& request,
                                    const std::vector<v1::WorkerRecord>& records) {
   std::vector<v1::JobEvent> events;
@@ -51,8 +72,12 @@ std::vector<v1::JobEvent> EventsOf(const v1::ReportRecordsRequest& request,
     if (!record.has_event()) continue;
     v1::JobEvent& event = events.emplace_back();
     event.set_unix_nanos(record.unix_nanos());
-    event.set_reason(record.event().reason());
-    event.set_text(record.event().text());
+    const std::string& reason = record.event().reason();
+    const bool known = ReasonFromWord(reason).has_value();
+    event.set_reason(known ? reason : "OTHER");
+    event.set_text(known ? record.event().text()
+                         : absl::StrCat(CutText(reason, limits::kReportedWordBytes), ": ",
+                                        record.event().text()));
     event.set_severity(record.event().severity());
     event.set_generation(request.generation());
     event.set_rank(request.rank());
@@ -241,14 +266,17 @@ absl::StatusOr<std::vector<v1::WatchRecordsResponse>> JobStore::Records(const st
           rank >= 0 ? absl::StrCat("AND rank = ", rank) : "", " ORDER BY position LIMIT ?")));
   rows.Bind(1, entry->number).Bind(2, after_position).Bind(3, int64_t{limit});
   std::vector<v1::WatchRecordsResponse> records;
+  size_t bytes = 0;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
-    if (!more) return records;
+    if (!more || bytes > limits::kPageBytes) return records;
+    const std::string body = rows.Blob(3);
+    bytes += body.size();
     v1::WatchRecordsResponse& record = records.emplace_back();
     record.set_position(rows.Int(0));
     record.set_generation(rows.Int(1));
     record.set_rank(static_cast<int32_t>(rows.Int(2)));
-    NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(3), record.mutable_record()),
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(body, record.mutable_record()),
                                  absl::StrCat("record at position ", rows.Int(0))));
   }
 }
@@ -280,12 +308,14 @@ absl::StatusOr<std::vector<v1::JobEvent>> JobStore::Events(const std::string& jo
                        database_->Prepare(absl::StrCat(sql, " ORDER BY sequence LIMIT ?")));
   rows.Bind(1, after_sequence).Bind(2, int64_t{limit});
   std::vector<v1::JobEvent> events;
+  size_t bytes = 0;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
-    if (!more) return events;
+    if (!more || bytes > limits::kPageBytes) return events;
+    const std::string body = rows.Blob(1);
+    bytes += body.size();
     v1::JobEvent& event = events.emplace_back();
-    NSA_RETURN_IF_ERROR(
-        Annotate(Unseal(rows.Blob(1), &event), absl::StrCat("event ", rows.Int(0))));
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(body, &event), absl::StrCat("event ", rows.Int(0))));
     event.set_sequence(rows.Int(0));
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 
 namespace nsa::server {
 namespace {
@@ -77,13 +78,15 @@ absl::StatusOr<v1::ListNodesResponse> NodesView(const std::vector<NodeView>& nod
   const int limit =
       request.page_size() == 0 ? kLargestPage : std::min(request.page_size(), kLargestPage);
   v1::ListNodesResponse response;
+  size_t bytes = 0;
   for (const NodeView& view : WithAbsent(nodes, cordons)) {
     if (view.info.name() <= request.page_token()) continue;
-    if (response.nodes_size() == limit) {
-      response.set_next_page_token(response.nodes(limit - 1).info().name());
+    if (response.nodes_size() == limit || bytes > limits::kPageBytes) {
+      response.set_next_page_token(response.nodes().rbegin()->info().name());
       break;
     }
     *response.add_nodes() = OneNode(view, active, cordons);
+    bytes += response.nodes().rbegin()->ByteSizeLong();
   }
   return response;
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clean_text.h"
+#include "common/base/limits.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/run_time.h"
 #include "common/job/load.h"
@@ -296,7 +297,7 @@ Json EventJson(const v1::JobEvent& event) {
           {"job", event.job_id()},
           {"time", Millis(event.unix_nanos())},
           {"reason", event.reason()},
-          {"text", event.text()},
+          {"text", CutText(event.text(), limits::kReportedTextBytes)},
           {"severity", SeverityWord(event.severity())},
           {"state", StateName(event.state())},
           {"generation", event.generation()},

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "server/act/checkpoints.h"
@@ -154,11 +155,19 @@ Json NodesNow(const Web::Parts& parts) {
   std::map<std::string, std::string> names;
   for (const JobPtr& job : active) names[job->job().id()] = job->job().name();
   v1::ListNodesRequest request;
+  size_t bytes = 0;  // beyond the limit, machines are shown without their GPUs
   do {
-    const absl::StatusOr<v1::ListNodesResponse> page =
+    absl::StatusOr<v1::ListNodesResponse> page =
         NodesView(machines, active, parts.nodes.All(), request);
     if (!page.ok()) break;
-    for (const v1::Node& node : page->nodes()) nodes.push_back(NodeJson(node, names));
+    for (v1::Node& node : *page->mutable_nodes()) {
+      bytes += node.ByteSizeLong();
+      if (bytes > limits::kPageBytes) {
+        node.mutable_info()->clear_gpus();
+        node.mutable_info()->clear_cuda_problem();
+      }
+      nodes.push_back(NodeJson(node, names));
+    }
     request.set_page_token(page->next_page_token());
   } while (!request.page_token().empty());
   return nodes;

@@ -142,6 +142,9 @@ async function check() {
   return { seconds, grown };
 }
 
+// The most memory since the attack began.
+world.peak = () => memory('VmHWM');
+
 // The most memory since the last call. Linux keeps it for every process and lets its owner reset it.
 function peakSinceReset() {
   const most = memory('VmHWM');

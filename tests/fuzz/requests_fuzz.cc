@@ -37,7 +37,7 @@ template <typename Request, typename Work>
 Call MakeCall(const char* method, bool changes, Work work) {
   return {method, changes, [work](std::string_view bytes, const Caller& caller) -> absl::Status {
             Request request;
-            if (!server::Fits(*Request::descriptor(), bytes) ||
+            if (!server::UnpackedBytes(*Request::descriptor(), bytes).has_value() ||
                 !request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
               return absl::InvalidArgumentError("no request");
             }

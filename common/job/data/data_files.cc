@@ -35,32 +35,6 @@ bool Exists(const std::string& path) {
   return fs::exists(fs::symlink_status(path, error));
 }
 
-absl::StatusOr<std::vector<std::string>> Matches(const fs::path& pattern) {
-  std::error_code error;
-  fs::directory_iterator entry(pattern.parent_path(), error);
-  std::vector<std::string> names;
-  const std::string wanted = pattern.filename().string();
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    std::string name = entry->path().filename().string();
-    if (fnmatch(wanted.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
-    std::error_code unknown;
-    if (entry->is_directory(unknown)) continue;
-    if (names.size() == kMostMatches) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "%s: more than %d files match; use fewer, larger files", pattern.string(), kMostMatches));
-    }
-    names.push_back(std::move(name));
-  }
-  if (error) {
-    return absl::NotFoundError(absl::StrCat(pattern.string(), ": ", error.message(), " (",
-                                            pattern.parent_path().string(),
-                                            ", the pattern's folder)"));
-  }
-  std::sort(names.begin(), names.end());
-  for (std::string& name : names) name = (pattern.parent_path() / name).string();
-  return names;
-}
-
 }  // namespace
 
 std::string DataFiles::FieldOf(size_t path) const {
@@ -145,7 +119,41 @@ bool IsPattern(std::string_view path) {
          HasWildcard(slash == std::string_view::npos ? path : path.substr(slash + 1));
 }
 
-absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path) {
+absl::StatusOr<std::vector<std::string>> PathExpander::Matches(const std::string& path) {
+  const fs::path pattern = path;
+  const std::string folder = pattern.parent_path().string();
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  std::vector<std::string> names;
+  const std::string wanted = pattern.filename().string();
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (++entries_ > kMostEntries) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: the patterns of the job look through more than %d entries of folders; use fewer "
+          "patterns, or folders with fewer files",
+          path, kMostEntries));
+    }
+    if (entries_ % 1'024 == 0 && abandoned_ && abandoned_()) return absl::CancelledError(path);
+    std::string name = entry->path().filename().string();
+    if (fnmatch(wanted.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
+    std::error_code unknown;
+    if (entry->is_directory(unknown)) continue;
+    if (++matches_ > kMostMatches) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: more than %d files match; use fewer, larger files", path, kMostMatches));
+    }
+    names.push_back(std::move(name));
+  }
+  if (error) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": ", error.message(), " (", folder, ", the pattern's folder)"));
+  }
+  std::sort(names.begin(), names.end());
+  for (std::string& name : names) name = (pattern.parent_path() / name).string();
+  return names;
+}
+
+absl::StatusOr<std::vector<std::string>> PathExpander::Find(const std::string& path) {
   if (!HasWildcard(path) || IsUrl(path) || Exists(path)) {
     return std::vector<std::string>{path};
   }
@@ -161,6 +169,21 @@ absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path) {
   if (!files.empty()) return files;
   return absl::NotFoundError(
       absl::StrCat(path, ": no file matches this pattern; correct it, or copy the files there"));
+}
+
+const absl::StatusOr<std::vector<std::string>>& PathExpander::Expand(const std::string& path) {
+  if (!HasWildcard(path)) {
+    last_ = std::vector<std::string>{path};
+    return last_;
+  }
+  const auto known = known_.find(path);
+  if (known != known_.end()) return known->second;
+  return known_.emplace(path, Find(path)).first->second;
+}
+
+absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path) {
+  PathExpander one;
+  return one.Expand(path);
 }
 
 }  // namespace nsa

@@ -11,8 +11,12 @@
 // worker knows the files (worker/train/data/remote/).
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -62,11 +66,36 @@ std::string TextFieldOf(const v1::DataSpec& data);
 // Whether the last part of a path or hf:// URL has `*`, `?` or `[`.
 bool IsPattern(std::string_view path);
 
-// The files that a path stands for: those that match a pattern, or the path itself, which may not
-// exist. A URL stands for itself. At most kMostMatches. InvalidArgument for a wildcard before the
-// last part of the path, if there is no folder of that very name; NotFound if nothing matches, or
-// if the folder cannot be read. The messages begin with the path.
+// At most so many files, and so many entries of folders that are looked through.
 inline constexpr size_t kMostMatches = 100'000;
+inline constexpr size_t kMostEntries = 2'000'000;
+
+// Finds the files that paths stand for: those that match a pattern, or the path itself, which may
+// not exist. A URL stands for itself. The limits are those of all paths together, and a path that
+// was asked before costs nothing.
+class PathExpander {
+ public:
+  // Null, or returns true when nobody needs the result any more; that is then Cancelled.
+  explicit PathExpander(std::function<bool()> abandoned = nullptr)
+      : abandoned_(std::move(abandoned)) {}
+
+  // InvalidArgument for a wildcard before the last part of the path, if there is no folder of that
+  // very name, and beyond the limits; NotFound if nothing matches, or if the folder cannot be read.
+  // The messages begin with the path. The result stays until the next call.
+  const absl::StatusOr<std::vector<std::string>>& Expand(const std::string& path);
+
+ private:
+  absl::StatusOr<std::vector<std::string>> Find(const std::string& path);
+  absl::StatusOr<std::vector<std::string>> Matches(const std::string& pattern);
+
+  const std::function<bool()> abandoned_;
+  size_t entries_ = 0;
+  size_t matches_ = 0;
+  std::map<std::string, absl::StatusOr<std::vector<std::string>>> known_;  // patterns only
+  absl::StatusOr<std::vector<std::string>> last_ = std::vector<std::string>();
+};
+
+// The files of one path.
 absl::StatusOr<std::vector<std::string>> ExpandPath(const std::string& path);
 
 }  // namespace nsa

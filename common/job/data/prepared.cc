@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
 #include "common/base/fd.h"
+#include "common/base/json_shape.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/job/data/sha256.h"
@@ -197,6 +198,7 @@ absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {
                      "list token files"));
   }
   if (!text.ok()) return Damaged(folder, std::string(text.status().message()));
+  if (!IsAsLargeAsItLooks(*text)) return Damaged(folder, "more values than bytes for them");
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // a newer format is detected by its version below
   v1::PreparedManifest manifest;

@@ -115,7 +115,7 @@ Problems BadTokens(const PreflightFacts& facts) {
   int looked_at = 0;
   for (const NamedFile& file : LocalFiles(facts)) {
     if (file.source->format != DocumentFormat::kTokens || looked_at == kMostFiles) continue;
-    if (facts.context.abandoned && facts.context.abandoned()) break;
+    if (facts.abandoned()) break;
     if (WrongContent(file).has_value()) continue;
     ++looked_at;
     const absl::StatusOr<TokenSample> sample = SampleTokens(file.path);

@@ -1,19 +1,26 @@
 // Rules about the text in the files: whether it is enough, and whether validation data is separate
 // from training data.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <functional>
+#include <map>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
+#include "common/base/fd.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/held_out.h"
 #include "common/job/data/large_data.h"
+#include "common/job/data/sha256.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/preflight/data/data_facts.h"
@@ -159,54 +166,119 @@ Problems SyntheticFallback(const PreflightFacts& facts) {
            "set allow_synthetic_fallback: false"}};
 }
 
-bool SameBytes(const std::string& a, const std::string& b, const std::function<bool()>& abandoned) {
-  std::ifstream in_a(a, std::ios::binary);
-  std::ifstream in_b(b, std::ios::binary);
-  std::vector<char> block_a(1 << 20);
-  std::vector<char> block_b(1 << 20);
-  while (in_a && in_b) {
-    if (abandoned && abandoned()) return false;
-    in_a.read(block_a.data(), static_cast<std::streamsize>(block_a.size()));
-    in_b.read(block_b.data(), static_cast<std::streamsize>(block_b.size()));
-    if (in_a.gcount() != in_b.gcount() ||
-        !std::equal(block_a.begin(), block_a.begin() + in_a.gcount(), block_b.begin())) {
-      return false;
-    }
-  }
-  return in_a.eof() && in_b.eof();
-}
+// Finds out which files have the same text: the same path, the same file, or the same content.
+// Files are put into sets, not compared in pairs, so the work grows with their number. Contents
+// are compared in files of up to 4 GiB.
+class TextSets {
+ public:
+  explicit TextSets(const PreflightFacts& facts) : facts_(facts) {}
 
-// Whether both names lead to the same text: the same path, the same file, or the same content.
-// Contents are compared in files of up to 4 GiB.
-bool SameText(const std::string& a, const std::string& b, const PreflightFacts& facts) {
-  if (std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal()) {
-    return true;
+  void Add(const std::string& path) {
+    paths_.emplace(Normal(path), path);
+    const auto info = Look(path);
+    if (!info) return;
+    inodes_.emplace(std::pair(info->st_dev, info->st_ino), path);
+    of_size_[info->st_size].unread.push_back(path);
   }
-  if (!MayLook(facts)) return false;
-  std::error_code error;
-  if (std::filesystem::equivalent(a, b, error)) return true;
-  const auto size_a = std::filesystem::file_size(a, error);
-  if (error) return false;
-  const auto size_b = std::filesystem::file_size(b, error);
-  if (error || size_a != size_b || size_a > (uintmax_t{4} << 30)) return false;
-  return SameBytes(a, b, facts.context.abandoned);
-}
+
+  // A file that was added and has the same text; empty if there is none.
+  std::string Find(const std::string& path) {
+    if (const auto same = paths_.find(Normal(path)); same != paths_.end()) return same->second;
+    const auto info = Look(path);
+    if (!info) return "";
+    const auto inode = inodes_.find(std::pair(info->st_dev, info->st_ino));
+    if (inode != inodes_.end()) return inode->second;
+    const auto others = of_size_.find(info->st_size);
+    if (others == of_size_.end() || info->st_size > kLargest) return "";
+    OfSize& of_size = others->second;
+    for (const std::string& other : std::exchange(of_size.unread, {})) {
+      of_size.of_start[HashOf(other, kStart)].unread.push_back(other);
+    }
+    const auto alike = of_size.of_start.find(HashOf(path, kStart));
+    if (alike == of_size.of_start.end()) return "";
+    OfStart& of_start = alike->second;
+    for (const std::string& other : std::exchange(of_start.unread, {})) {
+      of_start.of_content.emplace(HashOf(other, kLargest), other);
+    }
+    const auto found = of_start.of_content.find(HashOf(path, kLargest));
+    return found == of_start.of_content.end() ? "" : found->second;
+  }
+
+  // Some contents were not compared, because that would take too long.
+  bool gave_up() const { return left_ < 0; }
+
+  static constexpr int64_t kMostBytes = int64_t{32} << 30;
+
+ private:
+  static constexpr int64_t kLargest = int64_t{4} << 30;
+  static constexpr int64_t kStart = 64 << 10;
+  // By the hash of their content, those that were read, which are those that may be the same.
+  struct OfStart {
+    std::vector<std::string> unread;
+    std::unordered_map<std::string, std::string> of_content;
+  };
+  struct OfSize {
+    std::vector<std::string> unread;
+    std::unordered_map<std::string, OfStart> of_start;  // by the hash of their first bytes
+  };
+
+  static std::string Normal(const std::string& path) {
+    return std::filesystem::path(path).lexically_normal().string();
+  }
+
+  // Nothing for what is no regular file here.
+  std::optional<struct stat> Look(const std::string& path) const {
+    struct stat info {};
+    if (!MayLook(facts_) || facts_.abandoned()) return std::nullopt;
+    if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+    return info;
+  }
+
+  // Of up to `most` bytes. A file that cannot be read is like no other.
+  std::string HashOf(const std::string& path, int64_t most) {
+    const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    std::vector<char> block(static_cast<size_t>(std::min<int64_t>(most, 1 << 20)));
+    Sha256Sum sum;
+    for (int64_t done = 0; done < most;) {
+      const ssize_t got = read(fd.get(), block.data(), block.size());
+      if (got < 0 || facts_.abandoned() || (left_ -= got) < 0) return path;
+      if (got == 0) break;
+      sum.Add({block.data(), static_cast<size_t>(got)});
+      done += got;
+    }
+    return sum.Hex();
+  }
+
+  const PreflightFacts& facts_;
+  std::unordered_map<std::string, std::string> paths_;
+  std::map<std::pair<dev_t, ino_t>, std::string> inodes_;
+  std::unordered_map<int64_t, OfSize> of_size_;
+  int64_t left_ = kMostBytes;  // to read
+};
 
 Problems ValNotDisjoint(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
   std::vector<DataFiles> validation = ValidationFiles(data);
   for (DataFiles& files : NamedValidationFiles(data)) validation.push_back(std::move(files));
-  const std::vector<NamedFile> training = FilesOf(facts, TrainingFiles(data));
+  if (validation.empty()) return {};
+  TextSets training(facts);
+  for (const NamedFile& train : FilesOf(facts, TrainingFiles(data))) training.Add(train.path);
   Problems problems;
   for (const NamedFile& val : FilesOf(facts, validation)) {
-    for (const NamedFile& train : training) {
-      if (!SameText(val.path, train.path, facts)) continue;
-      problems.push_back(
-          {val.field, absl::StrFormat("%s is also used for training (%s)", val.path, train.path),
-           absl::StrCat("use validation files that are not in ",
-                        data.mix().empty() ? "data.path" : "data.mix", ", or set val_fraction")});
-      break;
-    }
+    const std::string train = training.Find(val.path);
+    if (train.empty()) continue;
+    problems.push_back(
+        {val.field, absl::StrFormat("%s is also used for training (%s)", val.path, train),
+         absl::StrCat("use validation files that are not in ",
+                      data.mix().empty() ? "data.path" : "data.mix", ", or set val_fraction")});
+  }
+  if (training.gave_up()) {
+    problems.push_back(
+        {validation.front().field,
+         absl::StrFormat("more than %d GiB would have to be read to compare files of "
+                         "the same size",
+                         TextSets::kMostBytes >> 30),
+         "use fewer validation files, or set val_fraction"});
   }
   return problems;
 }
@@ -276,7 +348,7 @@ std::optional<int64_t> WholeDocuments(const PreflightFacts& facts, int64_t most)
   int64_t documents = 0;
   int64_t budget = 64 << 20;  // bytes to read
   for (const NamedFile& file : FilesOf(facts, TrainingFiles(facts.spec.data()))) {
-    if (documents >= most || (facts.context.abandoned && facts.context.abandoned())) return most;
+    if (documents >= most || facts.abandoned()) return most;
     if (file.prepared()) {
       const auto manifest = ReadPrepared(file.path);
       if (!manifest.ok() || HasPassages(manifest->source(), manifest->separator())) {

@@ -45,9 +45,10 @@ std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<Da
     for (size_t i = 0; i < files.paths.size(); ++i) {
       std::vector<std::string> paths = {files.paths[i]};
       if (MayLook(facts)) {
-        if (auto expanded = ExpandPath(files.paths[i]); expanded.ok()) paths = *std::move(expanded);
+        if (const auto& found = facts.paths->Expand(files.paths[i]); found.ok()) paths = *found;
       }
       for (std::string& path : paths) {
+        if (named.size() == kMostMatches || facts.abandoned()) return named;
         named.push_back({files.FieldOf(i), std::move(path), source, files.text_field});
       }
     }

@@ -32,7 +32,7 @@ struct NamedFile {
 };
 
 // The files of all sets. If the rules may look, each pattern is replaced by the files that match;
-// one that none matches stays as it is.
+// one that none matches stays as it is. At most kMostMatches: DATA_UNREADABLE refuses more.
 std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<DataFiles>& all);
 
 // Of all files that the job names.

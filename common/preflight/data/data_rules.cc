@@ -55,10 +55,19 @@ Problems KindMismatch(const PreflightFacts& facts) {
 // A pattern that cannot be replaced by files.
 Problems BadPatterns(const PreflightFacts& facts) {
   Problems problems;
+  size_t count = 0;
   for (const DataFiles& files : AllDataFiles(facts.spec.data())) {
     for (size_t i = 0; i < files.paths.size(); ++i) {
-      const auto expanded = ExpandPath(files.paths[i]);
-      if (expanded.ok()) continue;
+      if (facts.abandoned()) return {};
+      const auto& expanded = facts.paths->Expand(files.paths[i]);
+      if (expanded.ok()) {
+        count += expanded->size();
+        if (count <= kMostMatches) continue;
+        return {{files.FieldOf(i),
+                 absl::StrFormat("%s: more than %d files with those before it", files.paths[i],
+                                 kMostMatches),
+                 "use fewer, larger files"}};
+      }
       ProblemAndFix text = SplitFix(std::string(expanded.status().message()));
       problems.push_back({files.FieldOf(i), std::move(text.problem), std::move(text.fix)});
     }
@@ -70,7 +79,7 @@ Problems BadPatterns(const PreflightFacts& facts) {
 std::vector<NamedFile> PlainFiles(const PreflightFacts& facts, const DataFiles& files) {
   std::vector<NamedFile> named = FilesOf(facts, {files});
   std::erase_if(named, [&](const NamedFile& file) {
-    return IsUrl(file.path) || !ExpandPath(file.path).ok() || file.prepared();
+    return IsUrl(file.path) || !facts.paths->Expand(file.path).ok() || file.prepared();
   });
   return named;
 }

@@ -118,6 +118,17 @@ const unpackedUnasked = {
   },
 };
 
+const unknownToAll = {
+  name: '4 MB of unknown fields to every method at once, without a token',
+  async run(world) {
+    const body = frame(Buffer.alloc(4_000_000, field(1000, 0, varint(1))));
+    const calls = world.methods.map(({ name, path, streams }) => ({ name, path, streams, body }));
+    const answers = await sendAll(world, calls, { width: calls.length, token: '' });
+    require(world.peak() < 512 * MB, `the coordinator took ${Math.round(world.peak() / MB)} MiB`);
+    return checkAll(answers, ['UNAUTHENTICATED', 'RESOURCE_EXHAUSTED'], (at) => calls[at].name);
+  },
+};
+
 const tooLarge = {
   name: 'messages of 4 MiB + 1 B and 64 MiB, and one said to have 4 GiB',
   async run(world) {
@@ -189,4 +200,4 @@ const replays = {
   },
 };
 
-export const messageAttacks = [hugeStrings, invalidText, wrongTypes, randomBytes, unknownFields, hugeRepeated, unpackedUnasked, tooLarge, bomb, badFrames, badHeaders, replays];
+export const messageAttacks = [hugeStrings, invalidText, wrongTypes, randomBytes, unknownFields, hugeRepeated, unpackedUnasked, unknownToAll, tooLarge, bomb, badFrames, badHeaders, replays];

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "grpcpp/generic/generic_stub.h"
+#include "server/rpc/permission.h"
 #include "tests/server/rpc/followers.h"
 #include "tests/server/server_fixture.h"
 #include "tests/testing/net/certificates.h"
@@ -295,16 +296,60 @@ TEST_F(ServerTest, AConnectionMayTakeASecond) {
   delay.join();
 }
 
-TEST_F(ServerTest, HealthAndReflectionAnswerAnyClient) {
+// How a method answers these bytes as its request.
+grpc::Status AnswerTo(const std::string& request, const std::string& path,
+                      const std::shared_ptr<grpc::Channel>& channel, const std::string& token) {
+  grpc::GenericStub stub(channel);
+  const auto context = MakeContext(absl::Seconds(20), token);
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(request);
+  const auto call = stub.PrepareUnaryCall(context.get(), path, grpc::ByteBuffer(&slice, 1), &queue);
+  call->StartCall();
+  grpc::ByteBuffer answer;
+  grpc::Status status;
+  call->Finish(&answer, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+// Unpacked, the requests would take 130 MB each.
+TEST_F(ServerTest, EveryMethodKnowsItsCallerAndItsLimitBeforeItUnpacks) {
+  std::string unknown;
+  while (unknown.size() < 4'000'000) unknown += "\x78\x01";  // field 15: 1
+  const auto channel = OpenChannel(server_->listen_address(), {});
+  int methods = 0;
+  for (const std::string name : {"nsa.v1.CoordinatorService", "nsa.v1.FleetService"}) {
+    const auto* const service =
+        google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
+    for (int i = 0; i < service->method_count(); ++i, ++methods) {
+      const std::string& method = service->method(i)->name();
+      EXPECT_GT(RequestLimit(method), 0u) << method;
+      const std::string path = absl::StrCat("/", name, "/", method);
+      EXPECT_EQ(AnswerTo(unknown, path, *channel, "").error_code(),
+                method == "Join" ? grpc::RESOURCE_EXHAUSTED : grpc::UNAUTHENTICATED)
+          << method;
+      EXPECT_EQ(AnswerTo(unknown, path, *channel, Token()).error_code(), grpc::RESOURCE_EXHAUSTED)
+          << method;
+      EXPECT_EQ(AnswerTo("\x78", path, *channel, "").error_code(),
+                method == "Join" ? grpc::UNIMPLEMENTED : grpc::UNAUTHENTICATED)
+          << method << " unpacks for a stranger";
+    }
+  }
+  EXPECT_EQ(methods, 32);
+}
+
+TEST_F(ServerTest, HealthAnswersAnyClientAndReflectionNobody) {
   // HealthCheckResponse{status: SERVING}.
   EXPECT_EQ(RawCall(server_->listen_address(), "/grpc.health.v1.Health/Check", ""),
             std::string("\x08\x01", 2));
-  // ServerReflectionRequest{list_services: ""}.
-  const std::string services = RawCall(
-      server_->listen_address(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-      std::string("\x3a\x00", 2));
-  EXPECT_THAT(services,
-              AllOf(HasSubstr("nsa.v1.CoordinatorService"), HasSubstr("nsa.v1.FleetService")));
+  // gRPC's reflection unpacks what strangers send.
+  EXPECT_EQ(AnswerTo(std::string("\x3a\x00", 2),
+                     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                     *OpenChannel(server_->listen_address(), {}), Token())
+                .error_code(),
+            grpc::UNIMPLEMENTED);
 }
 
 // Inflating it would take 64 MiB for a caller who is not even known.
@@ -319,6 +364,7 @@ TEST_F(ServerTest, ACompressedMessageIsRefusedBeforeItIsInflated) {
     EXPECT_EQ(stub->GetJob(context.get(), request, &response).error_code(), grpc::UNIMPLEMENTED);
   }
   const auto context = MakeContext(kTimeout, Token());
+  request.set_job("nothing");
   v1::GetJobResponse response;
   EXPECT_EQ(stub->GetJob(context.get(), request, &response).error_code(), grpc::NOT_FOUND);
 }

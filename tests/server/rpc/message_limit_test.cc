@@ -7,13 +7,22 @@
 #include "gtest/gtest.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
+#include "tests/testing/status_matchers.h"
 
 namespace nsa::server {
 namespace {
 
 template <typename Message>
 bool FitsAs(const std::string& bytes) {
-  return Fits(*Message::descriptor(), bytes);
+  return UnpackedBytes(*Message::descriptor(), bytes).has_value();
+}
+
+// What these bytes take in memory as such a message, as protobuf says.
+template <typename Message>
+int64_t TakenBy(const std::string& bytes) {
+  Message message;
+  EXPECT_TRUE(message.ParseFromString(bytes));
+  return static_cast<int64_t>(message.SpaceUsedLong());
 }
 
 // `count` empty elements of field `number`, below 16.
@@ -74,6 +83,62 @@ TEST(MessageLimit, LeavesBytesThatAreNoMessageToTheParser) {
     EXPECT_TRUE(FitsAs<v1::HeartbeatRequest>(bytes));
     EXPECT_FALSE(v1::HeartbeatRequest().ParseFromString(bytes));
   }
+}
+
+// `count` numbers of field `number`, below 16.
+std::string Numbers(int number, size_t count) {
+  std::string bytes;
+  for (size_t i = 0; i < count; ++i) bytes += {static_cast<char>(number << 3), '\1'};
+  return bytes;
+}
+
+TEST(MessageLimit, CountsAtLeastWhatUnpackingTakes) {
+  const int job = 1;     // GetJobRequest.job, a text
+  const int states = 3;  // ListJobsRequest.states
+  const auto expect_counted = [](std::optional<int64_t> counted, int64_t taken) {
+    ASSERT_TRUE(counted.has_value());
+    EXPECT_GE(*counted, taken);
+  };
+  const auto get = [](const std::string& bytes) {
+    return UnpackedBytes(*v1::GetJobRequest::descriptor(), bytes);
+  };
+  const auto list = [](const std::string& bytes) {
+    return UnpackedBytes(*v1::ListJobsRequest::descriptor(), bytes);
+  };
+  const std::string text = Field(job, std::string(1'000'000, 'x'));
+  expect_counted(get(text), TakenBy<v1::GetJobRequest>(text));
+  const std::string unknown = Empties(15, 10'000);
+  expect_counted(get(unknown), TakenBy<v1::GetJobRequest>(unknown));
+  const std::string packed = Field(states, std::string(1'000'000, '\1'));
+  expect_counted(list(packed), TakenBy<v1::ListJobsRequest>(packed));
+  const std::string numbers = Numbers(states, 1'000'000);
+  expect_counted(list(numbers), TakenBy<v1::ListJobsRequest>(numbers));
+  const std::string labels = Empties(4, 1'000);
+  expect_counted(list(labels), TakenBy<v1::ListJobsRequest>(labels));
+  const std::string workers = Empties(3, 1'000);
+  expect_counted(UnpackedBytes(*v1::HeartbeatRequest::descriptor(), workers),
+                 TakenBy<v1::HeartbeatRequest>(workers));
+}
+
+TEST(MessageLimit, AFieldOfAnotherTypeThanItsOwnIsUnknown) {
+  EXPECT_FALSE(FitsAs<v1::GetJobRequest>(Numbers(1, 2'000'000)));
+  EXPECT_FALSE(FitsAs<v1::HeartbeatRequest>(Numbers(3, 2'000'000)));
+}
+
+TEST(UnpackQuota, BoundsACallerAndAllOfThemUntilTheyHaveTheirAnswers) {
+  UnpackQuota quota;
+  const int64_t most = UnpackQuota::kOfOneCaller;
+  auto first = quota.Take("ada", most);
+  ASSERT_OK(first.status());
+  EXPECT_THAT(quota.Take("ada", 1 << 20).status(), StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_OK(quota.Take("ada", UnpackQuota::kCounted - 1).status()) << "small ones pass";
+  auto second = quota.Take("eve", most);
+  ASSERT_OK(second.status());
+  EXPECT_THAT(quota.Take("bob", 1 << 20).status(), StatusIs(absl::StatusCode::kResourceExhausted));
+  first = std::shared_ptr<void>();
+  EXPECT_OK(quota.Take("bob", 1 << 20).status());
+  EXPECT_OK(quota.Take("ada", most).status());
+  EXPECT_THAT(quota.Take("eve", most + 1).status(), StatusIs(absl::StatusCode::kResourceExhausted));
 }
 
 }  // namespace

@@ -49,6 +49,35 @@ TEST_F(JobStoreDamageTest, RefusesAStoreOfANewerVersion) {
                                     HasSubstr("jobs.sqlite has version 99 (at most 1)")));
 }
 
+TEST_F(JobStoreDamageTest, RefusesADamagedSchemaAndNamesWhatIsMissing) {
+  Insert("demo");
+  store_.reset();
+  const std::string good = Bytes();
+  for (const auto& [damage, missing] : std::map<std::string, std::string>{
+           {"DROP INDEX records_by_job", "the index records_by_job of records"},
+           {"DROP TABLE events", "the column events.body BLOB"},
+           {"ALTER TABLE requests RENAME COLUMN fingerprint TO other",
+            "the column requests.fingerprint TEXT"},
+           {"ALTER TABLE curve DROP COLUMN body", "the column curve.body BLOB"},
+           {"PRAGMA user_version=-1", "version -1"}}) {
+    WriteBytes(good);
+    auto database = Database::Open(folder_ / "jobs.sqlite");
+    ASSERT_OK((*database)->Execute(damage));
+    database->reset();
+    EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(missing))) << damage;
+  }
+  WriteBytes(good);
+  EXPECT_OK(OpenAgain());
+}
+
+TEST_F(JobStoreDamageTest, AnEmptyFileIsNoNewStoreWhereThereWasOne) {
+  std::ofstream(folder_ / "audit.log") << "{}\n";
+  store_.reset();
+  WriteBytes("");
+  std::filesystem::remove(folder_ / "jobs.sqlite-wal");
+  EXPECT_THAT(OpenAgain(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("missing or empty")));
+}
+
 TEST_F(JobStoreDamageTest, RefusesWhatIsNoDatabaseAndNamesTheFile) {
   store_.reset();
   WriteBytes(std::string(10'000, 'x'));

@@ -44,6 +44,22 @@ struct Found {
   Cut cut = Cut::kNowhere;
 };
 
+// Compressed and repeated bytes may become any number. So what is held of files of so many bytes
+// has a limit, far above what text compresses to.
+constexpr int64_t kMostTimes = 64;
+constexpr int64_t kAlwaysHeld = int64_t{256} << 20;
+constexpr int64_t kBytesOfDocument = 64;  // beside its text: separator, hash, place
+
+int64_t MostHeldOf(int64_t file_bytes) { return kAlwaysHeld + kMostTimes * file_bytes; }
+
+absl::Status BecomesTooMuch(const Document& document, int64_t file_bytes, int64_t most) {
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "%s: the %d bytes of the files have become more than %d bytes of documents up to here (%d "
+      "times the files, and 256 MiB); use data.stream, 'nsactl data prepare', or files that are "
+      "what they seem",
+      document.place, file_bytes, most, kMostTimes));
+}
+
 // Builds a Corpus document by document.
 class Builder {
  public:
@@ -251,12 +267,21 @@ class Builder {
   absl::Status ForEachRead(DocumentOptions options, const Visit& visit) {
     const v1::DataSource source = options.source;
     const Cut cut = CutOf(source, data_.tokenizer());
+    int64_t bytes = 0;
+    for (const auto& file : options.files) {
+      NSA_ASSIGN_OR_RETURN(const int64_t size, sources_.SizeOf(file.string()));
+      bytes += size;
+    }
+    const int64_t most = MostHeldOf(bytes);
+    int64_t held = 0;
     DocumentReader reader(std::move(options), progress_);
     Document document;
     while (true) {
       NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
       if (!found) break;
       CheckEncoding(source, document);
+      held += kBytesOfDocument + std::ssize(document.text) + std::ssize(document.tokens);
+      if (held > most) return BecomesTooMuch(document, bytes, most);
       NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document, .cut = cut}));
     }
     corpus_.info.null_rows += reader.nulls();

@@ -1,3 +1,5 @@
+#include <sys/resource.h>
+
 #include <map>
 #include <set>
 #include <string>
@@ -372,6 +374,23 @@ TEST(LoadCorpus, CountsSeparatorsWithinDocuments) {
   const auto corpus = Load(Spec(v1::DATA_SOURCE_TEXT, {dir / "a.txt"}));
   ASSERT_OK(corpus);
   EXPECT_EQ(corpus->info.inner_separators, 2);
+}
+
+// 30 KB that would become 400 MB of documents, and of documents without end.
+TEST(LoadCorpus, AFileThatExpandsIsRefusedBeforeItFillsTheMemory) {
+  const TempDir dir;
+  const std::string frame =
+      Zstd(absl::StrCat("{\"text\": \"", std::string((1 << 20) - 20, 'x'), "\"}\n"));
+  std::string file;
+  for (int i = 0; i < 400; ++i) file += frame;
+  ASSERT_LT(file.size(), 100'000u);
+  Write(dir / "a.jsonl.zst", file);
+  EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl.zst"})),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("a.jsonl.zst:"), HasSubstr("64 times the files"))));
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  EXPECT_LT(usage.ru_maxrss, 2 << 20) << "in KiB";
 }
 
 }  // namespace

@@ -392,5 +392,14 @@ TEST(Parquet, ARunOfTwoBillionNullsIsPassedAtOnce) {
   EXPECT_THAT(levels.Peek(), StatusIs(absl::StatusCode::kDataLoss, testing::_));
 }
 
+TEST(Parquet, APageThatWouldBecomeManyTimesItsBytesIsRefusedBeforeMemoryIsTaken) {
+  parquet::PageBytes page;
+  const std::string bytes(1'000, 'x');
+  constexpr int64_t kZstd = 6;
+  EXPECT_THAT(parquet::Decompress(kZstd, bytes, size_t{300} << 20, &page),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 64 times")));
+  EXPECT_TRUE(page.view().empty());
+}
+
 }  // namespace
 }  // namespace nsa::train

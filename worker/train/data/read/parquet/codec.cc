@@ -96,6 +96,10 @@ size_t Largest(int64_t codec, size_t from) {
   return SIZE_MAX;
 }
 
+// A page of up to so many bytes may be as small as its codec can make it, a larger one not.
+constexpr size_t kAnyPage = size_t{256} << 20;
+constexpr size_t kMostTimes = 64;
+
 }  // namespace
 
 std::string CodecName(int64_t codec) {
@@ -116,6 +120,12 @@ absl::Status Decompress(int64_t codec, std::string_view from, size_t size, PageB
   if (size > Largest(codec, from.size())) {
     return absl::DataLossError(absl::StrFormat("%d bytes of %s, its header says they are %d",
                                                from.size(), CodecName(codec), size));
+  }
+  if (size > kAnyPage && size / kMostTimes > from.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%d bytes that become %d (at most %d times, or 256 MiB); write the file "
+                        "again with smaller pages",
+                        from.size(), size, kMostTimes));
   }
   char* const bytes = to->Resize(size);
   if (size == 0) return absl::OkStatus();

@@ -1,0 +1,117 @@
+// What one preflight may cost, however many files a job names.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <ctime>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/json_shape.h"
+#include "common/job/data/data_files.h"
+#include "tests/common/preflight/preflight_cases.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::HasSubstr;
+
+double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+int64_t PeakBytes() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * int64_t{1024};
+}
+
+TEST(PreflightWork, ManyValidationFilesBesideManyTrainingFilesAreNoPairs) {
+  constexpr int kFiles = 3'000;
+  GoodJob job;
+  // All of one size, with one beginning.
+  const std::string start(70'000, 'x');
+  Data(&job)->clear_path();
+  Data(&job)->clear_val_path();
+  for (int i = 0; i < kFiles; ++i) {
+    const std::string name = absl::StrCat("same.", i, ".txt");
+    if (i < 30) {
+      job.Write(name, absl::StrCat(start, 1'000 + i));
+      job.Write(absl::StrCat("val.", i, ".txt"), absl::StrCat(start, 2'000 + i));
+    } else {
+      std::filesystem::create_hard_link(job.PathOf("same.0.txt"), job.PathOf(name));
+      std::filesystem::create_hard_link(job.PathOf("val.0.txt"),
+                                        job.PathOf(absl::StrCat("val.", i, ".txt")));
+    }
+    Data(&job)->add_path(job.PathOf(name));
+    Data(&job)->add_val_path(job.PathOf(absl::StrCat("val.", i, ".txt")));
+  }
+  const double began = CpuSeconds();
+  EXPECT_EQ(FindingOf(job.Check(), "VAL_NOT_DISJOINT"), nullptr);
+  EXPECT_LT(CpuSeconds() - began, 8);
+  job.Write("val.7.txt", absl::StrCat(start, 1'007));
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* const finding = FindingOf(report, "VAL_NOT_DISJOINT");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_THAT(finding->problem(), HasSubstr("same.7.txt"));
+}
+
+TEST(PreflightWork, OnePatternThreeHundredTimesIsRefusedInsteadOfKept) {
+  GoodJob job;
+  for (int i = 0; i < 2'000; ++i) job.Write(absl::StrCat("part.", i, ".txt"), "text\n");
+  Data(&job)->clear_path();
+  for (int i = 0; i < 300; ++i) Data(&job)->add_path(job.PathOf("part.*.txt"));
+  const int64_t before = PeakBytes();
+  const double began = CpuSeconds();
+  const v1::PreflightReport report = job.Check();
+  EXPECT_LT(CpuSeconds() - began, 20);
+  EXPECT_LT(PeakBytes() - before, int64_t{200} << 20);
+  const v1::Finding* const finding = FindingOf(report, "DATA_UNREADABLE");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_THAT(finding->problem(), HasSubstr("more than 100000 files"));
+  EXPECT_EQ(finding->field(), "data.path[50]");
+}
+
+TEST(PreflightWork, FindingsOfARuleAreCounted) {
+  GoodJob job;
+  Data(&job)->clear_path();
+  for (int i = 0; i < 500; ++i) Data(&job)->add_path(job.PathOf(absl::StrCat("missing.", i)));
+  const v1::PreflightReport report = job.Check();
+  int count = 0;
+  std::string last;
+  for (const v1::Finding& finding : report.findings()) {
+    if (finding.rule() != "DATA_UNREADABLE") continue;
+    ++count;
+    last = finding.problem();
+  }
+  EXPECT_EQ(count, 100);
+  EXPECT_THAT(last, HasSubstr("(and 400 more like this)"));
+}
+
+TEST(PreflightWork, NothingIsReadForACallerWhoHasLeft) {
+  GoodJob job;
+  for (int i = 0; i < 2'000; ++i) job.Write(absl::StrCat("part.", i, ".txt"), "text\n");
+  PathExpander expander([] { return true; });
+  EXPECT_EQ(expander.Expand(job.PathOf("part.*.txt")).status().code(),
+            absl::StatusCode::kCancelled);
+}
+
+TEST(JsonShape, KnowsWhatBecomesLargerThanItLooks) {
+  std::string empties = "{\"shards\":[{}";
+  for (int i = 0; i < 1'000'000; ++i) empties += ",{}";
+  EXPECT_FALSE(IsAsLargeAsItLooks(empties + "]}"));
+  std::string numbers = "[1";
+  for (int i = 0; i < 1'000'000; ++i) numbers += ",1";
+  EXPECT_FALSE(IsAsLargeAsItLooks(numbers + "]"));
+  EXPECT_TRUE(IsAsLargeAsItLooks(absl::StrCat("{\"text\":\"", std::string(1'000'000, '{'), "\"}")));
+  EXPECT_TRUE(
+      IsAsLargeAsItLooks(absl::StrCat("{\"text\":\"\\\"", std::string(1'000'000, ','), "\"}")));
+  std::string shards = "{\"shards\":[{}";
+  for (int i = 0; i < 100'000; ++i) {
+    absl::StrAppend(&shards, ",\n{\"name\": \"tokens-00001\", \"documents\": \"10\", \"hash\": \"",
+                    std::string(64, 'a'), "\", \"other\": \"", std::string(64, 'b'), "\"}");
+  }
+  EXPECT_TRUE(IsAsLargeAsItLooks(shards + "]}"));
+}
+
+}  // namespace
+}  // namespace nsa
