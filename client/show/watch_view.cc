@@ -39,10 +39,10 @@ std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOpti
   const int bar = std::clamp(options.columns - 44, 8, kWidestBar);
   const std::string open = options.unicode ? "" : "[";
   const std::string close = options.unicode ? "" : "]";
-  return absl::StrCat(open,
-                      Paint(StateColour(job),
-                            ProgressBar(ShareDone(p), bar, options.unicode), options.colours),
-                      close, " ", numbers);
+  return absl::StrCat(
+      open,
+      Paint(StateColour(job), ProgressBar(ShareDone(p), bar, options.unicode), options.colours),
+      close, " ", numbers);
 }
 
 // As many numbers as fit; the most important come first.

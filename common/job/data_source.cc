@@ -13,8 +13,7 @@
 namespace nsa {
 namespace {
 
-constexpr std::string_view kNotText[] = {".gz",  ".zst", ".jsonl",  ".ndjson",
-                                         ".bin", ".npy", ".parquet"};
+constexpr std::string_view kNotText[] = {".jsonl", ".ndjson", ".bin", ".npy", ".parquet"};
 constexpr std::string_view kNotJsonLines[] = {".bin", ".npy", ".parquet"};
 constexpr std::string_view kNotTokens[] = {".gz", ".zst", ".jsonl", ".ndjson", ".txt", ".parquet"};
 constexpr std::string_view kNotParquet[] = {".gz",  ".zst", ".jsonl", ".ndjson",

@@ -43,7 +43,10 @@ Problems KindMismatch(const PreflightFacts& facts) {
   Problems problems;
   for (const NamedFile& file : AllFiles(facts)) {
     const std::string name(WithoutQuery(file.path));
-    if (!HasEnding(name, file.source->wrong_endings)) continue;
+    const bool packed = IsCompressed(name);
+    const std::string inner = packed ? name.substr(0, name.rfind('.')) : name;
+    const auto& wrong = file.source->wrong_endings;
+    if (!HasEnding(name, wrong) && !HasEnding(inner, wrong)) continue;
     problems.push_back(
         {file.field,
          absl::StrFormat("%s has the file name ending of another data.source", file.path),

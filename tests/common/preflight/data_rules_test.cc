@@ -15,6 +15,27 @@ namespace {
 
 using ::testing::HasSubstr;
 
+TEST(Preflight, ATextMayBeCompressedButNotWhatIsNoText) {
+  GoodJob job;
+  job.context.check_files = false;
+  Data(&job)->clear_val_path();
+  const auto refused = [&job](v1::DataSource source, const std::string& name) {
+    Data(&job)->set_source(source);
+    Data(&job)->set_path(0, job.PathOf(name));
+    return FindingOf(job.Check(), "DATA_KIND_MISMATCH") != nullptr;
+  };
+  for (const char* name : {"a.txt.gz", "a.zst", "a.txt"}) {
+    EXPECT_FALSE(refused(v1::DATA_SOURCE_TEXT, name)) << name;
+  }
+  for (const char* name : {"a.jsonl.gz", "a.parquet", "a.npy.zst"}) {
+    EXPECT_TRUE(refused(v1::DATA_SOURCE_TEXT, name)) << name;
+  }
+  EXPECT_TRUE(refused(v1::DATA_SOURCE_TOKENS, "a.bin.gz"));
+  EXPECT_TRUE(refused(v1::DATA_SOURCE_PARQUET, "a.parquet.zst"));
+  EXPECT_TRUE(refused(v1::DATA_SOURCE_JSONL, "a.parquet.gz"));
+  EXPECT_FALSE(refused(v1::DATA_SOURCE_JSONL, "a.jsonl.gz"));
+}
+
 TEST(Preflight, ATokenFileNeedsItsSeparatorUnlessItKnowsItsDocuments) {
   const auto problem = [](const std::function<void(GoodJob*)>& change) -> std::string {
     GoodJob job;

@@ -312,7 +312,7 @@ def check_sweep(page, browser):
     order = page.service.ctl("sweep", "rates", "-o", "name", check=True).stdout.split()
     assert browser.run("return [...document.querySelectorAll('.sweep .jobs tbody tr')].map((row) => row.dataset.id)") == order
     states = browser.run("return [...document.querySelectorAll('.sweep .badge')].map((one) => one.textContent)")
-    assert states == ["finished"] * 3 + ["stopped"] * 3, states
+    assert states == ["finished"] * 3 + ["dropped"] * 3, states
     best = page.get(f"jobs/{order[0]}")
     told = browser.text(".best-job")
     assert best["name"] in told and f"train.lr={best['labels']['train.lr']}" in told, told

@@ -321,10 +321,10 @@ TEST(DivergenceGuard, ALossThatWaversAroundTheLimitHasFewEvents) {
   DivergenceGuard guard(256);
   std::vector<std::string> events;
   for (int64_t step = 1; step <= 100'000; ++step) {
-    if (auto text = guard.Observe(step, step % 10 < 5 ? 7.0 : 5.5)) events.push_back(*text);
+    if (auto text = guard.Observe(step, step % 10 >= 5 ? 7.0 : 5.5)) events.push_back(*text);
   }
   ASSERT_THAT(events, SizeIs(AllOf(testing::Ge(5u), testing::Le(9u))));
-  EXPECT_THAT(events[1], HasSubstr("; again, 100 times since step"));
+  EXPECT_THAT(events[1], HasSubstr("; again, 100 times since step 7;"));
 }
 
 }  // namespace
