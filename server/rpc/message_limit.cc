@@ -21,7 +21,7 @@ using google::protobuf::io::CodedInputStream;
 constexpr int64_t kElementsOfAnyMessage = 10'000;
 constexpr int64_t kBytesOfAnElement = 8;
 // What they take beside their contents.
-constexpr int64_t kMessageBytes = 200;
+constexpr int64_t kMessageBytes = 320;
 constexpr int64_t kTextBytes = 48;
 constexpr int64_t kUnknownBytes = 64;
 constexpr int64_t kNumberBytes = 16;  // in a list that grows
