@@ -150,7 +150,7 @@ absl::StatusOr<Json> ParseBody(const std::string& body) {
 }
 
 std::string Text(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return ShownJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // The run time until the job's ranks were started, to which the page adds what passes since; null

@@ -147,5 +147,22 @@ TEST_F(EditJobTest, AnothersJobDoesNotExist) {
   EXPECT_THAT(Texts(id, "NOTE"), IsEmpty());
 }
 
+// U+202E turns the text behind it around, on the page and in a terminal.
+TEST_F(EditJobTest, MarksThatTurnTheTextAroundAreShownInNotesAndRefusedInLabels) {
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_OK(Edit(Note(id, "ok \u202Elru")));
+  EXPECT_THAT(Texts(id, "NOTE"), ElementsAre("ok \\u202elru (ada)"));
+  for (const std::string& text : {"\u202Ea", "\u2066a", "\u200Fa", "\x1b[2J"}) {
+    EXPECT_THAT(Edit(Set(id, {{text, "1"}})),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("direction of writing")));
+    EXPECT_THAT(Edit(Set(id, {{"a", text}})), StatusIs(absl::StatusCode::kInvalidArgument));
+    v1::JobSpec spec = Spec("labelled");
+    (*spec.mutable_labels())["a"] = text;
+    v1::SubmitJobRequest submit;
+    *submit.mutable_spec() = spec;
+    EXPECT_THAT(control().Submit(submit), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
+}
+
 }  // namespace
 }  // namespace nsa::server
