@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/fd.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/url.h"
@@ -36,8 +38,14 @@ bool Exists(const std::string& path) {
 }
 
 absl::StatusOr<std::vector<std::string>> Matches(const fs::path& pattern) {
+  const fs::path folder = pattern.parent_path();
+  const absl::StatusOr<Fd> opened = OpenJobFolder(folder);
+  if (!opened.ok()) {
+    return absl::NotFoundError(
+        absl::StrCat(pattern.string(), ": ", opened.status().message(), " (the pattern's folder)"));
+  }
   std::error_code error;
-  fs::directory_iterator entry(pattern.parent_path(), error);
+  fs::directory_iterator entry(absl::StrCat("/proc/self/fd/", opened->get()), error);
   std::vector<std::string> names;
   const std::string wanted = pattern.filename().string();
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
@@ -53,11 +61,10 @@ absl::StatusOr<std::vector<std::string>> Matches(const fs::path& pattern) {
   }
   if (error) {
     return absl::NotFoundError(absl::StrCat(pattern.string(), ": ", error.message(), " (",
-                                            pattern.parent_path().string(),
-                                            ", the pattern's folder)"));
+                                            folder.string(), ", the pattern's folder)"));
   }
   std::sort(names.begin(), names.end());
-  for (std::string& name : names) name = (pattern.parent_path() / name).string();
+  for (std::string& name : names) name = (folder / name).string();
   return names;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
+#include "common/base/job_file.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/held_out.h"
 #include "common/job/data/large_data.h"
@@ -27,11 +27,10 @@ std::optional<double> TextBytes(const PreflightFacts& facts, const std::vector<D
   double bytes = 0;
   for (const NamedFile& file : FilesOf(facts, all)) {
     if (file.prepared()) continue;
-    std::error_code error;
-    const auto size = static_cast<double>(std::filesystem::file_size(file.path, error));
-    if (error) return std::nullopt;
+    const std::optional<int64_t> size = JobFileBytes(file.path);
+    if (!size) return std::nullopt;
     const bool packed = IsCompressed(file.path) || file.source->format == DocumentFormat::kRows;
-    bytes += packed ? kTextPerCompressedByte * size : size;
+    bytes += static_cast<double>(*size) * (packed ? kTextPerCompressedByte : 1);
   }
   return bytes;
 }
@@ -78,9 +77,7 @@ bool IsMapped(const PreflightFacts& facts) {
   double bytes = 0;
   for (const NamedFile& file : FilesOf(facts, all)) {
     if (file.prepared()) continue;
-    std::error_code error;
-    const auto size = static_cast<double>(std::filesystem::file_size(file.path, error));
-    if (!error) bytes += size;
+    bytes += static_cast<double>(JobFileBytes(file.path).value_or(0));
   }
   if (bytes < kLargeDataBytes) return false;
   double tokens = 0;
@@ -160,20 +157,16 @@ Problems SyntheticFallback(const PreflightFacts& facts) {
 }
 
 bool SameBytes(const std::string& a, const std::string& b, const std::function<bool()>& abandoned) {
-  std::ifstream in_a(a, std::ios::binary);
-  std::ifstream in_b(b, std::ios::binary);
-  std::vector<char> block_a(1 << 20);
-  std::vector<char> block_b(1 << 20);
-  while (in_a && in_b) {
+  const absl::StatusOr<Fd> in_a = OpenJobFile(a);
+  const absl::StatusOr<Fd> in_b = OpenJobFile(b);
+  if (!in_a.ok() || !in_b.ok()) return false;
+  constexpr int64_t kBlock = 1 << 20;
+  for (int64_t at = 0;; at += kBlock) {
     if (abandoned && abandoned()) return false;
-    in_a.read(block_a.data(), static_cast<std::streamsize>(block_a.size()));
-    in_b.read(block_b.data(), static_cast<std::streamsize>(block_b.size()));
-    if (in_a.gcount() != in_b.gcount() ||
-        !std::equal(block_a.begin(), block_a.begin() + in_a.gcount(), block_b.begin())) {
-      return false;
-    }
+    const std::string block = ReadSome(in_a->get(), at, kBlock);
+    if (block != ReadSome(in_b->get(), at, kBlock)) return false;
+    if (std::ssize(block) < kBlock) return true;
   }
-  return in_a.eof() && in_b.eof();
 }
 
 // Whether both names lead to the same text: the same path, the same file, or the same content.
@@ -185,10 +178,8 @@ bool SameText(const std::string& a, const std::string& b, const PreflightFacts& 
   if (!MayLook(facts)) return false;
   std::error_code error;
   if (std::filesystem::equivalent(a, b, error)) return true;
-  const auto size_a = std::filesystem::file_size(a, error);
-  if (error) return false;
-  const auto size_b = std::filesystem::file_size(b, error);
-  if (error || size_a != size_b || size_a > (uintmax_t{4} << 30)) return false;
+  const std::optional<int64_t> size = JobFileBytes(a);
+  if (!size || size != JobFileBytes(b) || *size > (int64_t{4} << 30)) return false;
   return SameBytes(a, b, facts.context.abandoned);
 }
 
@@ -254,14 +245,15 @@ std::optional<int64_t> TrainingTokens(const PreflightFacts& facts) {
 // Lines of a file that are not blank; `most` if there are more, or more bytes than `budget`, from
 // which those that were read are taken.
 int64_t CountLines(const std::string& path, int64_t most, int64_t* budget) {
-  std::ifstream in(path, std::ios::binary);
-  std::vector<char> block(1 << 20);
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  constexpr int64_t kBlock = 1 << 20;
   int64_t lines = 0;
   bool blank = true;
-  while (in && lines<most&& * budget> 0) {
-    in.read(block.data(), std::ssize(block));
-    *budget -= in.gcount();
-    for (const char c : std::span(block).first(static_cast<size_t>(in.gcount()))) {
+  for (int64_t at = 0; file.ok() && lines<most&& * budget> 0; at += kBlock) {
+    const std::string block = ReadSome(file->get(), at, kBlock);
+    if (block.empty()) break;
+    *budget -= std::ssize(block);
+    for (const char c : block) {
       if (c == '\n') lines += blank ? 0 : 1;
       blank = c == '\n' || (blank && (c == ' ' || c == '\t' || c == '\r'));
     }

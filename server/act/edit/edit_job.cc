@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<std::string>> ChangeLabels(const v1::EditJobRequest& 
 
 absl::StatusOr<JobPtr> EditJob(JobStore& store, const v1::EditJobRequest& request,
                                const std::string& who, const std::string& only) {
-  const std::string note = CleanText(absl::StripAsciiWhitespace(request.note()));
+  const std::string note = CleanText(std::string(absl::StripAsciiWhitespace(request.note())));
   NSA_RETURN_IF_ERROR(Check(request, note));
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(request.job(), only, v1::JOB_USE_EDIT));
   v1::EditJobRequest asked = request;

@@ -154,7 +154,7 @@ TEST_F(VeilTest, NoAnswerTellsWhetherAnIdExists) {
   EXPECT_THAT(edited(*id), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_EQ(edited(*id).message(), edited(made_up).message());
   EXPECT_EQ(submitted(*id).message(), submitted(made_up).message());
-  EXPECT_THAT(submitted(*id).message(), Not(HasSubstr(*id)));
+  EXPECT_THAT(std::string(submitted(*id).message()), Not(HasSubstr(*id)));
 }
 
 }  // namespace

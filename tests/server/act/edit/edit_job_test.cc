@@ -110,9 +110,9 @@ TEST_F(EditJobTest, RefusesWhatIsBeyondTheLimits) {
   refused(Set(id, {}), "request: says nothing");
   refused(Note(id, " \n"), "request: says nothing");
   refused(Note(id, std::string(1001, 'x')), "note: 1001 bytes (at most 1000)");
-  refused(Set(id, {{"", "v"}}), "set_labels: '' has 0 and 1 bytes");
-  refused(Set(id, {{std::string(64, 'k'), "v"}}), "has 64 and 1 bytes");
-  refused(Set(id, {{"k", std::string(257, 'v')}}), "has 1 and 257 bytes");
+  refused(Set(id, {{"", "v"}}), "set_labels: '': 0 and 1 characters");
+  refused(Set(id, {{std::string(64, 'k'), "v"}}), "': 64 and 1 characters");
+  refused(Set(id, {{"k", std::string(257, 'v')}}), "1 and 257 characters");
   refused(Set(id, {{"a", "1"}}, {"a"}), "remove_labels: 'a' is also set");
   refused(Set(id, {{"a", "1"}, {"b", "2"}}), "65 labels (at most 64)");
   EXPECT_EQ(Get(id).spec().labels().size(), 63) << "a refused request changes nothing";
