@@ -390,7 +390,8 @@ void Server::Parts::MakeServices() {
             metrics.ObserveRecords(job, rank, records);
           },
       .epoch = absl::StrFormat("%x", absl::ToUnixNanos(clock.Wall())),
-      .allowed_urls = options.allowed_urls});
+      .allowed_urls = options.allowed_urls,
+      .allowed_roots = options.allowed_roots});
 }
 
 absl::Status Server::Parts::StartListening() {

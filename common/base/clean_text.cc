@@ -17,7 +17,7 @@ bool Hides(uint32_t code) {
          (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;
 }
 
-enum class Form { kText, kLine, kJson };
+enum class Form { kText, kLine, kJson, kShownJson };
 
 std::string Clean(std::string_view text, Form form) {
   std::string clean;
@@ -34,6 +34,8 @@ std::string Clean(std::string_view text, Form form) {
       clean += code == '\n' ? "\\n" : code == '\t' ? "\\t" : "\\r";
     } else if (code == '\n' || code == '\t') {
       clean += static_cast<char>(code);
+    } else if (form == Form::kShownJson && (IsControl(code) || Hides(code))) {
+      absl::StrAppendFormat(&clean, "\\\\u%04x", code);
     } else if (IsControl(code) && form != Form::kJson) {
       absl::StrAppendFormat(&clean, "\\x%02x", code);
     } else if (IsControl(code) || Hides(code)) {
@@ -60,5 +62,6 @@ std::string CutText(std::string_view text, size_t most) {
 }
 
 std::string CleanJson(std::string_view json) { return Clean(json, Form::kJson); }
+std::string ShownJson(std::string_view json) { return Clean(json, Form::kShownJson); }
 
 }  // namespace nsa

@@ -26,4 +26,7 @@ std::string CutText(std::string_view text, size_t most);
 // document. The input is JSON as nlohmann::json writes it.
 std::string CleanJson(std::string_view json);
 
+// The same with each made visible, as CleanText() does: JSON of texts that are only shown.
+std::string ShownJson(std::string_view json);
+
 }  // namespace nsa

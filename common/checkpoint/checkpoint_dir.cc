@@ -20,10 +20,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/beneath.h"
 #include "common/base/clean_text.h"
 #include "common/base/durable_folder.h"
 #include "common/base/fd.h"
+#include "common/base/job_file.h"
 #include "common/base/json_shape.h"
 #include "common/base/limits.h"
 #include "common/base/reason.h"
@@ -35,7 +35,6 @@ namespace {
 
 constexpr int32_t kFormatVersion = 1;
 constexpr size_t kHashDigits = 32;
-constexpr size_t kLongestQuote = 512;  // of a file, in an error
 constexpr std::string_view kPrefix = "step-";
 // The key of state.json's own hash, and its spelling in older versions.
 constexpr std::string_view kSelfHashKeys[] = {"\"state_xxh3_128\"", "\"stateXxh3128\""};
@@ -84,7 +83,7 @@ std::string HashOfText(std::string text, size_t place) {
 
 // The size is checked before anything is read: a sparse file of any size costs nothing.
 absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
-  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
+  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenJobFile(path, O_NOFOLLOW));
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.filename().string());
   if (info.st_size > limits::kManifestBytes) {
@@ -171,14 +170,17 @@ absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::filesyst
 
 absl::StatusOr<std::vector<CheckpointEntry>> CheckpointsIn(const std::filesystem::path& folder) {
   std::vector<CheckpointEntry> entries;
+  const absl::StatusOr<Fd> opened = OpenJobFolder(folder);
+  if (absl::IsNotFound(opened.status())) return entries;
+  NSA_RETURN_IF_ERROR(opened.status());
   std::error_code error;
-  std::filesystem::directory_iterator it(folder, error);
-  if (error == std::errc::no_such_file_or_directory) return entries;
+  std::filesystem::directory_iterator it(absl::StrCat("/proc/self/fd/", opened->get()), error);
   for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    const std::optional<int64_t> step = StepOf(it->path().filename().string());
+    const std::string name = it->path().filename().string();
+    const std::optional<int64_t> step = StepOf(name);
     std::error_code ignored;
     if (step && !it->is_symlink(ignored) && it->is_directory(ignored)) {
-      entries.push_back({*step, it->path()});
+      entries.push_back({*step, folder / name});
     }
   }
   if (error) return absl::ErrnoToStatus(error.value(), folder.string());
@@ -214,19 +216,14 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesyste
   options.ignore_unknown_fields = true;  // A newer format is detected by its version below.
   v1::CheckpointState state;
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &state, options);
-  if (!parsed.ok()) {
-    // The text quotes the file, whose bytes need not be UTF-8: no message could carry them.
-    const std::string why = CutText(parsed.ToString(), kLongestQuote);
-    return absl::DataLossError(absl::StrCat(name, ": ", CleanLine(why)));
-  }
+  // The parser's own text quotes the file, which need not be what its name says.
+  if (!parsed.ok()) return absl::DataLossError(absl::StrCat(name, ": is not JSON of a checkpoint"));
   const size_t place = SelfHashPlace(*text);
   if (place == std::string::npos)
     return absl::DataLossError(absl::StrCat(name, ": its own hash is missing"));
   const std::string hash = HashOfText(*text, place);
   if (hash != state.state_xxh3_128()) {
-    return absl::DataLossError(
-        absl::StrFormat("%s: hash %s (the file says %s)", name, hash,
-                        CleanLine(CutText(state.state_xxh3_128(), kLongestQuote))));
+    return absl::DataLossError(absl::StrCat(name, ": its hash is not that of its content"));
   }
   if (state.format_version() != kFormatVersion) {
     return absl::FailedPreconditionError(
@@ -242,8 +239,7 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::p
 
 absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
                                      const std::function<bool()>& abandoned) {
-  // OpenBeneath() does not follow a link or block on a pipe that replaced the file.
-  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenBeneath(path.parent_path(), path.filename(), O_RDONLY));
+  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenJobFile(path, O_NOFOLLOW));
   const HashState hash;
   std::vector<char> buffer(size_t{1} << 20);
   ssize_t count = 0;
@@ -296,6 +292,8 @@ std::optional<double> ValLossAt(const v1::CheckpointState& state) {
 
 std::optional<std::filesystem::path> LookUpNamed(const std::filesystem::path& path) {
   std::error_code error;
+  const absl::Status found = OpenJobFile(path / "state.json").status();
+  if (absl::IsPermissionDenied(found)) return std::nullopt;
   if (std::filesystem::exists(path / "state.json", error)) {
     // latest.ckpt is a link, which later points to another checkpoint.
     const bool link = std::filesystem::is_symlink(path, error);

@@ -1,6 +1,5 @@
 #include "common/checkpoint/safetensors_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/job_file.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
@@ -39,8 +39,7 @@ bool ElementsOf(const std::vector<int64_t>& shape, int64_t* elements) {
 
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(
     const std::filesystem::path& path, SafetensorsTypes types) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  NSA_ASSIGN_OR_RETURN(Fd fd, OpenJobFile(path));
   auto file = std::unique_ptr<SafetensorsFile>(new SafetensorsFile(path, std::move(fd)));
   NSA_RETURN_IF_ERROR(file->ReadHeader(types));
   return file;

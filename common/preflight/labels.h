@@ -2,7 +2,11 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <string_view>
+
+#include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 
 namespace nsa {
 
@@ -10,8 +14,15 @@ inline constexpr int kMostLabels = 64;
 inline constexpr size_t kLongestLabelKey = 63;     // bytes, from 1
 inline constexpr size_t kLongestLabelValue = 256;  // bytes, from 0
 
-inline bool IsLabel(std::string_view key, std::string_view value) {
-  return !key.empty() && key.size() <= kLongestLabelKey && value.size() <= kLongestLabelValue;
+// What is wrong with a label, and what to do; empty if it is good. Characters that CleanText()
+// replaces could make it look like another.
+inline std::string LabelFault(std::string_view key, std::string_view value) {
+  if (key.empty() || key.size() > kLongestLabelKey || value.size() > kLongestLabelValue) {
+    return absl::StrFormat("%d and %d characters (key 1 to %d, value at most %d); shorten it",
+                           key.size(), value.size(), kLongestLabelKey, kLongestLabelValue);
+  }
+  if (CleanText(key) == key && CleanText(value) == value) return "";
+  return "has control characters, or marks that turn the direction of writing (none); remove them";
 }
 
 }  // namespace nsa

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <optional>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/count.h"
+#include "common/base/job_file.h"
 #include "common/base/limits.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/memory/memory.h"
@@ -263,14 +263,11 @@ Problems OutDirTaken(const PreflightFacts& facts) {
   if (!HasOutDir(facts)) return {};
   const std::filesystem::path file =
       std::filesystem::path(facts.spec.train().out_dir()) / "owner.json";
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return {};
-  std::string content(limits::kOwnerFileBytes + 1, '\0');
-  in.read(content.data(), static_cast<std::streamsize>(content.size()));
-  content.resize(static_cast<size_t>(in.gcount()));
-  const bool fits = content.size() <= limits::kOwnerFileBytes;
+  const absl::StatusOr<std::string> content = ReadJobFile(file, limits::kOwnerFileBytes);
+  // Of a file that is not there, or that may not be read, the worker says more.
+  if (!content.ok() && !absl::IsInvalidArgument(content.status())) return {};
   const nlohmann::json owner =
-      nlohmann::json::parse(fits ? content : "", nullptr, /*allow_exceptions=*/false);
+      nlohmann::json::parse(content.value_or(""), nullptr, /*allow_exceptions=*/false);
   const auto text = [&](const char* key) {
     const bool there = owner.is_object() && owner.contains(key) && owner[key].is_string();
     return there ? owner[key].get<std::string>() : std::string();

@@ -55,12 +55,11 @@ Problems LabelsInvalid(const PreflightFacts& facts) {
                         "use fewer labels"});
   }
   for (const auto& [key, value] : facts.spec.labels()) {
-    if (IsLabel(key, value)) continue;
+    const std::string fault = LabelFault(key, value);
+    if (fault.empty()) continue;
+    const size_t end = fault.rfind("; ");
     problems.push_back(
-        {absl::StrCat("labels.", ShownName(key)),
-         absl::StrFormat("%d and %d characters (key 1 to %d, value at most %d)", key.size(),
-                         value.size(), kLongestLabelKey, kLongestLabelValue),
-         "shorten it"});
+        {absl::StrCat("labels.", ShownName(key)), fault.substr(0, end), fault.substr(end + 2)});
   }
   return problems;
 }

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
 
@@ -101,6 +102,15 @@ absl::StatusOr<std::string> ReadWholeFile(int fd, const std::filesystem::path& p
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  struct stat info {};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return Errno("open", path);
+  if (S_ISREG(info.st_mode)) return ReadWholeFile(fd.get(), path);
+  return absl::FailedPreconditionError(
+      absl::StrCat(path.string(), ": is not a regular file; move it away, or put the file back"));
+}
+
+absl::StatusOr<std::string> ReadWholeFileOrPipe(const std::filesystem::path& path) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return Errno("open", path);
   return ReadWholeFile(fd.get(), path);

@@ -29,9 +29,12 @@ absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
 // process may not give a file to that owner; the old file is then unchanged.
 absl::Status ReplaceFileAtomically(const std::filesystem::path& path, std::string_view content);
 
-// The content of a file. NotFound if there is no file. Works for files in /proc, whose size is not
-// known in advance.
+// The content of a file. NotFound if there is no file; FailedPrecondition if it is not a regular
+// one: a pipe never blocks it. Works for files in /proc, whose size is not known in advance.
 absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path);
+
+// The same for what a person names: a pipe is read to its end, however long that takes.
+absl::StatusOr<std::string> ReadWholeFileOrPipe(const std::filesystem::path& path);
 
 // The rest of an open file. `path` is only for error messages.
 absl::StatusOr<std::string> ReadWholeFile(int fd, const std::filesystem::path& path);

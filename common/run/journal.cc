@@ -58,7 +58,7 @@ absl::Status DiskError(int error) {
 
 absl::StatusOr<std::unique_ptr<JournalWriter>> JournalWriter::Create(
     const std::filesystem::path& path) {
-  Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0600));
   if (!fd.valid())
     return absl::ErrnoToStatus(errno, absl::StrCat("journal: create ", path.string()));
   std::unique_ptr<JournalWriter> writer(new JournalWriter(std::move(fd)));

@@ -18,6 +18,7 @@
 #include "common/preflight/fork.h"
 #include "common/preflight/preflight.h"
 #include "server/act/checkpoints.h"
+#include "server/act/edit/apply_differences.h"
 #include "server/act/edit/request_id.h"
 #include "server/act/launch_check.h"
 #include "server/act/request_error.h"
@@ -181,6 +182,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   v1::JobSpec spec = request.spec();
   ApplyDefaults(&spec);
+  const JobFileScope files(paths_.FilesOf(asker.unix_user));
   // Before preflight, because preflight opens the files.
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
     NSA_ASSIGN_OR_RETURN(*response.mutable_report(), RefusalWithoutFiles(spec, paths));
@@ -234,13 +236,13 @@ absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name, const Ask
   return View(*job);
 }
 
-absl::StatusOr<std::string> JobControl::OutDir(const std::string& id_or_name,
-                                               const Asker& asker) const {
+absl::StatusOr<JobFolder> JobControl::OutDir(const std::string& id_or_name,
+                                             const Asker& asker) const {
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name, asker.only()));
   const std::string& out_dir = job->job().spec().train().out_dir();
   const absl::Status safe = paths_.Check("train.out_dir", CheckpointsDir(out_dir));
   if (!safe.ok()) return WithReason(safe, Reason::kPathNotAllowed);
-  return out_dir;
+  return JobFolder{out_dir, paths_.FilesOf(job->job().unix_user())};
 }
 
 absl::StatusOr<v1::ListJobsResponse> JobControl::List(const v1::ListJobsRequest& request,
@@ -332,6 +334,7 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
         absl::StrCat("spec: a resumed job keeps ", fixed,
                      " (train.steps, intervals, limits and waivers may change); submit a new job"));
   }
+  const JobFileScope files(paths_.FilesOf(job.job().unix_user()));
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
     return WithReason(paths, Reason::kPathNotAllowed);
   }
@@ -375,7 +378,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
         Requeue({.text = "asked to continue"}, clock_.Wall(), stored, events);
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);
     v1::Job& fresh = *stored->mutable_job();
-    *fresh.mutable_spec() = spec;
+    NSA_RETURN_IF_ERROR(ApplyDifferences(job->job().spec(), spec, fresh.mutable_spec()));
     stored->set_earlier_run_seconds(stored->earlier_run_seconds() + stored->run_seconds());
     stored->clear_run_seconds();
     fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());

@@ -29,6 +29,12 @@ struct Asker {
   std::string only() const { return own_jobs_only ? name : ""; }
 };
 
+// A job's out_dir, and what may be opened for the job.
+struct JobFolder {
+  std::string out_dir;
+  JobFileLimits files;
+};
+
 // Thread-safe. Calls may take as long as preflight needs to read data files.
 class JobControl {
  public:
@@ -55,7 +61,7 @@ class JobControl {
 
   // The job's out_dir, which holds its checkpoints. InvalidArgument when the path now leads out of
   // the allowed roots, e.g. through a link that was made after the submit.
-  absl::StatusOr<std::string> OutDir(const std::string& id_or_name, const Asker& asker = {}) const;
+  absl::StatusOr<JobFolder> OutDir(const std::string& id_or_name, const Asker& asker = {}) const;
 
   // A stored job with the derived fields filled in: ranks, position in the queue, why it waits.
   v1::Job View(const v1::StoredJob& stored) const;

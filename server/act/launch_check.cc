@@ -66,6 +66,7 @@ std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths,
                         const std::function<bool()>& abandoned) {
   LaunchCheck check{.accepted = true, .passing = true};
+  const JobFileScope files(paths.FilesOf(job.job().unix_user()));
   if (const absl::Status safe = paths.CheckSpec(job.job().spec()); !safe.ok()) {
     return {.accepted = false, .problem = std::string(safe.message())};
   }

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/base/job_file.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/url_policy.h"
 #include "nsa/v1/job.pb.h"
@@ -30,6 +31,10 @@ class PathGuard {
   // must be allowed ones), the tokenizer's folder, and the checkpoints to resume from or to take
   // the weights from.
   absl::Status CheckSpec(const v1::JobSpec& spec) const;
+
+  // What the coordinator may open for a job: beneath the roots, and only what its Unix user may
+  // read (empty: it has none).
+  JobFileLimits FilesOf(const std::string& unix_user) const { return {roots_, unix_user}; }
 
   // An out_dir with its symbolic links resolved, whether it exists or not: two spellings of one
   // folder have one result. InvalidArgument when it leads through a link to nothing, cannot be

@@ -75,7 +75,7 @@ absl::StatusOr<std::vector<std::string>> Entries(const fs::path& state_dir) {
 // Reads `from` as long as it is now, hashes it and, with a `to`, writes it there durably. NotFound
 // if the file is not there.
 absl::StatusOr<File> CopyFile(const fs::path& from, const fs::path& to) {
-  const Fd in(open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Fd in(open(from.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   if (!in.valid()) return absl::ErrnoToStatus(errno, from.string());
   struct stat status {};
   if (fstat(in.get(), &status) != 0) return absl::ErrnoToStatus(errno, from.string());
@@ -188,7 +188,7 @@ bool IsPlain(const std::string& path) {
 // backup would change it.
 absl::StatusOr<int64_t> SchemaVersion(const fs::path& store) {
   constexpr size_t kAt = 60;
-  const Fd file(open(store.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Fd file(open(store.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   uint8_t big_endian[4];
   if (!file.valid() || pread(file.get(), big_endian, sizeof(big_endian), kAt) != 4) {
     return absl::DataLossError(

@@ -360,9 +360,10 @@ CoordinatorService::Unary* CoordinatorService::ListCheckpoints(
       .RunOn<v1::ListCheckpointsResponse>(
           parts_.files, response,
           [=, this](const Caller& caller) -> absl::StatusOr<v1::ListCheckpointsResponse> {
-            NSA_ASSIGN_OR_RETURN(const std::string out_dir,
+            NSA_ASSIGN_OR_RETURN(const JobFolder folder,
                                  parts_.control.OutDir(request->job(), AskerOf(caller)));
-            return CheckpointsOf(out_dir, *request);
+            const JobFileScope files(folder.files);
+            return CheckpointsOf(folder.out_dir, *request);
           });
 }
 
@@ -373,9 +374,10 @@ CoordinatorService::Unary* CoordinatorService::VerifyCheckpoint(
   return call.RunOn<v1::VerifyCheckpointResponse>(
       parts_.slow, response,
       [=, this](const Caller& caller) -> absl::StatusOr<v1::VerifyCheckpointResponse> {
-        NSA_ASSIGN_OR_RETURN(const std::string out_dir,
+        NSA_ASSIGN_OR_RETURN(const JobFolder folder,
                              parts_.control.OutDir(request->job(), AskerOf(caller)));
-        return Verify(out_dir, request->step(), [call] { return call.Abandoned(); });
+        const JobFileScope files(folder.files);
+        return Verify(folder.out_dir, request->step(), [call] { return call.Abandoned(); });
       });
 }
 

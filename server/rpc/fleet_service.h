@@ -6,6 +6,7 @@
 // the node that ran the rank in that generation.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -45,7 +46,8 @@ class FleetService final : public v1::FleetService::CallbackService {
                        const std::vector<v1::WorkerRecord>& records)>
         recorded;
     std::string epoch;
-    std::vector<std::string> allowed_urls;  // for workers; see WorkerAssignment
+    std::vector<std::string> allowed_urls;             // for workers; see WorkerAssignment
+    std::vector<std::filesystem::path> allowed_roots;  // for workers too
   };
   explicit FleetService(Parts parts);
 

@@ -1,7 +1,8 @@
 #include "server/store/stack_store.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
-#include <fstream>
 #include <system_error>
 
 #include "absl/strings/match.h"
@@ -9,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/beneath.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 
@@ -44,10 +47,10 @@ std::string TextOf(const std::string& why, const std::vector<v1::StackDump>& dum
 }
 
 std::string FirstLine(const fs::path& file) {
-  std::ifstream in(file);
-  std::string line;
-  std::getline(in, line);
-  return line;
+  constexpr int64_t kLongest = 4096;
+  const auto opened = OpenBeneath(file.parent_path(), file.filename(), O_RDONLY);
+  const std::string text = opened.ok() ? ReadSome(opened->get(), 0, kLongest) : "";
+  return text.substr(0, text.find('\n'));
 }
 
 absl::Status RemoveFile(const fs::path& file) {

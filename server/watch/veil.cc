@@ -12,10 +12,13 @@ constexpr size_t kIdBytes = 13;  // NewJobId(): "j" and 12 characters
 
 bool IsIdByte(char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); }
 
-bool IsOfAnother(const std::string& word, const JobStore& store, const std::string& owner) {
-  if (word.size() != kIdBytes || word[0] != 'j') return false;
-  const absl::StatusOr<JobPtr> job = store.Find(word);
-  return job.ok() && (*job)->job().id() == word && (*job)->job().owner() != owner;
+// Whether a word has the form of an id and is no job of this owner. Whether there is such a job
+// does not count: a caller could ask so for one whose id it writes into its request.
+bool MayBeOfAnother(const std::string& word, const JobStore& store, const std::string& owner) {
+  const auto base32 = [](char c) { return absl::ascii_islower(c) || (c >= '2' && c <= '7'); };
+  if (word.size() != kIdBytes || word[0] != 'j' || !std::ranges::all_of(word, base32)) return false;
+  const absl::StatusOr<JobPtr> job = store.Find(word, owner);
+  return !job.ok() || (*job)->job().id() != word;
 }
 
 }  // namespace
@@ -27,7 +30,7 @@ std::string Veiled(std::string_view text, const JobStore& store, const std::stri
     size_t end = begin;
     while (end < text.size() && IsIdByte(text[end])) ++end;
     const std::string word(text.substr(begin, end - begin));
-    veiled += IsOfAnother(word, store, owner) ? "(another's)" : word;
+    veiled += MayBeOfAnother(word, store, owner) ? "(another's)" : word;
     if (end < text.size()) veiled += text[end++];
     begin = end;
   }

@@ -11,7 +11,8 @@
 
 namespace nsa::server {
 
-// The text with "(another's)" in place of the id of every stored job of another owner.
+// The text with "(another's)" in place of every word that has the form of a job's id and is not the
+// id of one of the owner's jobs, so that the text does not tell which ids exist.
 std::string Veiled(std::string_view text, const JobStore& store, const std::string& owner);
 
 // The same for the message of an error. Its code and payloads stay.

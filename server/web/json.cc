@@ -151,7 +151,7 @@ absl::StatusOr<Json> ParseBody(const std::string& body) {
 }
 
 std::string Text(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return ShownJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 namespace {

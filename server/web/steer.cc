@@ -101,7 +101,9 @@ absl::StatusOr<Json> SaveStacks(const Web::Parts& parts, const std::string& job)
   return Json{{"id", saved.id}};
 }
 
-absl::Status PinIn(const std::string& out_dir, int64_t step, bool pinned) {
+absl::Status PinIn(const JobFolder& folder, int64_t step, bool pinned) {
+  const JobFileScope files(folder.files);
+  const std::string& out_dir = folder.out_dir;
   NSA_ASSIGN_OR_RETURN(const auto entries, ListCheckpoints(out_dir));
   const auto found = std::ranges::find(entries, step, &CheckpointEntry::step);
   if (found == entries.end()) {
@@ -118,14 +120,14 @@ absl::StatusOr<Json> Pin(const Web::Parts& parts, const std::string& job, const 
   }
   const bool pinned = wanted->get<bool>();
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
-  NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts.control.OutDir(job));
+  NSA_ASSIGN_OR_RETURN(const JobFolder folder, parts.control.OutDir(job));
   const auto answer = std::make_shared<std::promise<absl::Status>>();
   auto ready = answer->get_future();
   const bool taken = parts.files.TryRun(
-      [answer, out_dir, step, pinned] { answer->set_value(PinIn(out_dir, step, pinned)); });
+      [answer, folder, step, pinned] { answer->set_value(PinIn(folder, step, pinned)); });
   if (!taken || ready.wait_for(kPatience) != std::future_status::ready) {
     return absl::UnavailableError(
-        absl::StrCat("checkpoints: ", out_dir, " does not answer; try again later"));
+        absl::StrCat("checkpoints: ", folder.out_dir, " does not answer; try again later"));
   }
   NSA_RETURN_IF_ERROR(ready.get());
   NSA_RETURN_IF_ERROR(AddEvent(parts, stored->job().id(),

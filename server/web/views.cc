@@ -45,11 +45,13 @@ double PeakFlopsOf(const Web::Parts& parts, const v1::StoredJob& stored) {
 }
 
 // The newest kMostCheckpoints, oldest first.
-absl::StatusOr<std::vector<v1::CheckpointInfo>> NewestCheckpoints(const std::string& out_dir) {
+absl::StatusOr<std::vector<v1::CheckpointInfo>> NewestCheckpoints(const JobFolder& folder) {
+  const JobFileScope files(folder.files);
   std::vector<v1::CheckpointInfo> newest;
   v1::ListCheckpointsRequest request;
   do {
-    NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse page, CheckpointsOf(out_dir, request));
+    NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse page,
+                         CheckpointsOf(folder.out_dir, request));
     newest.insert(newest.end(), page.checkpoints().begin(), page.checkpoints().end());
     if (newest.size() > kMostCheckpoints) {
       newest.erase(newest.begin(), newest.end() - static_cast<std::ptrdiff_t>(kMostCheckpoints));
@@ -319,15 +321,15 @@ absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
 }
 
 absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job) {
-  NSA_ASSIGN_OR_RETURN(const std::string out_dir, parts.control.OutDir(job));
+  NSA_ASSIGN_OR_RETURN(const JobFolder folder, parts.control.OutDir(job));
   using Checkpoints = std::vector<v1::CheckpointInfo>;
   const auto answer = std::make_shared<std::promise<absl::StatusOr<Checkpoints>>>();
   auto ready = answer->get_future();
   const bool taken =
-      parts.files.TryRun([answer, out_dir] { answer->set_value(NewestCheckpoints(out_dir)); });
+      parts.files.TryRun([answer, folder] { answer->set_value(NewestCheckpoints(folder)); });
   if (!taken || ready.wait_for(kFilePatience) != std::future_status::ready) {
     return absl::UnavailableError(
-        absl::StrCat("checkpoints: ", out_dir, " does not answer; try again later"));
+        absl::StrCat("checkpoints: ", folder.out_dir, " does not answer; try again later"));
   }
   NSA_ASSIGN_OR_RETURN(const Checkpoints found, ready.get());
   Json list = Json::array();

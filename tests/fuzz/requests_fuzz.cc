@@ -87,9 +87,10 @@ std::vector<Call> PeoplesCalls() {
           "ListCheckpoints", false,
           [=](const auto& request,
               const Caller& caller) -> absl::StatusOr<v1::ListCheckpointsResponse> {
-            NSA_ASSIGN_OR_RETURN(const std::string out_dir,
+            NSA_ASSIGN_OR_RETURN(const server::JobFolder folder,
                                  control().OutDir(request.job(), AskerOf(caller)));
-            return server::CheckpointsOf(out_dir, request);
+            const JobFileScope files(folder.files);
+            return server::CheckpointsOf(folder.out_dir, request);
           }),
       MakeCall<v1::ListNodesRequest>(
           "ListNodes", false,

@@ -127,6 +127,7 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   launch.set_cuda_device(assignment.cuda_device());
   launch.set_submitted_resume(assignment.submitted_resume());
   *launch.mutable_allowed_urls() = assignment.allowed_urls();
+  *launch.mutable_allowed_roots() = assignment.allowed_roots();
   launch.set_cpu_threads(ThreadsOfEach(assignment.ranks_on_node()));
   if (assignment.world_size() > 1) {
     launch.set_rendezvous_dir(dir.rendezvous().string());

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/current_folder.h"
+#include "common/base/job_file.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
@@ -23,6 +24,7 @@
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
 #include "worker/train/command_line.h"
+#include "worker/train/data/cache/cache_options.h"
 #include "worker/train/data/prepared/commands.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/machine.h"
@@ -164,6 +166,17 @@ absl::StatusOr<ListenAt> ListenOf(const v1::WorkerLaunch& launch) {
   return at;
 }
 
+// What the job names lies beneath allowed_roots; the cache is the agent's.
+absl::Status LimitFiles(const v1::WorkerLaunch& launch) {
+  if (launch.allowed_roots().empty()) return absl::OkStatus();
+  std::vector<std::filesystem::path> roots(launch.allowed_roots().begin(),
+                                           launch.allowed_roots().end());
+  NSA_ASSIGN_OR_RETURN(const CacheOptions cache, CacheFromEnvironment());
+  if (!cache.folder.empty()) roots.push_back(cache.folder.lexically_normal());
+  LimitJobFiles(std::move(roots));
+  return absl::OkStatus();
+}
+
 int TrainFrom(const Flags& flags) {
   const RealClock clock;
   TrainerOptions options{
@@ -177,6 +190,9 @@ int TrainFrom(const Flags& flags) {
     absl::StatusOr<v1::WorkerLaunch> launch = ReadLaunch(*options.run_dir);
     if (!launch.ok()) return Refuse(launch.status());
     options.launch = *std::move(launch);
+    if (const absl::Status limited = LimitFiles(options.launch); !limited.ok()) {
+      return Refuse(limited);
+    }
   }
   const absl::StatusOr<ListenAt> listen = ListenOf(options.launch);
   if (!listen.ok()) return Refuse(listen.status());

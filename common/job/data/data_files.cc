@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/fd.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/url.h"
@@ -122,8 +124,13 @@ bool IsPattern(std::string_view path) {
 absl::StatusOr<std::vector<std::string>> PathExpander::Matches(const std::string& path) {
   const fs::path pattern = path;
   const std::string folder = pattern.parent_path().string();
+  const absl::StatusOr<Fd> opened = OpenJobFolder(folder);
+  if (!opened.ok()) {
+    return absl::NotFoundError(
+        absl::StrCat(path, ": ", opened.status().message(), " (the pattern's folder)"));
+  }
   std::error_code error;
-  fs::directory_iterator entry(folder, error);
+  fs::directory_iterator entry(absl::StrCat("/proc/self/fd/", opened->get()), error);
   std::vector<std::string> names;
   const std::string wanted = pattern.filename().string();
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {

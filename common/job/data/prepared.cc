@@ -1,6 +1,5 @@
 #include "common/job/data/prepared.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/clean_text.h"
 #include "common/base/fd.h"
+#include "common/base/job_file.h"
 #include "common/base/json_shape.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
@@ -27,7 +26,6 @@ namespace fs = std::filesystem;
 
 constexpr int32_t kFormatVersion = 1;
 constexpr size_t kHashDigits = 64;
-constexpr size_t kLongestQuote = 512;  // of a file, in an error
 constexpr std::string_view kHashKey = "\"manifest_sha256\"";
 constexpr std::string_view kAgain = "; prepare the data again";
 
@@ -54,31 +52,6 @@ std::string HashOfText(std::string_view text, size_t place) {
   sum.Add(std::string(kHashDigits, '0'));
   sum.Add(text.substr(place + kHashDigits));
   return sum.Hex();
-}
-
-// The content of a file of at most `most` bytes. The size is checked before anything is read.
-absl::StatusOr<std::string> ReadUpTo(const fs::path& path, int64_t most) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  struct stat info {};
-  if (!fd.valid() || fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.string());
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": is not a regular file"));
-  }
-  if (info.st_size > most) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes (at most %d)", path.string(), info.st_size, most));
-  }
-  std::string text(static_cast<size_t>(info.st_size), '\0');
-  size_t got = 0;
-  while (got < text.size()) {
-    const ssize_t count = read(fd.get(), text.data() + got, text.size() - got);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::ErrnoToStatus(errno, path.string());
-    if (count == 0) break;
-    got += static_cast<size_t>(count);
-  }
-  text.resize(got);
-  return text;
 }
 
 bool IsSha256(const std::string& text) {
@@ -139,12 +112,13 @@ std::string Contradiction(const v1::PreparedManifest& manifest) {
 }
 
 absl::Status CheckLength(const fs::path& file, int64_t wanted) {
-  std::error_code error;
-  const auto bytes = static_cast<int64_t>(fs::file_size(file, error));
-  if (error) {
-    return absl::DataLossError(
-        absl::StrCat(file.string(), ": ", error.message(), std::string(kAgain)));
+  const absl::StatusOr<Fd> fd = OpenJobFile(file);
+  if (!fd.ok()) {
+    return absl::DataLossError(absl::StrCat(fd.status().message(), std::string(kAgain)));
   }
+  struct stat info {};
+  if (fstat(fd->get(), &info) != 0) return absl::ErrnoToStatus(errno, file.string());
+  const int64_t bytes = info.st_size;
   if (bytes == wanted) return absl::OkStatus();
   return absl::DataLossError(absl::StrFormat("%s: %d bytes (the manifest says %d)%s", file.string(),
                                              bytes, wanted, std::string(kAgain)));
@@ -190,7 +164,7 @@ int64_t EmptyFilesOf(const v1::PreparedManifest& manifest) {
 
 absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {
   const absl::StatusOr<std::string> text =
-      ReadUpTo(folder / kPreparedManifest, kLargestPreparedManifest);
+      ReadJobFile(folder / kPreparedManifest, kLargestPreparedManifest);
   if (absl::IsNotFound(text.status())) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder.string(), ": is a folder without a ", kPreparedManifest,
@@ -203,7 +177,8 @@ absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {
   options.ignore_unknown_fields = true;  // a newer format is detected by its version below
   v1::PreparedManifest manifest;
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &manifest, options);
-  if (!parsed.ok()) return Damaged(folder, CleanLine(CutText(parsed.ToString(), kLongestQuote)));
+  // The parser's own text quotes the file, which need not be what its name says.
+  if (!parsed.ok()) return Damaged(folder, "is not JSON of a manifest");
   const size_t place = SelfHashPlace(*text);
   if (place == std::string::npos) return Damaged(folder, "its own hash is missing");
   if (HashOfText(*text, place) != manifest.manifest_sha256()) {
@@ -252,7 +227,7 @@ absl::StatusOr<std::string> TokenizerSha256(const v1::DataSpec& data) {
   if (!HasTokenizerFiles(data.tokenizer())) return std::string();
   Sha256Sum sum;
   for (const fs::path& file : TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())) {
-    NSA_ASSIGN_OR_RETURN(const std::string text, ReadUpTo(file, limits::kVocabularyBytes));
+    NSA_ASSIGN_OR_RETURN(const std::string text, ReadJobFile(file, limits::kVocabularyBytes));
     sum.Add(text);
   }
   return sum.Hex();

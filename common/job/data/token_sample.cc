@@ -1,12 +1,14 @@
 #include "common/job/data/token_sample.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
-#include <fstream>
 #include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/job/data/byte_file.h"
 #include "common/job/data/token_layout.h"
@@ -20,28 +22,28 @@ constexpr int64_t kMostBlocks = 64;
 class LocalFile final : public ByteFile {
  public:
   static absl::StatusOr<LocalFile> Open(const std::filesystem::path& path) {
-    std::error_code error;
-    const auto size = std::filesystem::file_size(path, error);
-    std::ifstream in(path, std::ios::binary);
-    if (error || !in) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
-    return LocalFile(path, static_cast<int64_t>(size), std::move(in));
+    absl::StatusOr<Fd> fd = OpenJobFile(path);
+    struct stat info {};
+    if (!fd.ok() || fstat(fd->get(), &info) != 0) {
+      return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
+    }
+    return LocalFile(path, info.st_size, *std::move(fd));
   }
 
   absl::Status ReadAt(int64_t offset, std::span<char> to) const override {
-    in_.clear();
-    in_.seekg(offset);
-    in_.read(to.data(), std::ssize(to));
-    if (in_.gcount() == std::ssize(to)) return absl::OkStatus();
+    const std::string bytes = ReadSome(fd_.get(), offset, std::ssize(to));
+    std::ranges::copy(bytes, to.begin());
+    if (bytes.size() == to.size()) return absl::OkStatus();
     return absl::DataLossError(
         absl::StrFormat("%s: ends before byte %d (%d when it was opened); copy it again", name(),
                         offset + std::ssize(to), size()));
   }
 
  private:
-  LocalFile(const std::filesystem::path& path, int64_t size, std::ifstream in)
-      : ByteFile(path.string(), size), in_(std::move(in)) {}
+  LocalFile(const std::filesystem::path& path, int64_t size, Fd fd)
+      : ByteFile(path.string(), size), fd_(std::move(fd)) {}
 
-  mutable std::ifstream in_;
+  Fd fd_;
 };
 
 absl::Status LookAt(const LocalFile& file, const TokenLayout& layout, int64_t begin,

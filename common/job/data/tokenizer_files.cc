@@ -1,14 +1,15 @@
 #include "common/job/data/tokenizer_files.h"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/job_file.h"
 #include "common/base/limits.h"
+#include "common/base/status.h"
 #include "common/job/data_source.h"
 #include "nlohmann/json.hpp"
 
@@ -167,20 +168,11 @@ std::string SeparatorWords() {
 }
 
 absl::StatusOr<TokenizerFacts> ReadTokenizerFacts(const std::filesystem::path& path) {
-  std::error_code error;
-  // An error too for a pipe, which must not be opened.
-  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
-  std::ifstream file;
-  if (!error) file.open(path, std::ios::binary);
-  if (!file.is_open()) {
-    return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
-  }
-  if (bytes > limits::kVocabularyBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s: %d bytes (at most %d)", path.string(),
-                                                      bytes, limits::kVocabularyBytes));
-  }
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  if (!file.ok()) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadJobFile(path, limits::kVocabularyBytes));
   FactsReader reader;
-  if (!Json::sax_parse(file, &reader)) {
+  if (!Json::sax_parse(text, &reader)) {
     return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ", reader.fault(),
                                                    " (must be a tokenizer.json of Hugging Face)"));
   }

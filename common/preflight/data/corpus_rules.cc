@@ -1,13 +1,11 @@
 // Rules about the text in the files: whether it is enough, and whether validation data is separate
 // from training data.
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <unordered_map>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
 #include "common/base/fd.h"
+#include "common/base/job_file.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/held_out.h"
 #include "common/job/data/large_data.h"
@@ -34,11 +33,10 @@ std::optional<double> TextBytes(const PreflightFacts& facts, const std::vector<D
   double bytes = 0;
   for (const NamedFile& file : FilesOf(facts, all)) {
     if (file.prepared()) continue;
-    std::error_code error;
-    const auto size = static_cast<double>(std::filesystem::file_size(file.path, error));
-    if (error) return std::nullopt;
+    const std::optional<int64_t> size = JobFileBytes(file.path);
+    if (!size) return std::nullopt;
     const bool packed = IsCompressed(file.path) || file.source->format == DocumentFormat::kRows;
-    bytes += packed ? kTextPerCompressedByte * size : size;
+    bytes += static_cast<double>(*size) * (packed ? kTextPerCompressedByte : 1);
   }
   return bytes;
 }
@@ -85,9 +83,7 @@ bool IsMapped(const PreflightFacts& facts) {
   double bytes = 0;
   for (const NamedFile& file : FilesOf(facts, all)) {
     if (file.prepared()) continue;
-    std::error_code error;
-    const auto size = static_cast<double>(std::filesystem::file_size(file.path, error));
-    if (!error) bytes += size;
+    bytes += static_cast<double>(JobFileBytes(file.path).value_or(0));
   }
   if (bytes < kLargeDataBytes) return false;
   double tokens = 0;
@@ -236,11 +232,12 @@ class TextSets {
 
   // Of up to `most` bytes. A file that cannot be read is like no other.
   std::string HashOf(const std::string& path, int64_t most) {
-    const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const absl::StatusOr<Fd> fd = OpenJobFile(path);
+    if (!fd.ok()) return path;
     std::vector<char> block(static_cast<size_t>(std::min<int64_t>(most, 1 << 20)));
     Sha256Sum sum;
     for (int64_t done = 0; done < most;) {
-      const ssize_t got = read(fd.get(), block.data(), block.size());
+      const ssize_t got = read(fd->get(), block.data(), block.size());
       if (got < 0 || facts_.abandoned() || (left_ -= got) < 0) return path;
       if (got == 0) break;
       sum.Add({block.data(), static_cast<size_t>(got)});
@@ -326,14 +323,15 @@ std::optional<int64_t> TrainingTokens(const PreflightFacts& facts) {
 // Lines of a file that are not blank; `most` if there are more, or more bytes than `budget`, from
 // which those that were read are taken.
 int64_t CountLines(const std::string& path, int64_t most, int64_t* budget) {
-  std::ifstream in(path, std::ios::binary);
-  std::vector<char> block(1 << 20);
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  constexpr int64_t kBlock = 1 << 20;
   int64_t lines = 0;
   bool blank = true;
-  while (in && lines<most&& * budget> 0) {
-    in.read(block.data(), std::ssize(block));
-    *budget -= in.gcount();
-    for (const char c : std::span(block).first(static_cast<size_t>(in.gcount()))) {
+  for (int64_t at = 0; file.ok() && lines<most&& * budget> 0; at += kBlock) {
+    const std::string block = ReadSome(file->get(), at, kBlock);
+    if (block.empty()) break;
+    *budget -= std::ssize(block);
+    for (const char c : block) {
       if (c == '\n') lines += blank ? 0 : 1;
       blank = c == '\n' || (blank && (c == ' ' || c == '\t' || c == '\r'));
     }

@@ -1,16 +1,15 @@
 #include "common/preflight/data/data_facts.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 
+#include "absl/strings/strip.h"
 #include "common/base/fd.h"
+#include "common/base/job_file.h"
 
 namespace nsa {
 namespace {
@@ -61,26 +60,22 @@ std::vector<NamedFile> AllFiles(const PreflightFacts& facts) {
 }
 
 std::optional<std::string> ReadFault(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.valid()) return std::strerror(errno);
-  struct stat info = {};
-  const int failed = fstat(file.get(), &info);
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  if (!file.ok()) {
+    absl::string_view why = file.status().message();
+    absl::ConsumePrefix(&why, path + ": ");
+    return std::string(why);
+  }
   char byte = 0;
-  const ssize_t got = S_ISREG(info.st_mode) ? read(file.get(), &byte, 1) : 0;
-  if (failed != 0 || got < 0) return std::strerror(errno);
-  if (S_ISDIR(info.st_mode)) return "is a folder (must be a file)";
-  if (!S_ISREG(info.st_mode)) return "is not a regular file";
+  const ssize_t got = read(file->get(), &byte, 1);
+  if (got < 0) return std::strerror(errno);
   if (got == 0) return "is empty";
   return std::nullopt;
 }
 
 std::string Sample(const std::string& path, int64_t at, int64_t most) {
-  std::string bytes(static_cast<size_t>(most), '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.seekg(at);
-  in.read(bytes.data(), std::ssize(bytes));
-  bytes.resize(static_cast<size_t>(in.gcount()));
-  return bytes;
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  return file.ok() ? ReadSome(file->get(), at, most) : "";
 }
 
 ProblemAndFix SplitFix(std::string_view message) {

@@ -1,8 +1,9 @@
 // Rules about the files of the data: whether they are listed, can be read and are what the job
 // says.
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <limits>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/json_line.h"
@@ -238,14 +240,12 @@ Problems NotJsonLines(const PreflightFacts& facts) {
 // worker reads more.
 std::optional<std::string> ParquetFault(const std::string& path) {
   constexpr std::string_view kMagic = "PAR1";
-  std::string head(kMagic.size(), '\0');
-  std::string tail(kMagic.size(), '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.read(head.data(), std::ssize(head));
-  in.seekg(-std::ssize(tail), std::ios::end);
-  in.read(tail.data(), std::ssize(tail));
-  if (head != kMagic) return "does not begin with PAR1, as a Parquet file does";
-  if (tail != kMagic) return "does not end with PAR1: the file was cut off";
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  const int64_t size = file.ok() ? lseek(file->get(), 0, SEEK_END) : 0;
+  if (size < std::ssize(kMagic) || ReadSome(file->get(), 0, std::ssize(kMagic)) != kMagic)
+    return "does not begin with PAR1, as a Parquet file does";
+  if (ReadSome(file->get(), size - std::ssize(kMagic), std::ssize(kMagic)) != kMagic)
+    return "does not end with PAR1: the file was cut off";
   return std::nullopt;
 }
 

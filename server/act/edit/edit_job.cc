@@ -41,11 +41,10 @@ absl::Status Check(const v1::EditJobRequest& request, const std::string& note) {
         absl::StrFormat("note: %d bytes (at most %d); shorten it", note.size(), kLongestNote));
   }
   for (const auto& [key, value] : request.set_labels()) {
-    if (IsLabel(key, value)) continue;
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "set_labels: '%s' has %d and %d bytes (key 1 to %d, value at most %d); shorten it",
-        CutText(key, kLongestLabelKey), key.size(), value.size(), kLongestLabelKey,
-        kLongestLabelValue));
+    const std::string fault = LabelFault(key, value);
+    if (fault.empty()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("set_labels: '", CleanLine(CutText(key, kLongestLabelKey)), "': ", fault));
   }
   for (const std::string& key : request.remove_labels()) {
     if (!request.set_labels().contains(key)) continue;
@@ -98,7 +97,7 @@ absl::StatusOr<std::vector<std::string>> ChangeLabels(const v1::EditJobRequest& 
 
 absl::StatusOr<JobPtr> EditJob(JobStore& store, const v1::EditJobRequest& request,
                                const std::string& who, const std::string& only) {
-  const std::string note(absl::StripAsciiWhitespace(request.note()));
+  const std::string note = CleanText(std::string(absl::StripAsciiWhitespace(request.note())));
   NSA_RETURN_IF_ERROR(Check(request, note));
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(request.job(), only, v1::JOB_USE_EDIT));
   v1::EditJobRequest asked = request;

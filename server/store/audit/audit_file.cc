@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/beneath.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
@@ -62,7 +63,10 @@ bool Parse(const std::string& line, v1::AuditEntry* entry) {
 template <typename Take>
 int64_t ForEach(const std::filesystem::path& path, int64_t offset, int64_t above, int64_t highest,
                 Take take) {
-  std::ifstream file(path, std::ios::binary);
+  const auto opened = OpenBeneath(path.parent_path(), path.filename(), O_RDONLY);
+  if (!opened.ok()) return offset;
+  // The open file, not what the name may lead to now.
+  std::ifstream file(absl::StrCat("/proc/self/fd/", opened->get()), std::ios::binary);
   file.seekg(offset);
   std::string line;
   while (std::getline(file, line) && !file.eof()) {
@@ -109,8 +113,14 @@ absl::StatusOr<AuditFile> AuditFile::Open(std::filesystem::path file, int64_t fi
 }
 
 absl::Status AuditFile::OpenToWrite() {
-  fd_ = Fd(open(file_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (fd_.valid() && ftruncate(fd_.get(), now_.bytes) == 0) return absl::OkStatus();
+  absl::StatusOr<Fd> opened =
+      OpenBeneath(file_.parent_path(), file_.filename(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  if (!opened.ok()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "audit log: cannot be written: ", opened.status().message(), "; check who owns it"));
+  }
+  fd_ = *std::move(opened);
+  if (ftruncate(fd_.get(), now_.bytes) == 0) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("audit log: ", file_.string(),
                                                   " cannot be written (", std::strerror(errno),
                                                   "); check who owns it"));

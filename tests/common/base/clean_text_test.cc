@@ -55,6 +55,12 @@ TEST(CutText, CutsBetweenCharacters) {
   EXPECT_EQ(CutText("\x80\x80\x80\x80\x80\x80", 5), "\x80\x80…") << "bytes that are no text";
 }
 
+TEST(ShownJson, HasTheTextsOfCleanText) {
+  EXPECT_EQ(ShownJson("{\"a\": \"\xe2\x80\xae"
+                      "b\\n\"}"),
+            "{\"a\": \"\\\\u202eb\\n\"}");
+}
+
 TEST(CleanJson, StaysTheSameDocument) {
   EXPECT_EQ(CleanJson("{\n \"a\": \"\xc2\x9b\"}"), "{\n \"a\": \"\\u009b\"}");
 }

@@ -133,5 +133,29 @@ TEST_F(VeilTest, OfTwoJobsWithOneNameASubmitterDeletesItsOwn) {
   EXPECT_EQ(Get(*bob).state(), Job::STATE_STOPPED);
 }
 
+// The same answer for another's job as for one that does not exist, wherever the id stands.
+TEST_F(VeilTest, NoAnswerTellsWhetherAnIdExists) {
+  const auto id = SubmitAs(ada_, Spec("one"));
+  ASSERT_OK(id);
+  const auto edited = [&](const std::string& job) {
+    v1::EditJobRequest request;
+    request.set_job(job);
+    request.set_note("seen");
+    return As<v1::EditJobResponse>(bob_, &v1::CoordinatorService::Stub::EditJob, request).status();
+  };
+  const auto submitted = [&](const std::string& job) {
+    v1::JobSpec spec = Spec("two");
+    spec.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
+    spec.mutable_data()->add_path((folder_ / job).string());
+    return SubmitAs(bob_, spec).status();
+  };
+  const std::string made_up = "jabcdefghijk2";
+  ASSERT_EQ(made_up.size(), id->size());
+  EXPECT_THAT(edited(*id), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_EQ(edited(*id).message(), edited(made_up).message());
+  EXPECT_EQ(submitted(*id).message(), submitted(made_up).message());
+  EXPECT_THAT(std::string(submitted(*id).message()), Not(HasSubstr(*id)));
+}
+
 }  // namespace
 }  // namespace nsa::server

@@ -1,4 +1,5 @@
-// Weights that are not numbers: with them every token has the same probability, or none.
+// Weights that are not numbers, or so large that their products are none: with them every token has
+// the same probability, or none.
 #pragma once
 
 #include <span>
@@ -8,8 +9,8 @@
 
 namespace nsa::train {
 
-// FailedPrecondition if one of the parameters in `values`, laid out by `layout`, is NaN or
-// infinite: how many are, and the first tensor that has one.
+// FailedPrecondition if one of the parameters in `values`, laid out by `layout`, is NaN,
+// infinite or larger than any training makes it: how many are, and the first tensor that has one.
 absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> values);
 
 }  // namespace nsa::train

@@ -31,7 +31,7 @@ absl::StatusOr<Filler> LoadFiller(const std::string& path) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d bytes (at most %d); give a part of it", path, bytes, kMostFillerBytes));
   }
-  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(path));
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFileOrPipe(path));
   absl::StatusOr<Filler> filler = Filler::FromText(text);
   if (filler.ok()) return filler;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", filler.status().message()));

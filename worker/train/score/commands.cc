@@ -46,7 +46,7 @@ absl::Status SampleCommand(const std::string& checkpoint, Backend backend,
   if (prompt_file == "-") {
     NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFile(STDIN_FILENO, "standard input"));
   } else if (!prompt_file.empty()) {
-    NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFile(prompt_file));
+    NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFileOrPipe(prompt_file));
   }
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   // Print each token as soon as it is drawn, so that its text is not lost when the program is

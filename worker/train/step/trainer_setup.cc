@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/job_file.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
@@ -146,6 +147,8 @@ absl::Status Trainer::OpenRunDir() {
 
 // Opens out_dir once. Everything is written to this folder, even if its path leads elsewhere later.
 absl::Status Trainer::OpenOutDir() {
+  NSA_RETURN_IF_ERROR(
+      Annotate(CheckJobPath(std::filesystem::path(train_.out_dir())), "train.out_dir"));
   absl::StatusOr<Folder> out_dir = Folder::Make(std::filesystem::path(train_.out_dir()));
   if (!out_dir.ok()) {
     return absl::FailedPreconditionError(

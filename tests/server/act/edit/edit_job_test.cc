@@ -110,9 +110,9 @@ TEST_F(EditJobTest, RefusesWhatIsBeyondTheLimits) {
   refused(Set(id, {}), "request: says nothing");
   refused(Note(id, " \n"), "request: says nothing");
   refused(Note(id, std::string(1001, 'x')), "note: 1001 bytes (at most 1000)");
-  refused(Set(id, {{"", "v"}}), "set_labels: '' has 0 and 1 bytes");
-  refused(Set(id, {{std::string(64, 'k'), "v"}}), "has 64 and 1 bytes");
-  refused(Set(id, {{"k", std::string(257, 'v')}}), "has 1 and 257 bytes");
+  refused(Set(id, {{"", "v"}}), "set_labels: '': 0 and 1 characters");
+  refused(Set(id, {{std::string(64, 'k'), "v"}}), "': 64 and 1 characters");
+  refused(Set(id, {{"k", std::string(257, 'v')}}), "1 and 257 characters");
   refused(Set(id, {{"a", "1"}}, {"a"}), "remove_labels: 'a' is also set");
   refused(Set(id, {{"a", "1"}, {"b", "2"}}), "65 labels (at most 64)");
   EXPECT_EQ(Get(id).spec().labels().size(), 63) << "a refused request changes nothing";
@@ -145,6 +145,23 @@ TEST_F(EditJobTest, AnothersJobDoesNotExist) {
   EXPECT_THAT(Edit(Note(id, "x"), "somebody"), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(Edit(Note("nothing", "x")), StatusIs(absl::StatusCode::kNotFound));
   EXPECT_THAT(Texts(id, "NOTE"), IsEmpty());
+}
+
+// U+202E turns the text behind it around, on the page and in a terminal.
+TEST_F(EditJobTest, MarksThatTurnTheTextAroundAreShownInNotesAndRefusedInLabels) {
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_OK(Edit(Note(id, "ok \u202Elru")));
+  EXPECT_THAT(Texts(id, "NOTE"), ElementsAre("ok \\u202elru (ada)"));
+  for (const std::string& text : {"\u202Ea", "\u2066a", "\u200Fa", "\x1b[2J"}) {
+    EXPECT_THAT(Edit(Set(id, {{text, "1"}})),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("direction of writing")));
+    EXPECT_THAT(Edit(Set(id, {{"a", text}})), StatusIs(absl::StatusCode::kInvalidArgument));
+    v1::JobSpec spec = Spec("labelled");
+    (*spec.mutable_labels())["a"] = text;
+    v1::SubmitJobRequest submit;
+    *submit.mutable_spec() = spec;
+    EXPECT_THAT(control().Submit(submit), StatusIs(absl::StatusCode::kInvalidArgument));
+  }
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ std::string LongText() {
 }
 
 TEST(TrainedModel, AModelThatIsNotFiniteSaysSo) {
-  for (const float bad : {std::nanf(""), INFINITY}) {
+  for (const float bad : {std::nanf(""), INFINITY, 3e38f, -3e38f}) {
     const TempDir dir;
     SaveSmallModel(
         dir, [](v1::JobSpec*) {}, {}, bad);

@@ -83,6 +83,15 @@ absl::Status PreparedFolders::Check(const v1::DataSpec& data, int32_t vocab,
   return absl::OkStatus();
 }
 
+absl::Status PreparedFolders::VerifyToTrain() const {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  for (const auto& [path, folder] : folders_) {
+    const int64_t bytes = folder.manifest().tokens() * folder.manifest().token_bytes();
+    NSA_RETURN_IF_ERROR(bytes <= kMostBytes ? folder.Verify() : folder.VerifyIndexes());
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PreparedFolders::Verify() const {
   for (const auto& [path, folder] : folders_) NSA_RETURN_IF_ERROR(folder.Verify());
   return absl::OkStatus();

@@ -1,19 +1,32 @@
 #include "worker/train/data/read/data_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/job/data/url.h"
 #include "worker/train/data/remote/remote.h"
 
 namespace nsa::train {
+
+absl::StatusOr<Fd> OpenDataFile(const std::filesystem::path& path) {
+  absl::StatusOr<Fd> fd = OpenJobFile(path);
+  if (!absl::IsInvalidArgument(fd.status())) return fd;
+  std::error_code error;
+  if (is_directory(path, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path.string(), ": is a folder; list its files in data.path"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      path.string(), ": is not a regular file; write its content to a file and list that"));
+}
 
 DataFile::DataFile(Fd fd, std::string name, int64_t size, ReadProgress* progress)
     : ByteFile(std::move(name), size), fd_(std::move(fd)), progress_(progress) {}
@@ -32,18 +45,9 @@ absl::StatusOr<DataFile> DataFile::Open(const std::filesystem::path& path, ReadP
     NSA_ASSIGN_OR_RETURN(auto remote, progress->remote->Open(path.native(), progress));
     return DataFile(std::move(remote), path.string(), progress);
   }
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  NSA_ASSIGN_OR_RETURN(Fd fd, OpenDataFile(path));
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.string());
-  if (S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": is a folder; list its files in data.path"));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path.string(), ": is not a regular file; write the tokens to a file and list that"));
-  }
   return DataFile(std::move(fd), path.string(), info.st_size, progress);
 }
 

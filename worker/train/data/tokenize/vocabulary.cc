@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/characters/byte_characters.h"
 #include "common/base/characters/utf8.h"
 #include "common/base/clean_text.h"
+#include "common/base/job_file.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/job/data/file_kind.h"
@@ -48,15 +46,12 @@ bool IsOff(const nlohmann::json& value) {
 }
 
 absl::StatusOr<std::string> ReadTokenizerText(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
-  std::error_code error;
-  const auto bytes = static_cast<int64_t>(fs::file_size(path, error));
-  if (error || bytes > limits::kVocabularyBytes) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s: %d bytes (at most %d)", path.string(), error ? -1 : bytes, limits::kVocabularyBytes));
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  if (absl::IsNotFound(file.status())) {
+    return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
   }
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  NSA_RETURN_IF_ERROR(file.status());
+  NSA_ASSIGN_OR_RETURN(const std::string text, ReadJobFile(path, limits::kVocabularyBytes));
   NSA_RETURN_IF_ERROR(CheckIsNoStranger(path.native(), text));
   return std::string(WithoutByteOrderMark(text));
 }

@@ -1,6 +1,5 @@
 #include "worker/train/data/tokens/token_map.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
@@ -8,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 
 namespace nsa::train {
@@ -34,8 +34,7 @@ TokenMap::~TokenMap() {
 
 absl::StatusOr<std::shared_ptr<const TokenMap>> TokenMap::Open(const std::filesystem::path& path,
                                                                int width, int64_t count) {
-  Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  NSA_ASSIGN_OR_RETURN(Fd fd, OpenJobFile(path));
   NSA_RETURN_IF_ERROR(CheckLength(fd.get(), path.string(), count * width));
   const std::shared_ptr<TokenMap> map(new TokenMap(std::move(fd), path.string(), width, count));
   if (map->bytes() == 0) return map;

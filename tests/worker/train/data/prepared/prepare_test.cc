@@ -1,10 +1,12 @@
 // How data is prepared, and what is refused: damaged folders, and folders for another job.
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "common/base/job_file.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/sha256.h"
 #include "common/run/atomic_file.h"
@@ -146,6 +148,30 @@ TEST_F(PreparedTest, VerifyingFindsAFlippedBitInEveryFile) {
     FlipAByte(File(name), 40);
   }
   EXPECT_OK(VerifyStatus(on_prepared_));
+}
+
+// Tokens that were exchanged for others of the same length, as by a link to another file.
+TEST_F(PreparedTest, TokensThatAreNotThoseOfTheManifestAreNotTrainedOn) {
+  FlipAByte(File("tokens-00001.bin"), 40);
+  EXPECT_THAT(LoadStatus(on_prepared_),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       AllOf(HasSubstr("tokens-00001.bin"), HasSubstr("SHA-256"))));
+}
+
+// A worker that knows allowed_roots follows no link below them, whatever the hashes say.
+TEST_F(PreparedTest, AShardThatIsALinkIsNotReadBelowAllowedRoots) {
+  fs::rename(File("tokens-00001.bin"), dir_ / "outside");
+  fs::create_symlink(dir_ / "outside", File("tokens-00001.bin"));
+  EXPECT_OK(LoadStatus(on_prepared_)) << "without allowed_roots";
+  const auto limited = [&] {
+    LimitJobFiles({out_});
+    const absl::Status status = LoadStatus(on_prepared_);
+    const bool refused = status.message().find("symbolic link") != absl::string_view::npos;
+    fs::remove(File("tokens-00001.bin"));
+    fs::rename(dir_ / "outside", File("tokens-00001.bin"));
+    _exit(refused && LoadStatus(on_prepared_).ok() ? 0 : 1);
+  };
+  EXPECT_EXIT(limited(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(PreparedTest, AnIndexThatDoesNotFitItsTokensIsRefusedAtTheStart) {
