@@ -120,26 +120,19 @@ class AnyBlocks {
                                         const Candidates& candidates, const ScoredBlocks& blocks,
                                         int from, int to, int capacity, const SelectOutputs& out,
                                         int warp, int lane) {
-    // The code that adds to a list is long, so there is one copy of it: the tokens take turns in
-    // the first place of the array. After the last turn each is in its own place again.
-#pragma unroll 1
+#pragma unroll
     for (int i = 0; i < kTokensOfWarp; ++i) {
       const int token = warp * kTokensOfWarp + i;
+      if (token >= tile.tokens) break;
       const Ends ends = candidates.Of(token);
-      const int stop = token < tile.tokens ? to : from;
-#pragma unroll 1
-      for (int block = from + lane; block - lane < stop; block += kWarp) {
+      for (int block = from + lane; block - lane < to; block += kWarp) {
         const float score = block < to ? blocks.At(token, capacity, block) : 0.0f;
         if (out.scores != nullptr && block < blocks.end && block < to) {
           out.scores[tile.Row(p, token) * p.sel_blocks + block] = score;
         }
         const bool free = block < to && ends.Between(block);
-        best_[0].Offer(free ? BestBlocks::KeyOf(score, block) : 0, p.n_sel - kForced, lane);
+        best_[i].Offer(free ? BestBlocks::KeyOf(score, block) : 0, p.n_sel - kForced, lane);
       }
-      const BestBlocks first = best_[0];
-#pragma unroll
-      for (int j = 0; j + 1 < kTokensOfWarp; ++j) best_[j] = best_[j + 1];
-      best_[kTokensOfWarp - 1] = first;
     }
   }
 
