@@ -77,7 +77,8 @@ class UsersService(Service):
         file.chmod(0o600)
         return file
 
-    def submit(self, token, name, user, data=SYNTHETIC, steps=1_000_000, ranks=1):
+    def submit(self, token, name, user, data=SYNTHETIC, steps=1_000_000, ranks=1, refused=False):
+        """Returns the folder of the run, or what nsactl said if the job is `refused`."""
         home = self.folder / f"home-{user}"  # closed to the other user; the coordinator passes through
         out_dir = home / name
         out_dir.mkdir(parents=True)
@@ -90,9 +91,10 @@ class UsersService(Service):
         before = self.environment
         if token:
             self.environment = {**before, "NSACTL_TOKEN_FILE": str(token)}
-        self.done("submit", file)
+        ended = self.ctl("submit", file)
         self.environment = before
-        return out_dir
+        assert (ended.returncode == 0) != refused, f"{name}: {ended.returncode}\n{ended.stdout}{ended.stderr}"
+        return ended.stdout + ended.stderr if refused else out_dir
 
     def job(self, name):
         return json.loads(self.done("describe", name, "-o", "json"))
@@ -216,9 +218,8 @@ def run(options, folder):
         private.write_text("To be read by its owner. " * 4000)
         shutil.chown(private, BOB, COORDINATOR)  # preflight reads it too
         private.chmod(0o640)
-        service.submit(ada, "curious", ADA, data=f"{{source: text, path: {private}, tokenizer: byte}}")
-        refused = service.wait_for("curious", "it has failed", lambda job: job["state"] == "STATE_FAILED" and job)
-        assert str(private) in refused["message"] and "ermission denied" in refused["message"], refused["message"]
+        refused = service.submit(ada, "curious", ADA, data=f"{{source: text, path: {private}, tokenizer: byte}}", refused=True)
+        assert f"{private}: Permission denied for the Unix user {ADA}" in refused, refused
         service.submit(bob, "owner", BOB, data=f"{{source: text, path: {private}, tokenizer: byte}}", steps=20)
         service.wait_for("owner", "it has succeeded", lambda job: job["state"] == "STATE_SUCCEEDED")
 
