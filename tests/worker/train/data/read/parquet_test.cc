@@ -339,8 +339,12 @@ TEST(Parquet, APageThatClaimsToBeLargeTakesNoMemory) {
     const std::string end = footer.bytes();
     Write(dir / "a.parquet", "PAR1" + page + end + U32(static_cast<uint32_t>(end.size())) + "PAR1");
     std::vector<std::string> texts;
-    EXPECT_THAT(ReadColumn(dir / "a.parquet", "text", &texts),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("byte 4")))
+    // Brotli and zstd can make a GiB of three bytes, so that page is too large. The others cannot.
+    const bool possible = codec == 4 || codec == 6;
+    EXPECT_THAT(
+        ReadColumn(dir / "a.parquet", "text", &texts),
+        StatusIs(possible ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kDataLoss,
+                 HasSubstr("byte 4")))
         << codec;
   }
 }
