@@ -152,7 +152,7 @@ TEST_F(EditJobTest, MarksThatTurnTheTextAroundAreShownInNotesAndRefusedInLabels)
   const std::string id = Submit(Spec("demo"));
   ASSERT_OK(Edit(Note(id, "ok \u202Elru")));
   EXPECT_THAT(Texts(id, "NOTE"), ElementsAre("ok \\u202elru (ada)"));
-  for (const std::string& text : {"\u202Ea", "\u2066a", "\u200Fa", "\x1b[2J"}) {
+  for (const std::string text : {"\u202Ea", "\u2066a", "\u200Fa", "\x1b[2J"}) {
     EXPECT_THAT(Edit(Set(id, {{text, "1"}})),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("direction of writing")));
     EXPECT_THAT(Edit(Set(id, {{"a", text}})), StatusIs(absl::StatusCode::kInvalidArgument));
