@@ -22,7 +22,7 @@ constexpr int64_t kElementsOfAnyMessage = 10'000;
 constexpr int64_t kBytesOfAnElement = 8;
 // What they take beside their contents.
 constexpr int64_t kMessageBytes = 320;
-constexpr int64_t kTextBytes = 48;
+constexpr int64_t kTextBytes = 64;
 constexpr int64_t kUnknownBytes = 64;
 constexpr int64_t kNumberBytes = 16;  // in a list that grows
 // Protobuf refuses messages that are nested deeper.

@@ -240,8 +240,10 @@ TEST_F(IdentityTest, AHeartbeatBeyondTheLimitsIsRefusedAndLongTextsAreCut) {
   for (int i = 0; i < 65; ++i) request.mutable_node()->add_gpus();
   EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("65 (at most 64)")));
   request.mutable_node()->clear_gpus();
-  request.mutable_node()->set_cuda_problem(std::string(2 << 20, 'p'));
+  request.mutable_node()->set_cuda_problem(std::string(3 << 19, 'p'));
   EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(at most 1048576)")));
+  request.mutable_node()->set_cuda_problem(std::string(2 << 20, 'p'));
+  EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("for Heartbeat")));
   request.mutable_node()->set_cuda_problem(std::string(100'000, 'p'));
   ASSERT_OK(beat());
   const auto nodes = Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes,
@@ -403,7 +405,7 @@ TEST_F(RolesTest, TheAuditLogSaysWhoChangedWhatFromWhereAndWithWhichResult) {
                     entry.result());
   }
   EXPECT_THAT(lines, ::testing::ElementsAre("local CreateToken ada OK", "ada SubmitJob one OK",
-                                            " StopJob one UNAUTHENTICATED", "ada StopJob one OK"));
+                                            " StopJob  UNAUTHENTICATED", "ada StopJob one OK"));
 }
 
 TEST_F(RolesTest, OnThePageOnlyAnOperatorChangesJobsAndIsNoted) {
