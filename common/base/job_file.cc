@@ -193,16 +193,19 @@ absl::StatusOr<Fd> OpenWithin(const State& limits, const fs::path& path, int fla
     return fd;
   }
   const fs::path normal = path.lexically_normal();
+  absl::Status refused = Outside(path);
   for (const fs::path& root : RootsOf(limits, normal)) {
     const std::optional<fs::path> inner = Below(root, normal);
     if (!inner.has_value()) continue;
     absl::StatusOr<Fd> fd = OpenBeneath(root, *inner, flags);
     if (fd.ok() || !absl::IsFailedPrecondition(fd.status())) return fd;
-    // A link, or no regular file: which of them it is, the user needs to know.
-    if (!ResolvesBeneath(root, *inner)) return Outside(path);
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": is not a regular file"));
+    // A link, behind which another root may begin, or no regular file: which of them it is, the
+    // user needs to know.
+    if (ResolvesBeneath(root, *inner)) {
+      refused = absl::InvalidArgumentError(absl::StrCat(path.string(), ": is not a regular file"));
+    }
   }
-  return Outside(path);
+  return refused;
 }
 
 absl::StatusOr<Fd> OpenFor(const State& limits, const fs::path& path, int flags) {

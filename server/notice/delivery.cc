@@ -78,7 +78,7 @@ bool Delivery::Step() {
   const auto events = parts_.store.Events("", done_, kLook);
   if (!events.ok()) return StoreFailed(events.status());
   const std::vector<Telling> tellings = Pick(*events);
-  if (tellings.empty()) return Skipped(rings, events->size() == kLook);
+  if (tellings.empty()) return Skipped(rings, !events->empty());
   waiting_since_ = tellings.front().event.unix_nanos();
   if (parts_.most > 1 && !std::exchange(gathered_, true)) {
     return parts_.bell.Sleep(parts_.pauses.gathers);

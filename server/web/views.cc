@@ -293,7 +293,6 @@ absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job)
     if (events.size() > kEventsOfJob) {
       events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(kEventsOfJob));
     }
-    if (more.size() < static_cast<size_t>(kEventsRead)) break;
   }
   Json list = Json::array();
   for (const v1::JobEvent& event : events) list.push_back(EventJson(event));

@@ -269,11 +269,13 @@ class Builder {
     const v1::DataSource source = options.source;
     const Cut cut = CutOf(source, data_.tokenizer());
     int64_t bytes = 0;
+    bool known = true;
     for (const auto& file : options.files) {
       NSA_ASSIGN_OR_RETURN(const int64_t size, sources_.SizeOf(file.string()));
+      known = known && size >= 0;  // not that of a pipe
       bytes += size;
     }
-    const int64_t most = MostHeldOf(bytes);
+    const int64_t most = known ? MostHeldOf(bytes) : INT64_MAX;
     int64_t held = 0;
     DocumentReader reader(std::move(options), progress_);
     Document document;
