@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <ranges>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -79,7 +78,8 @@ std::vector<Placed> InOrder(const Web::Parts& parts, JobStore::Jobs jobs) {
   const absl::Time now = parts.clock.Wall();
   std::vector<Placed> all;
   all.reserve(jobs.active.size() + jobs.ended.size());
-  for (JobPtr& job : std::views::reverse(jobs.active)) {
+  std::ranges::reverse(jobs.active);
+  for (JobPtr& job : jobs.active) {
     const Place place = PlaceOf(parts, *job, now);
     all.push_back({place, std::move(job)});
   }
