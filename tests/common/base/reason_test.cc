@@ -33,7 +33,8 @@ TEST(Reason, EveryWordIsUniqueAndUpperCase) {
   for (const Reason reason : All()) {
     const std::string word = Word(reason);
     EXPECT_TRUE(seen.insert(word).second) << word;
-    EXPECT_EQ(word.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"), std::string::npos) << word;
+    EXPECT_EQ(word.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"), std::string::npos)
+        << word;
     EXPECT_LT(word.size(), 40U) << word << ": as long as the message between ranks has room for";
   }
 }
