@@ -134,15 +134,15 @@ function(nsa_together out target)
   set(${out} ${made} PARENT_SCOPE)
 endfunction()
 
-# nsa_tests(server/decide [OPTIMIZED] DEPS nsa::server_decide … [EXCEPT x …] [FILES a_test …] [PROGRAMS p …] [GRPC b_test …]): the unit tests of a room in
+# nsa_tests(server/decide [OPTIMIZED] DEPS nsa::server_decide … [EXCEPT x …] [FILES a_test …] [PROGRAMS p …]): the unit tests of a room in
 # one gtest program, server_decide_tests, made of every *_test.cc below tests/server/decide but for the files and folders of EXCEPT; with FILES, of these
 # only. ctest runs each file alone, under the name of its path: server/decide/rule/cordon_test.
 # Unit tests run under AddressSanitizer and UndefinedBehaviorSanitizer, and those of NSA_THREAD_ROOMS under ThreadSanitizer too. OPTIMIZED: also in
 # builds without a sanitizer, because their tolerances are those of optimized code; there the others are built only when their program is named.
-# PROGRAMS are built before the tests run. GRPC: files whose server calls back within the test's process, so they do not run under ThreadSanitizer, which
-# does not see gRPC's locks and reports races in gRPC's own reference counts (ServerCallbackCall::Unref).
+# PROGRAMS are built before the tests run. Files whose server calls back within the test's process (server_fixture.h, fake_coordinator.h) do not run under
+# ThreadSanitizer, which does not see gRPC's locks and reports races in gRPC's own reference counts (ServerCallbackCall::Unref).
 function(nsa_tests path)
-  cmake_parse_arguments(ARG "OPTIMIZED" "" "DEPS;EXCEPT;FILES;PROGRAMS;GRPC" ${ARGN})
+  cmake_parse_arguments(ARG "OPTIMIZED" "" "DEPS;EXCEPT;FILES;PROGRAMS" ${ARGN})
   set(root ${PROJECT_SOURCE_DIR}/tests/)
   if(ARG_FILES)
     list(TRANSFORM ARG_FILES REPLACE "(.+)" "${root}${path}/\\1.cc" OUTPUT_VARIABLE sources)
@@ -186,8 +186,9 @@ function(nsa_tests path)
   endif()
   foreach(source ${sources})
     string(REGEX REPLACE "^${root}(.*)\\.cc$" "\\1" name ${source})
-    string(REGEX REPLACE "^${path}/" "" file ${name})
-    if(NSA_SANITIZE STREQUAL "thread" AND file IN_LIST ARG_GRPC)
+    file(STRINGS ${source} calls_back LIMIT_COUNT 1
+      REGEX "^#include \"tests/(server/server_fixture|server/web/list_fixture|testing/fakes/fake_coordinator)[.]h\"$")
+    if(NSA_SANITIZE STREQUAL "thread" AND calls_back)
       continue()
     endif()
     add_test(NAME ${name} COMMAND ${target} --of tests/${name}.cc)

@@ -111,6 +111,7 @@ TEST_F(JobFileTest, LimitsAreThoseOfTheThreadAndEndWithTheirScope) {
 
 // A worker's limits are those of all its threads. In a process of its own.
 TEST_F(JobFileTest, AWorkersLimitsAreThoseOfItsProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // threads have been started in this process
   const auto limited = [&] {
     LimitJobFiles({root_});
     bool outside = true;

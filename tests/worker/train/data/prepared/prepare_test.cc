@@ -163,6 +163,7 @@ TEST_F(PreparedTest, AShardThatIsALinkIsNotReadBelowAllowedRoots) {
   fs::rename(File("tokens-00001.bin"), dir_ / "outside");
   fs::create_symlink(dir_ / "outside", File("tokens-00001.bin"));
   EXPECT_OK(LoadStatus(on_prepared_)) << "without allowed_roots";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // threads have been started in this process
   const auto limited = [&] {
     LimitJobFiles({out_});
     const absl::Status status = LoadStatus(on_prepared_);
