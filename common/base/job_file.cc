@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 #include <system_error>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -26,9 +27,17 @@ namespace fs = std::filesystem;
 struct JobFileScope::State {
   std::vector<fs::path> roots;  // empty: no limit
   std::string user;             // empty: no limit
+  std::function<bool()> over;   // null: no limit
   // Of that user. A user who is not known here owns nothing and is in no group.
   std::optional<uid_t> uid;
   std::vector<gid_t> groups;
+  // Whether that user may enter a folder and all that lead to it, and the folder as it was then: a
+  // job may have 100,000 files in it. Used by the thread of the scope only.
+  struct Entry {
+    struct stat folder {};
+    bool may_enter = false;
+  };
+  mutable std::unordered_map<std::string, Entry> entries;
 };
 
 namespace {
@@ -112,7 +121,7 @@ absl::Status Outside(const fs::path& path) {
                    "itself there"));
 }
 
-bool MayEnter(const State& limits, fs::path folder) {
+bool MayEnterAll(const State& limits, fs::path folder) {
   struct stat info {};
   for (;; folder = folder.parent_path()) {
     const auto get = [&](const char* name, char* to, size_t most) {
@@ -123,18 +132,39 @@ bool MayEnter(const State& limits, fs::path folder) {
   }
 }
 
+// The same folder with the same rights. Its time of change covers owner, mode and ACL.
+bool IsSame(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_ctim.tv_sec == b.st_ctim.tv_sec &&
+         a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+}
+
+bool MayEnter(const State& limits, const fs::path& folder) {
+  struct stat info {};
+  if (stat(folder.c_str(), &info) != 0) return false;
+  const auto known = limits.entries.find(folder.string());
+  if (known != limits.entries.end() && IsSame(known->second.folder, info)) {
+    return known->second.may_enter;
+  }
+  const bool may_enter = MayEnterAll(limits, folder);
+  limits.entries.insert_or_assign(folder.string(), State::Entry{info, may_enter});
+  return may_enter;
+}
+
+struct Opened {
+  Fd fd;
+  struct stat info {};
+};
+
 // Whether the user may read the open file, and enter every folder that leads to it, where it really
 // lies.
-absl::Status CheckUser(int fd, const fs::path& path, const State& limits) {
+absl::Status CheckUser(const Opened& file, const fs::path& path, const State& limits) {
   if (limits.user.empty()) return absl::OkStatus();
-  struct stat info {};
-  if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, path.string());
   std::error_code error;
-  const fs::path real = fs::read_symlink(absl::StrCat("/proc/self/fd/", fd), error);
+  const fs::path real = fs::read_symlink(absl::StrCat("/proc/self/fd/", file.fd.get()), error);
   const auto get = [&](const char* name, char* to, size_t most) {
-    return fgetxattr(fd, name, to, most);
+    return fgetxattr(file.fd.get(), name, to, most);
   };
-  if (error || !real.is_absolute() || !UserMay(limits, info, kRead, get) ||
+  if (error || !real.is_absolute() || !UserMay(limits, file.info, kRead, get) ||
       !MayEnter(limits, real.parent_path())) {
     return Denied(path, limits);
   }
@@ -208,16 +238,37 @@ absl::StatusOr<Fd> OpenWithin(const State& limits, const fs::path& path, int fla
   return refused;
 }
 
-absl::StatusOr<Fd> OpenFor(const State& limits, const fs::path& path, int flags) {
+// Opens it by all rules; it may be anything that can be opened.
+absl::StatusOr<Opened> OpenFor(const State& limits, const fs::path& path, int flags) {
+  if (limits.over && limits.over()) {
+    return absl::CancelledError(absl::StrCat(path.string(), ": nobody needs it any more"));
+  }
   absl::StatusOr<Fd> fd = OpenWithin(limits, path, flags);
   if (absl::IsNotFound(fd.status())) return Absent(limits, path, fd.status());
-  return fd;
+  if (!fd.ok()) return fd.status();
+  Opened opened{*std::move(fd)};
+  if (fstat(opened.fd.get(), &opened.info) != 0) return absl::ErrnoToStatus(errno, path.string());
+  NSA_RETURN_IF_ERROR(CheckUser(opened, path, limits));
+  return opened;
+}
+
+absl::StatusOr<Opened> OpenRegular(const fs::path& path, int flags) {
+  NSA_ASSIGN_OR_RETURN(Opened opened, OpenFor(Limits(), path, flags));
+  const mode_t mode = opened.info.st_mode;
+  if (S_ISREG(mode)) return opened;
+  return absl::InvalidArgumentError(absl::StrCat(
+      path.string(), S_ISDIR(mode) ? ": is a folder (must be a file)" : ": is not a regular file"));
 }
 
 }  // namespace
 
 JobFileScope::JobFileScope(const JobFileLimits& limits)
-    : state_(new State{LimitingRoots(limits.roots), limits.unix_user, std::nullopt, {}}),
+    : state_(new State{.roots = LimitingRoots(limits.roots),
+                       .user = limits.unix_user,
+                       .over = limits.over,
+                       .uid = std::nullopt,
+                       .groups = {},
+                       .entries = {}}),
       outer_(scope) {
   if (!state_->user.empty()) FindUser(state_.get());
   scope = state_.get();
@@ -231,37 +282,29 @@ void LimitJobFiles(std::vector<fs::path> roots) {
 
 bool JobFilesAreLimited() { return !Limits().roots.empty(); }
 
+bool JobFilesAreOver() { return Limits().over && Limits().over(); }
+
 absl::StatusOr<Fd> OpenJobFile(const fs::path& path, int flags) {
-  const State& limits = Limits();
-  NSA_ASSIGN_OR_RETURN(Fd fd, OpenFor(limits, path, flags));
-  struct stat info {};
-  if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.string());
-  NSA_RETURN_IF_ERROR(CheckUser(fd.get(), path, limits));
-  if (S_ISREG(info.st_mode)) return fd;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path.string(), S_ISDIR(info.st_mode) ? ": is a folder (must be a file)"
-                                                        : ": is not a regular file"));
+  NSA_ASSIGN_OR_RETURN(Opened opened, OpenRegular(path, flags));
+  return std::move(opened.fd);
 }
 
 absl::StatusOr<Fd> OpenJobFolder(const fs::path& path) {
-  const State& limits = Limits();
-  NSA_ASSIGN_OR_RETURN(Fd fd, OpenFor(limits, path, O_DIRECTORY));
-  NSA_RETURN_IF_ERROR(CheckUser(fd.get(), path, limits));
-  return fd;
+  NSA_ASSIGN_OR_RETURN(Opened opened, OpenFor(Limits(), path, O_DIRECTORY));
+  return std::move(opened.fd);
 }
 
 absl::StatusOr<std::string> ReadJobFile(const fs::path& path, int64_t most) {
-  NSA_ASSIGN_OR_RETURN(const Fd fd, OpenJobFile(path));
-  struct stat info {};
-  if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.string());
-  if (info.st_size > most) {
+  NSA_ASSIGN_OR_RETURN(const Opened opened, OpenRegular(path, 0));
+  const int64_t bytes = opened.info.st_size;
+  if (bytes > most) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: %d bytes (at most %d)", path.string(), info.st_size, most));
+        absl::StrFormat("%s: %d bytes (at most %d)", path.string(), bytes, most));
   }
-  std::string text = ReadSome(fd.get(), 0, info.st_size);
-  if (std::ssize(text) == info.st_size) return text;
-  return absl::DataLossError(absl::StrFormat("%s: %d of %d bytes could be read", path.string(),
-                                             text.size(), info.st_size));
+  std::string text = ReadSome(opened.fd.get(), 0, bytes);
+  if (std::ssize(text) == bytes) return text;
+  return absl::DataLossError(
+      absl::StrFormat("%s: %d of %d bytes could be read", path.string(), text.size(), bytes));
 }
 
 std::string ReadSome(int fd, int64_t at, int64_t most) {
@@ -279,10 +322,9 @@ std::string ReadSome(int fd, int64_t at, int64_t most) {
 }
 
 std::optional<int64_t> JobFileBytes(const fs::path& path) {
-  const absl::StatusOr<Fd> fd = OpenJobFile(path);
-  struct stat info {};
-  if (!fd.ok() || fstat(fd->get(), &info) != 0) return std::nullopt;
-  return info.st_size;
+  const absl::StatusOr<Opened> opened = OpenRegular(path, 0);
+  if (!opened.ok()) return std::nullopt;
+  return opened->info.st_size;
 }
 
 absl::Status CheckJobPath(const fs::path& path) {

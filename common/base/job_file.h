@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -26,6 +27,8 @@ struct JobFileLimits {
   // Only what this user may read (Job.unix_user), besides what this process may. A user whom this
   // machine does not know may read what others may. Empty: only the process counts.
   std::string unix_user;
+  // Returns true once nobody needs the files any more: nothing is opened then. Null: somebody does.
+  std::function<bool()> over = nullptr;
 };
 
 // Sets the limits of this thread for as long as it lives. The innermost one counts.
@@ -50,10 +53,14 @@ void LimitJobFiles(std::vector<std::filesystem::path> roots);
 // Whether files may lie beneath some roots only.
 bool JobFilesAreLimited();
 
+// Whether nobody needs the files of this thread's scope any more.
+bool JobFilesAreOver();
+
 // Opens a file for reading. Never blocks where the file system answers: a pipe or a device is an
 // InvalidArgument, as a folder is. NotFound if there is none; PermissionDenied if the process or
 // the user may not read it, or not enter a folder on the way; FailedPrecondition if it is not
-// beneath the roots or leads through a link. Errors begin with the path and never quote content.
+// beneath the roots or leads through a link; Cancelled when nobody needs it. Errors begin with the
+// path and never quote content.
 // With O_NOFOLLOW the last part of the path may be no link, whatever the roots.
 absl::StatusOr<Fd> OpenJobFile(const std::filesystem::path& path, int flags = 0);
 

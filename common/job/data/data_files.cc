@@ -125,6 +125,7 @@ absl::StatusOr<std::vector<std::string>> PathExpander::Matches(const std::string
   const fs::path pattern = path;
   const std::string folder = pattern.parent_path().string();
   const absl::StatusOr<Fd> opened = OpenJobFolder(folder);
+  if (absl::IsCancelled(opened.status())) return opened.status();
   if (!opened.ok()) {
     return absl::NotFoundError(
         absl::StrCat(path, ": ", opened.status().message(), " (the pattern's folder)"));

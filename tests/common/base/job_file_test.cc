@@ -5,12 +5,14 @@
 #include <unistd.h>
 
 #include <array>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -136,6 +138,48 @@ TEST_F(JobFileTest, OpensOnlyWhatTheUserMayRead) {
             "" + (root_ / "none").string() + ": Permission denied for the Unix user nobody")
       << "the same as of a file that is there";
   EXPECT_THAT(AsNobody(dir_ / "none"), StatusIs(absl::StatusCode::kNotFound));
+}
+
+// A job may have 100,000 files in one folder.
+TEST_F(JobFileTest, TheFoldersOfManyFilesAreLookedAtOnce) {
+  fs::path folder = root_;
+  for (int i = 0; i < 60; ++i) folder /= absl::StrCat("level-", i);
+  fs::create_directories(folder);
+  std::ofstream(folder / "file") << "content";
+  const JobFileScope scope({{}, "nobody"});
+  const std::clock_t began = std::clock();
+  for (int i = 0; i < 20'000; ++i) ASSERT_OK(OpenJobFile(folder / "file"));
+  // With a look at each of the sixty folders for each file it takes more than a minute.
+  EXPECT_LT(static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC, 10);
+}
+
+TEST_F(JobFileTest, AFolderThatChangesMeanwhileIsLookedAtAgain) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, who may enter what nobody may not";
+  const JobFileScope scope({{}, "nobody"});
+  EXPECT_OK(OpenJobFile(root_ / "file"));
+  fs::permissions(root_, fs::perms(0700));
+  EXPECT_THAT(OpenJobFile(root_ / "file"), StatusIs(absl::StatusCode::kPermissionDenied));
+  fs::permissions(root_, fs::perms(0755));
+  EXPECT_OK(OpenJobFile(root_ / "file"));
+  // Another folder of the same name.
+  fs::create_directories(dir_ / "theirs");
+  std::ofstream(dir_ / "theirs" / "file") << "classified";
+  fs::permissions(dir_ / "theirs", fs::perms(0700));
+  fs::rename(root_, dir_ / "aside");
+  fs::rename(dir_ / "theirs", root_);
+  EXPECT_THAT(OpenJobFile(root_ / "file"), StatusIs(absl::StatusCode::kPermissionDenied));
+}
+
+TEST_F(JobFileTest, NothingIsOpenedOnceNobodyNeedsIt) {
+  bool over = false;
+  const JobFileScope scope({{root_}, "", [&over] { return over; }});
+  EXPECT_OK(OpenJobFile(root_ / "file"));
+  EXPECT_FALSE(JobFilesAreOver());
+  over = true;
+  EXPECT_TRUE(JobFilesAreOver());
+  EXPECT_THAT(OpenJobFile(root_ / "file"), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(OpenJobFolder(root_), StatusIs(absl::StatusCode::kCancelled));
+  EXPECT_THAT(ReadJobFile(root_ / "file", 7), StatusIs(absl::StatusCode::kCancelled));
 }
 
 TEST_F(JobFileTest, AUserWhoIsNotKnownReadsWhatOthersMay) {
