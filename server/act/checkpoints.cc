@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/beneath.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/checkpoint_info.h"
@@ -38,13 +39,15 @@ absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(
       request.page_size() == 0 ? kLargestPage : std::min(request.page_size(), kLargestPage);
   NSA_ASSIGN_OR_RETURN(const auto entries, ListCheckpoints(out_dir));
   v1::ListCheckpointsResponse response;
+  size_t bytes = 0;
   for (const CheckpointEntry& entry : entries) {
     if (entry.step <= after) continue;
-    if (response.checkpoints_size() == limit) {
-      response.set_next_page_token(absl::StrCat(response.checkpoints(limit - 1).step()));
+    if (response.checkpoints_size() == limit || bytes > limits::kPageBytes) {
+      response.set_next_page_token(absl::StrCat(response.checkpoints().rbegin()->step()));
       break;
     }
     *response.add_checkpoints() = CheckpointInfoOf(entry);
+    bytes += response.checkpoints().rbegin()->ByteSizeLong();
   }
   return response;
 }

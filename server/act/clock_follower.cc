@@ -41,4 +41,8 @@ void ClockFollower::Look() {
   if (!moved.ok()) spdlog::error("deadlines of drains: {}", moved.ToString());
 }
 
+absl::Time ClockFollower::Now() const {
+  return zero_ == absl::InfinitePast() ? clock_.Wall() : zero_ + clock_.Monotonic();
+}
+
 }  // namespace nsa::server

@@ -28,6 +28,10 @@ class ClockFollower {
   // call.
   void Look();
 
+  // The time by which stored times are judged: the wall clock as it goes on from where Look() saw
+  // it, whatever it is set to meanwhile.
+  absl::Time Now() const;
+
  private:
   JobStore& store_;
   NodeStore& nodes_;

@@ -182,9 +182,12 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   v1::JobSpec spec = request.spec();
   ApplyDefaults(&spec);
-  const JobFileScope files(paths_.FilesOf(asker.unix_user));
+  const WorkBudget work(clock_, kRequestWork, abandoned);
+  const auto over = [&work] { return work.Over(); };
+  const JobFileScope files(paths_.FilesOf(asker.unix_user, over));
   // Before preflight, because preflight opens the files.
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
+    NSA_RETURN_IF_ERROR(work.Check());
     NSA_ASSIGN_OR_RETURN(*response.mutable_report(), RefusalWithoutFiles(spec, paths));
     if (request.validate_only()) return response;
     return RefusedBy(response.report());
@@ -192,12 +195,9 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
   if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);
   *response.mutable_report() = CheckSubmit(std::move(spec), fleet_, nodes_.All(), provisioners_,
-                                           abandoned, !asker.unix_user.empty());
+                                           over, !asker.unix_user.empty());
+  NSA_RETURN_IF_ERROR(work.Check());
   Veil(store_, asker.only(), response.mutable_report());
-  if (abandoned && abandoned()) {
-    return absl::CancelledError(
-        "preflight was cancelled: the client no longer waits; submit again");
-  }
   if (request.validate_only()) return response;
   if (!response.report().accepted()) {
     // If the request was sent twice, the other one may have been accepted meanwhile, and its worker
@@ -319,7 +319,8 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request, cons
 }
 
 absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
-                                                     const v1::ResumeJobRequest& request) const {
+                                                     const v1::ResumeJobRequest& request,
+                                                     const std::function<bool()>& abandoned) const {
   if (!request.has_spec()) return job.job().spec();
   v1::SubmitJobRequest as_submit;
   *as_submit.mutable_spec() = request.spec();
@@ -334,21 +335,26 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
         absl::StrCat("spec: a resumed job keeps ", fixed,
                      " (train.steps, intervals, limits and waivers may change); submit a new job"));
   }
-  const JobFileScope files(paths_.FilesOf(job.job().unix_user()));
+  const WorkBudget work(clock_, kRequestWork, abandoned);
+  const auto over = [&work] { return work.Over(); };
+  const JobFileScope files(paths_.FilesOf(job.job().unix_user(), over));
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
+    NSA_RETURN_IF_ERROR(work.Check());
     return WithReason(paths, Reason::kPathNotAllowed);
   }
   // Its machine is checked when it is launched.
   const v1::PreflightReport report = Preflight(spec, {.check_files = true,
                                                       .job_id = job.job().id(),
                                                       .restarted = job.job().generation() > 0,
+                                                      .abandoned = over,
                                                       .provisioners = &provisioners_});
+  NSA_RETURN_IF_ERROR(work.Check());
   if (!report.accepted()) return RefusedBy(report);
   return spec;
 }
 
-absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
-                                           const Asker& asker) {
+absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, const Asker& asker,
+                                           const std::function<bool()>& abandoned) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   const std::string fingerprint =
       absl::StrCat("resume ", request.job(), request.has_spec() ? Fingerprint(request.spec()) : "");
@@ -359,7 +365,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request,
       store_.Find(known == nullptr ? request.job() : known->job().id(), asker.only(),
                   request.has_spec() ? v1::JOB_USE_ENDED : v1::JOB_USE_RESUMABLE));
   if (known != nullptr) return View(*job);
-  NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request));
+  NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request, abandoned));
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     const State state = stored->job().state();

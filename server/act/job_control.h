@@ -46,6 +46,7 @@ class JobControl {
   // See coordinator.proto. InvalidArgument with violations when preflight refuses. `abandoned`
   // returns whether nobody waits for the answer any more; it is called while preflight reads files.
   // Once it returns true, the result is Cancelled and nothing is submitted. Null: never abandoned.
+  // ResourceExhausted when reading takes longer than kRequestWork.
   absl::StatusOr<v1::SubmitJobResponse> Submit(const v1::SubmitJobRequest& request,
                                                const std::function<bool()>& abandoned = nullptr,
                                                const Asker& asker = {});
@@ -54,7 +55,9 @@ class JobControl {
   absl::StatusOr<v1::ListJobsResponse> List(const v1::ListJobsRequest& request,
                                             const Asker& asker = {}) const;
   absl::StatusOr<v1::Job> Stop(const v1::StopJobRequest& request, const Asker& asker = {});
-  absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request, const Asker& asker = {});
+  // A request with a spec is preflighted: see Submit().
+  absl::StatusOr<v1::Job> Resume(const v1::ResumeJobRequest& request, const Asker& asker = {},
+                                 const std::function<bool()>& abandoned = nullptr);
   // `from`, the address of the caller, is written to the coordinator's log and nowhere else.
   absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
                                                const std::string& from, const Asker& asker = {});
@@ -70,7 +73,8 @@ class JobControl {
   absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job, const Asker& asker) const;
   // The spec with which `job` is resumed: its own, or that of the request if it may replace it.
   absl::StatusOr<v1::JobSpec> SpecToResume(const v1::StoredJob& job,
-                                           const v1::ResumeJobRequest& request) const;
+                                           const v1::ResumeJobRequest& request,
+                                           const std::function<bool()>& abandoned) const;
   absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
   int64_t FurthestStep(const v1::StoredJob& stored) const;
 

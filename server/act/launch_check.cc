@@ -64,11 +64,14 @@ std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>
 }  // namespace
 
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths,
-                        const std::function<bool()>& abandoned) {
+                        const WorkBudget& work) {
   LaunchCheck check{.accepted = true, .passing = true};
-  const JobFileScope files(paths.FilesOf(job.job().unix_user()));
+  const auto over = [&work] { return work.Over(); };
+  const JobFileScope files(paths.FilesOf(job.job().unix_user(), over));
   if (const absl::Status safe = paths.CheckSpec(job.job().spec()); !safe.ok()) {
-    return {.accepted = false, .problem = std::string(safe.message())};
+    return {.accepted = false,
+            .problem = std::string(work.Over() ? work.Check().message() : safe.message()),
+            .passing = work.Over()};
   }
   const auto real = paths.RealOutDir(job.job().spec().train().out_dir());
   if (!real.ok()) {
@@ -90,7 +93,7 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
   PreflightContext context = {.check_files = true,
                               .job_id = job.job().id(),
                               .restarted = job.job().generation() > 0,
-                              .abandoned = abandoned};
+                              .abandoned = over};
   std::vector<Makeup> makeups;
   for (const NodeView& node : nodes) makeups.push_back(MakeupOf(node.info, node.clock_offset));
   if (nodes.size() > 1) AddDifferences(spec, makeups, nodes.size(), &context);
@@ -99,6 +102,9 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
     const MachineView machine = MachineOf(job, node.info);
     context.machine = &machine;
     const v1::PreflightReport report = Preflight(spec, context);
+    if (const absl::Status in_time = work.Check(); !in_time.ok()) {
+      return {.accepted = false, .problem = std::string(in_time.message()), .passing = true};
+    }
     if (report.accepted()) continue;
     check.accepted = false;
     for (const v1::Finding& finding : report.findings()) {

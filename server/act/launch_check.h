@@ -9,6 +9,7 @@
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/act/path_guard.h"
+#include "server/act/work_budget.h"
 #include "server/decide/next_action.h"
 #include "server/store/fleet.h"
 #include "server/store/node/node_store.h"
@@ -17,10 +18,10 @@ namespace nsa::server {
 
 // Reads data files and out_dir from this machine's disk; may take seconds. Paths are checked again,
 // because a folder may have been replaced by a link since the submit. Of the GPUs only those that
-// the job was placed on count, with the memory that is free on them. The result must not be used
-// once `abandoned` (may be null) returns true.
+// the job was placed on count, with the memory that is free on them. Refuses what takes longer than
+// the budget, which may pass later.
 LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const PathGuard& paths,
-                        const std::function<bool()>& abandoned = nullptr);
+                        const WorkBudget& work);
 
 // The report for a submit. `spec` has its defaults filled in. The job is checked against the ready
 // machine that suits it best; a device that it leaves open is a GPU if any of them has one, as when

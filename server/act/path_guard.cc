@@ -120,6 +120,7 @@ absl::Status PathGuard::CheckDataPath(const std::string& field, const std::strin
   if (!IsPattern(path)) return Check(field, path);
   NSA_RETURN_IF_ERROR(Check(field, fs::path(path).parent_path().string()));
   const absl::StatusOr<std::vector<std::string>>& matches = paths.Expand(path);
+  if (absl::IsCancelled(matches.status())) return matches.status();
   if (!matches.ok()) return absl::OkStatus();  // preflight says why
   *files += matches->size();
   if (*files > kMostMatches) {
@@ -127,13 +128,16 @@ absl::Status PathGuard::CheckDataPath(const std::string& field, const std::strin
         absl::StrCat(field, ": ", path, " is the pattern with which more than ", kMostMatches,
                      " files match; use fewer, larger files"));
   }
-  for (const std::string& match : *matches) NSA_RETURN_IF_ERROR(Check(field, match));
+  for (const std::string& match : *matches) {
+    if (JobFilesAreOver()) return absl::CancelledError(path);
+    NSA_RETURN_IF_ERROR(Check(field, match));
+  }
   return absl::OkStatus();
 }
 
 absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
   NSA_RETURN_IF_ERROR(Check("train.out_dir", spec.train().out_dir()));
-  PathExpander paths;
+  PathExpander paths(JobFilesAreOver);
   size_t count = 0;
   for (const DataFiles& files : AllDataFiles(spec.data())) {
     for (const std::string& path : files.paths) {

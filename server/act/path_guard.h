@@ -3,7 +3,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,12 +31,14 @@ class PathGuard {
 
   // out_dir, data and validation files (of a pattern its folder and all files that match; URLs
   // must be allowed ones), the tokenizer's folder, and the checkpoints to resume from or to take
-  // the weights from.
+  // the weights from. Cancelled when nobody needs the job's files any more (JobFilesAreOver()).
   absl::Status CheckSpec(const v1::JobSpec& spec) const;
 
   // What the coordinator may open for a job: beneath the roots, and only what its Unix user may
-  // read (empty: it has none).
-  JobFileLimits FilesOf(const std::string& unix_user) const { return {roots_, unix_user}; }
+  // read (empty: it has none), until `over` (may be null) returns true.
+  JobFileLimits FilesOf(const std::string& unix_user, std::function<bool()> over = nullptr) const {
+    return {roots_, unix_user, std::move(over)};
+  }
 
   // An out_dir with its symbolic links resolved, whether it exists or not: two spellings of one
   // folder have one result. InvalidArgument when it leads through a link to nothing, cannot be

@@ -173,14 +173,14 @@ JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
   JobFacts facts = {.job = job,
                     .ranks = parts_.fleet.Ranks(job, memory.told),
                     .now = now,
-                    .wall_time = parts_.clock.Wall(),
+                    .wall_time = clock_follower_.Now(),
                     .jitter = Jitter(),
                     .told = memory.told,
                     .checking = memory.checking,
                     .hang = memory.hang,
                     .last_checkpoint = memory.last_checkpoint,
                     .refusals = memory.refusals,
-                    .leave = LeaveOf(job, cordons_, parts_.clock.Wall()),
+                    .leave = LeaveOf(job, cordons_, clock_follower_.Now()),
                     .gives_way_to = PreemptorOf(job)};
   if (HasGang(job.job().state())) AddJournals(&facts);
   LoseMachines(job.job(), &facts.ranks);
@@ -247,7 +247,8 @@ void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
       const MutexLock lock(&mutex_);
       return stopping_;
     };
-    const LaunchCheck check = CheckLaunch(*job, parts_.fleet, parts_.paths, stopping);
+    const WorkBudget work(parts_.clock, kLaunchWork, stopping);
+    const LaunchCheck check = CheckLaunch(*job, parts_.fleet, parts_.paths, work);
     if (stopping()) return;  // the check may have ended early; the next coordinator makes it again
     const JobFacts facts = {.job = *job,
                             .now = parts_.clock.Monotonic(),

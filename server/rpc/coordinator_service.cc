@@ -1,9 +1,12 @@
 #include "server/rpc/coordinator_service.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/job/known.h"
 #include "server/act/checkpoints.h"
@@ -129,7 +132,8 @@ CoordinatorService::Unary* CoordinatorService::ResumeJob(Context* context,
                                                          v1::ResumeJobResponse* response) {
   const UnaryCall call(context, parts_.rules, "ResumeJob", request->job());
   const auto resume = [=, this](const Caller& caller) {
-    auto resumed = Wrap<v1::ResumeJobResponse>(parts_.control.Resume(*request, AskerOf(caller)));
+    auto resumed = Wrap<v1::ResumeJobResponse>(
+        parts_.control.Resume(*request, AskerOf(caller), [call] { return call.Abandoned(); }));
     if (resumed.ok()) parts_.submitted();
     return resumed;
   };
@@ -260,11 +264,15 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
   const auto ask = [=, this](const UnaryCall& call, const Caller& caller) -> absl::Status {
     JobPtr job;
     NSA_ASSIGN_OR_RETURN(const auto ranks, RanksToDump(*request, AskerOf(caller).only(), &job));
-    return parts_.dumps.TryRequest(job->job(), ranks, kDumpPatience,
-                                   [call, response](std::vector<v1::StackDump> dumps) {
-                                     response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
-                                     call.Finish(absl::OkStatus());
-                                   });
+    return parts_.dumps.TryRequest(
+        job->job(), ranks, kDumpPatience, [call, response](std::vector<v1::StackDump> dumps) {
+          const size_t most = limits::kPageBytes / std::max<size_t>(1, dumps.size());
+          for (v1::StackDump& dump : dumps) {
+            dump.set_stacks(CutText(dump.stacks(), most));
+          }
+          response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
+          call.Finish(absl::OkStatus());
+        });
   };
   return UnaryCall(context, parts_.rules, "DumpStack").Begin(parts_.rules.executor, ask);
 }
@@ -356,15 +364,18 @@ CoordinatorService::Unary* CoordinatorService::GetSavedStacks(
 CoordinatorService::Unary* CoordinatorService::ListCheckpoints(
     Context* context, const v1::ListCheckpointsRequest* request,
     v1::ListCheckpointsResponse* response) {
-  return UnaryCall(context, parts_.rules, "ListCheckpoints")
-      .RunOn<v1::ListCheckpointsResponse>(
-          parts_.files, response,
-          [=, this](const Caller& caller) -> absl::StatusOr<v1::ListCheckpointsResponse> {
-            NSA_ASSIGN_OR_RETURN(const JobFolder folder,
-                                 parts_.control.OutDir(request->job(), AskerOf(caller)));
-            const JobFileScope files(folder.files);
-            return CheckpointsOf(folder.out_dir, *request);
-          });
+  const UnaryCall call(context, parts_.rules, "ListCheckpoints");
+  return call.RunOn<v1::ListCheckpointsResponse>(
+      parts_.files, response,
+      [=, this](const Caller& caller) -> absl::StatusOr<v1::ListCheckpointsResponse> {
+        NSA_ASSIGN_OR_RETURN(JobFolder folder,
+                             parts_.control.OutDir(request->job(), AskerOf(caller)));
+        folder.files.over = [call] { return call.Abandoned(); };
+        const JobFileScope files(folder.files);
+        auto checkpoints = CheckpointsOf(folder.out_dir, *request);
+        if (call.Abandoned()) return absl::CancelledError("the caller no longer waits");
+        return checkpoints;
+      });
 }
 
 CoordinatorService::Unary* CoordinatorService::VerifyCheckpoint(

@@ -32,12 +32,13 @@ absl::StatusOr<Json> Clone(const Web::Parts& parts, const std::string& job, cons
   NSA_RETURN_IF_ERROR(
       LoadYamlText(text->get<std::string>(), "job.yaml", request.mutable_spec()).status());
   request.mutable_spec()->clear_sweep();
+  const auto draining = [&parts] { return parts.draining.load(); };
   const Asker asker{.name = who, .own_jobs_only = false, .unix_user = ""};
-  auto made = parts.control.Submit(request, nullptr, asker);
+  auto made = parts.control.Submit(request, draining, asker);
   if (!made.ok() && absl::IsInvalidArgument(made.status())) {
     // The error holds only what fits into the details of an RPC.
     request.set_validate_only(true);
-    const auto checked = parts.control.Submit(request, nullptr, asker);
+    const auto checked = parts.control.Submit(request, draining, asker);
     if (checked.ok() && !checked->report().accepted()) {
       return absl::InvalidArgumentError(Refusal(checked->report()));
     }

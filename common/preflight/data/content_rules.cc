@@ -41,7 +41,7 @@ std::optional<ProblemAndFix> WrongContent(const NamedFile& file) {
   }
   if (!IsPlainText(file)) return std::nullopt;
   const FileKindInfo info = RecogniseFile(std::string_view(head).substr(0, kFileHeadBytes),
-                                          std::filesystem::file_size(file.path));
+                                          JobFileBytes(file.path).value_or(0));
   if (info.kind == FileKind::kText) return std::nullopt;
   if (!IsReadAsText(info.kind)) {
     return ProblemAndFix{absl::StrCat(std::string(info.name), ", not text"),
@@ -80,7 +80,7 @@ Problems WrongFile(const PreflightFacts& facts) {
 
 // The largest of the beginning, middle and end of a file.
 double ShareNotUtf8Of(const std::string& path) {
-  const auto size = static_cast<int64_t>(std::filesystem::file_size(path));
+  const int64_t size = JobFileBytes(path).value_or(0);  // it may be gone by now
   double share = 0;
   for (const int64_t at : {int64_t{0}, size / 2, std::max<int64_t>(0, size - kSampleBytes)}) {
     share = std::max(share, ShareNotUtf8(Sample(path, at)));

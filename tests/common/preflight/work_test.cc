@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/job_file.h"
 #include "common/base/json_shape.h"
 #include "common/job/data/data_files.h"
 #include "tests/common/preflight/preflight_cases.h"
@@ -93,6 +94,24 @@ TEST(PreflightWork, NothingIsReadForACallerWhoHasLeft) {
   PathExpander expander([] { return true; });
   EXPECT_EQ(expander.Expand(job.PathOf("part.*.txt")).status().code(),
             absl::StatusCode::kCancelled);
+}
+
+// Whoever can write to its folder takes it away between two looks at it.
+TEST(PreflightWork, AFileMayGoAwayAtAnyMoment) {
+  int removed = 0;
+  for (int moment = 0; moment < 100; ++moment) {
+    GoodJob job;
+    int opened = 0;
+    const JobFileScope scope({{}, "", [&] {
+                                if (opened++ == moment) {
+                                  removed += std::filesystem::remove(job.PathOf("train.txt"));
+                                }
+                                return false;
+                              }});
+    EXPECT_NO_THROW(job.Check()) << moment;
+    if (opened <= moment) break;  // it was opened less often
+  }
+  EXPECT_GT(removed, 3);
 }
 
 TEST(JsonShape, KnowsWhatBecomesLargerThanItLooks) {

@@ -36,6 +36,20 @@ TEST_F(ClockFollowerTest, AStepOfTheClockDoesNotReachATimeLimit) {
   }
 }
 
+// Between two looks at the clock, or while the store cannot note the step.
+TEST_F(ClockFollowerTest, AStepThatIsNotNotedYetMovesNoTime) {
+  ClockFollower follower(store(), *life().nodes, clock(), "");
+  follower.Look();
+  const absl::Time before = clock().Wall();
+  EXPECT_EQ(follower.Now(), before);
+  clock().JumpWall(absl::Hours(6));
+  EXPECT_EQ(follower.Now(), before);
+  clock().Advance(absl::Minutes(1));
+  EXPECT_EQ(follower.Now(), before + absl::Minutes(1));
+  follower.Look();
+  EXPECT_EQ(follower.Now(), clock().Wall());
+}
+
 TEST_F(ClockFollowerTest, NorDoesOneWhileNoCoordinatorRuns) {
   FakeAgent a = MakeAgent("a", 1);
   const std::string id = RunLimited(5, &a);

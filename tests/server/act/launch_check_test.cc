@@ -81,7 +81,9 @@ class CheckLaunchTest : public ::testing::Test {
 
   // Sends the heartbeat.
   void Beat() { ASSERT_TRUE(fleet_.Observe(heartbeat_).ok()); }
-  LaunchCheck Check(const v1::StoredJob& job) { return CheckLaunch(job, fleet_, paths_); }
+  LaunchCheck Check(const v1::StoredJob& job) {
+    return CheckLaunch(job, fleet_, paths_, WorkBudget(clock_, kLaunchWork, nullptr));
+  }
 
   const TempDir dir_;
   const FakeClock clock_;
