@@ -53,12 +53,16 @@ std::string Clean(std::string_view text, Form form) {
 std::string CleanText(std::string_view text) { return Clean(text, Form::kText); }
 std::string CleanLine(std::string_view text) { return Clean(text, Form::kLine); }
 
-std::string CutText(std::string_view text, size_t most) {
-  if (text.size() <= most) return std::string(text);
+std::string_view Shorten(std::string_view text, size_t most) {
+  if (text.size() <= most) return text;
   size_t end = most;
   const auto inside = [&] { return (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80; };
   while (end > 0 && most - end < 3 && inside()) --end;
-  return std::string(text.substr(0, end)) + "…";
+  return text.substr(0, end);
+}
+
+std::string CutText(std::string_view text, size_t most) {
+  return std::string(Shorten(text, most)) + (text.size() > most ? "…" : "");
 }
 
 std::string CleanJson(std::string_view json) { return Clean(json, Form::kJson); }

@@ -18,8 +18,11 @@ std::string CleanText(std::string_view text);
 // The same on one line: line feeds, carriage returns and tabs are replaced by "\n", "\r" and "\t".
 std::string CleanLine(std::string_view text);
 
-// The text, or its first `most` bytes without half of a character and "…". Of text that is not
-// UTF-8 it may be up to three bytes less.
+// The text, or its first `most` bytes without half of a character. Of text that is not UTF-8 it may
+// be up to three bytes less.
+std::string_view Shorten(std::string_view text, size_t most);
+
+// The same, with "…" where it was cut: up to three bytes more.
 std::string CutText(std::string_view text, size_t most);
 
 // JSON whose texts contain such characters, with each as an escape of JSON ("\u009b"): the same

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/rpc/service_config.h"
 #include "common/rpc/tls_files.h"
@@ -51,8 +52,7 @@ std::string Cut(const std::string& text, size_t limit) {
     if (bytes > limit) break;
     ++length;
   }
-  while (length > 0 && (static_cast<unsigned char>(text[length]) & 0xC0) == 0x80) --length;
-  return text.substr(0, length) + kCut;
+  return std::string(Shorten(text, length)) + kCut;
 }
 
 google::rpc::BadRequest CutViolations(const std::vector<FieldViolation>& violations, size_t limit) {

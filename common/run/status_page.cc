@@ -292,12 +292,7 @@ void StatusPage::SetKernel(std::string_view kernel) {
 }
 
 void StatusPage::SetTelemetryError(std::string_view error) {
-  constexpr size_t kLongest = 511;
-  if (error.size() > kLongest) {  // Do not cut a code point: it is sent as UTF-8.
-    size_t end = kLongest;
-    while (end > 0 && (static_cast<unsigned char>(error[end]) & 0xc0) == 0x80) --end;
-    error = error.substr(0, end);
-  }
+  error = Shorten(error, 511);  // it is sent as UTF-8
   Update([error](Layout& page) { page.telemetry_error.Store(error); });
 }
 

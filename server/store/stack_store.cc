@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/beneath.h"
+#include "common/base/clean_text.h"
 #include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
@@ -144,7 +145,7 @@ absl::StatusOr<v1::GetSavedStacksResponse> StackStore::Read(const std::string& j
   *response.mutable_saved() = Describe(*found);
   NSA_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(found->path));
   if (text.size() > kLongestStacks) {
-    text.resize(kLongestStacks);
+    text.resize(Shorten(text, kLongestStacks).size());
     absl::StrAppend(&text, "\n(cut here; the coordinator's machine has all of it in ",
                     found->path.string(), ")\n");
   }

@@ -149,13 +149,10 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
   }
 }
 
-// The beginning of a text on one line, cut between two characters.
+// The beginning of a text on one line.
 std::string Beginning(const std::string& text) {
   constexpr size_t kMost = 120;
-  if (text.size() <= kMost) return CleanLine(text);
-  size_t end = kMost;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  return CleanLine(text.substr(0, end)) + "…";
+  return CleanLine(CutText(text, kMost));
 }
 
 std::string LogLineOf(const v1::SampleRecord& sample) {

@@ -25,15 +25,6 @@ namespace fs = std::filesystem;
 constexpr int kSamples = 3;
 constexpr size_t kSampleBytes = 200;
 
-// The beginning of a text, not cut within a character, on one line.
-std::string Beginning(std::string_view text) {
-  size_t end = std::min(text.size(), kSampleBytes);
-  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) {
-    --end;
-  }
-  return CleanLine(text.substr(0, end)) + (end < text.size() ? "…" : "");
-}
-
 bool IsBlank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
 }
@@ -65,7 +56,7 @@ class Inspector {
     AddSample(text);
   }
   void AddSample(std::string_view text) {
-    if (set_.sample_size() < kSamples) set_.add_sample(Beginning(text));
+    if (set_.sample_size() < kSamples) set_.add_sample(CleanLine(CutText(text, kSampleBytes)));
   }
   bool wants_sample() const { return set_.sample_size() < kSamples; }
   void SeeToken(int32_t token) { set_.set_largest_token(std::max(set_.largest_token(), token)); }

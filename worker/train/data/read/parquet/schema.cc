@@ -124,9 +124,7 @@ class Schema {
     int repetition = 0;
   };
 
-  static std::string Clean(std::string_view name) {
-    return CleanLine(name.substr(0, std::min<size_t>(name.size(), 100)));
-  }
+  static std::string Clean(std::string_view name) { return CleanLine(CutText(name, 100)); }
 
   void AddNode(const Element& element) {
     Node& parent = nodes_.back();
