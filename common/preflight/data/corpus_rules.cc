@@ -1,7 +1,6 @@
 // Rules about the text in the files: whether it is enough, and whether validation data is separate
 // from training data.
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -187,16 +186,17 @@ class TextSets {
     const auto others = of_size_.find(info->st_size);
     if (others == of_size_.end() || info->st_size > kLargest) return "";
     OfSize& of_size = others->second;
+    const int64_t start = std::min<int64_t>(kStart, info->st_size);
     for (const std::string& other : std::exchange(of_size.unread, {})) {
-      of_size.of_start[HashOf(other, kStart)].unread.push_back(other);
+      of_size.of_start[HashOf(other, start)].unread.push_back(other);
     }
-    const auto alike = of_size.of_start.find(HashOf(path, kStart));
+    const auto alike = of_size.of_start.find(HashOf(path, start));
     if (alike == of_size.of_start.end()) return "";
     OfStart& of_start = alike->second;
     for (const std::string& other : std::exchange(of_start.unread, {})) {
-      of_start.of_content.emplace(HashOf(other, kLargest), other);
+      of_start.of_content.emplace(HashOf(other, info->st_size), other);
     }
-    const auto found = of_start.of_content.find(HashOf(path, kLargest));
+    const auto found = of_start.of_content.find(HashOf(path, info->st_size));
     return found == of_start.of_content.end() ? "" : found->second;
   }
 
@@ -230,18 +230,18 @@ class TextSets {
     return info;
   }
 
-  // Of up to `most` bytes. A file that cannot be read is like no other.
-  std::string HashOf(const std::string& path, int64_t most) {
+  // Of its first `bytes`. A file that cannot be read, or no longer has as many, is like no other.
+  std::string HashOf(const std::string& path, int64_t bytes) {
+    constexpr int64_t kBlock = 1 << 20;
     const absl::StatusOr<Fd> fd = OpenJobFile(path);
     if (!fd.ok()) return path;
-    std::vector<char> block(static_cast<size_t>(std::min<int64_t>(most, 1 << 20)));
     Sha256Sum sum;
-    for (int64_t done = 0; done < most;) {
-      const ssize_t got = read(fd->get(), block.data(), block.size());
-      if (got < 0 || facts_.abandoned() || (left_ -= got) < 0) return path;
-      if (got == 0) break;
-      sum.Add({block.data(), static_cast<size_t>(got)});
-      done += got;
+    for (int64_t done = 0; done < bytes;) {
+      const std::string block = ReadSome(fd->get(), done, std::min(bytes - done, kBlock));
+      left_ -= std::ssize(block);
+      if (block.empty() || left_ < 0 || facts_.abandoned()) return path;
+      sum.Add(block);
+      done += std::ssize(block);
     }
     return sum.Hex();
   }

@@ -89,11 +89,7 @@ std::vector<NamedFile> PlainFiles(const PreflightFacts& facts, const DataFiles& 
   return named;
 }
 
-bool IsEmpty(const NamedFile& file) {
-  std::error_code error;
-  return std::filesystem::is_regular_file(file.path, error) &&
-         std::filesystem::file_size(file.path, error) == 0 && !error;
-}
+bool IsEmpty(const NamedFile& file) { return JobFileBytes(file.path) == 0; }
 
 // Whether some files of a set have data, here or at a URL: then others may be empty, as the shards
 // are that a program writes without rows.
