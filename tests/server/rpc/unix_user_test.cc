@@ -1,13 +1,22 @@
 // The Unix user of a token, and of the jobs that are submitted with it.
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_dir.h"
+#include "common/job/data/prepared.h"
+#include "common/job/load.h"
+#include "nsa/v1/checkpoint.pb.h"
 #include "tests/server/server_fixture.h"
 
 namespace nsa::server {
 namespace {
 
+namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class UnixUserTest : public ServerTest {
  protected:
@@ -32,6 +41,29 @@ class UnixUserTest : public ServerTest {
     const grpc::Status status = people_->SubmitJob(context.get(), request, &response);
     if (!status.ok()) return FromGrpc(status);
     return response.job().id();
+  }
+
+  // All that the owner of a token is told about a job that is checked, and about one that is
+  // submitted.
+  std::string ToldAbout(const std::string& token, const v1::JobSpec& spec) {
+    v1::SubmitJobRequest request;
+    *request.mutable_spec() = spec;
+    request.set_validate_only(true);
+    v1::SubmitJobResponse response;
+    const grpc::Status checked =
+        people_->SubmitJob(MakeContext(kTimeout, token).get(), request, &response);
+    EXPECT_TRUE(checked.ok()) << checked.error_message();
+    EXPECT_FALSE(response.report().accepted());
+    std::string told;
+    for (const v1::Finding& finding : response.report().findings()) {
+      absl::StrAppend(&told, finding.ShortDebugString(), "\n");
+    }
+    absl::StrAppend(&told, response.report().start());
+    request.set_validate_only(false);
+    const grpc::Status submitted =
+        people_->SubmitJob(MakeContext(kTimeout, token).get(), request, &response);
+    EXPECT_FALSE(submitted.ok());
+    return absl::StrCat(told, submitted.error_message(), submitted.error_details());
   }
 };
 
@@ -78,6 +110,58 @@ TEST_F(UnixUserTest, AJobRunsAsTheUnixUserOfItsTokenAlsoAfterRotationAndRestart)
   EXPECT_TRUE(std::ranges::any_of(audit->entries(), [](const v1::AuditEntry& entry) {
     return entry.what() == "CreateToken" && entry.subject() == "ada with Unix user ada_l";
   }));
+}
+
+// The coordinator may read what the submitter may not. It tells nothing of it.
+TEST_F(UnixUserTest, AManifestThatIsALinkToAnothersFileIsNotQuoted) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, who may read what nobody may not";
+  fs::permissions(folder_.path(), fs::perms(0755));
+  const std::string nobody = *MakeToken(v1::ROLE_SUBMITTER, "n", "", "nobody");
+  const fs::path prepared = folder_ / absl::StrCat("data", std::string(kPreparedEnding));
+  fs::create_directories(prepared);
+  v1::JobSpec spec = Spec("demo");
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_TOKENS);
+  spec.mutable_data()->add_path(prepared.string());
+  const std::string secret = "0123456789abcdef0123456789abcdef";
+  for (const std::string& text : {secret, absl::StrCat("{\"", secret, "\": 1}"),
+                                  absl::StrCat("{\"separator\": \"", secret, "\"}")}) {
+    std::ofstream(folder_ / "secret", std::ios::trunc) << text;
+    fs::permissions(folder_ / "secret", fs::perms(0600));
+    fs::remove(prepared / kPreparedManifest);
+    fs::create_symlink(folder_ / "secret", prepared / kPreparedManifest);
+    const std::string told = ToldAbout(nobody, spec);
+    EXPECT_THAT(told, AllOf(HasSubstr("Permission denied for the Unix user nobody"),
+                            Not(HasSubstr(secret.substr(0, 6)))))
+        << told;
+  }
+}
+
+TEST_F(UnixUserTest, AnOutDirThatTheUserCannotEnterTellsNothingOfItsJob) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, who may enter what nobody may not";
+  fs::permissions(folder_.path(), fs::perms(0755));
+  const std::string nobody = *MakeToken(v1::ROLE_SUBMITTER, "n", "", "nobody");
+  v1::JobSpec spec = Spec("demo");
+  const fs::path out_dir = spec.train().out_dir();
+  fs::create_directories(CheckpointsDir(out_dir));
+  fs::permissions(out_dir, fs::perms(0700));
+  spec.mutable_restart()->set_init((CheckpointsDir(out_dir) / CheckpointName(7)).string());
+  const std::string empty = ToldAbout(nobody, spec);
+  // Another's configuration.
+  v1::CheckpointState state;
+  state.set_format_version(1);
+  state.set_step(7);
+  *state.mutable_spec() = Spec("theirs");
+  state.mutable_spec()->mutable_train()->set_seq_len(987);
+  state.mutable_spec()->mutable_model()->set_n_layers(13);
+  state.set_job_hash(JobHash(state.spec()));
+  const fs::path checkpoint = CheckpointsDir(out_dir) / CheckpointName(7);
+  fs::create_directories(checkpoint);
+  std::ofstream(checkpoint / "state.json") << *SerializeCheckpointState(state);
+  std::ofstream(out_dir / "owner.json") << "{\"job_id\": \"jtheirs\"}";
+  const std::string told = ToldAbout(nobody, spec);
+  EXPECT_EQ(told, empty) << "the same as of a folder with nothing in it";
+  fs::permissions(out_dir, fs::perms(0755));
+  EXPECT_NE(ToldAbout(nobody, spec), empty) << "whoever may read it is told";
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 // Labels that change after the submit, and notes.
 #include "server/act/edit/edit_job.h"
 
+#include <functional>
+#include <map>
+#include <thread>
+
 #include "gmock/gmock.h"
 #include "tests/server/act/harness.h"
 
@@ -12,6 +16,13 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 using ::testing::UnorderedElementsAre;
+
+// Two callers at once.
+void Together(const std::function<void()>& first, const std::function<void()>& second) {
+  std::thread other(second);
+  first();
+  other.join();
+}
 
 class EditJobTest : public Harness {
  protected:
@@ -85,6 +96,55 @@ TEST_F(EditJobTest, WhatChangesNothingLeavesNoEvent) {
   const std::string id = Submit(spec);
   ASSERT_OK(Edit(Set(id, {{"team", "text"}}, {"unknown"})));
   EXPECT_THAT(Texts(id, "LABELS_CHANGED"), IsEmpty());
+}
+
+// The preflight of a resume takes long enough for others to change the job.
+TEST_F(EditJobTest, WhatChangesWhileAResumeIsPreflightedIsKept) {
+  v1::JobSpec spec = Spec("demo");
+  (*spec.mutable_labels())["team"] = "a";
+  (*spec.mutable_labels())["old"] = "x";
+  const std::string id = Submit(spec);
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  v1::ResumeJobRequest request;
+  request.set_job(id);
+  *request.mutable_spec() = Get(id).spec();
+  request.mutable_spec()->mutable_train()->set_steps(30);
+  (*request.mutable_spec()->mutable_labels())["of"] = "the resume";
+  int looks = 0;
+  ASSERT_OK(control().Resume(request, {}, [&] {
+    if (looks++ == 0) {
+      EXPECT_OK(Edit(Set(id, {{"team", "b"}, {"new", "y"}}, {"old"})));
+      EXPECT_OK(Edit(Note(id, "meanwhile")));
+    }
+    return false;
+  }));
+  EXPECT_GT(looks, 0);
+  EXPECT_EQ(Get(id).spec().train().steps(), 30);
+  EXPECT_THAT(Get(id).spec().labels(),
+              UnorderedElementsAre(Pair("team", "b"), Pair("new", "y"), Pair("of", "the resume")));
+  EXPECT_THAT(Texts(id, "NOTE"), ElementsAre("meanwhile (ada)"));
+}
+
+TEST_F(EditJobTest, ResumesAndEditsInPairsLoseNothing) {
+  const std::string id = Submit(Spec("demo"));
+  std::map<std::string, std::string> labels;
+  std::vector<std::string> notes;
+  for (int i = 0; i < 150; ++i) {
+    ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+    const std::string key = absl::StrCat("key-", i % 30);
+    const std::string value = absl::StrCat(i);
+    Together([&] { EXPECT_OK(Resume(id)); },
+             [&] {
+               EXPECT_OK(Edit(Set(id, {{key, value}})));
+               EXPECT_OK(Edit(Note(id, value)));
+             });
+    labels[key] = value;
+    notes.push_back(value + " (ada)");
+    const v1::Job job = Get(id);
+    ASSERT_THAT(job.spec().labels(), ::testing::UnorderedElementsAreArray(labels)) << i;
+    ASSERT_FALSE(job.has_stop()) << "resumed";
+  }
+  EXPECT_EQ(Texts(id, "NOTE"), notes);
 }
 
 TEST_F(EditJobTest, ANoteIsOneEventHoweverOftenItIsSent) {
