@@ -20,6 +20,7 @@
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
+#include "common/run/out_of_memory.h"
 #include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
@@ -178,6 +179,7 @@ absl::Status LimitFiles(const v1::WorkerLaunch& launch) {
 }
 
 int TrainFrom(const Flags& flags) {
+  ExitWhenMemoryIsRefused();
   const RealClock clock;
   TrainerOptions options{
       .clock = &clock, .time_kernels = flags.time_kernels, .profile_file = flags.profile};

@@ -20,24 +20,29 @@
 #include "common/job/data/large_data.h"
 #include "common/job/data/sha256.h"
 #include "common/job/data/tokenizer_files.h"
+#include "common/job/data/unpacked_size.h"
 #include "common/job/data/url.h"
 #include "common/preflight/data/data_facts.h"
 
 namespace nsa {
 namespace {
 
-// Bytes in the files, after decompression; roughly, if they are compressed. Without those of
-// prepared data, which is mapped and not held. nullopt if the size of a file is unknown.
+// Bytes in the files, after decompression; if they are compressed, roughly or what they say, but
+// never more than a rank holds of such files. Without those of prepared data, which is mapped and
+// not held. nullopt if the size of a file is unknown.
 std::optional<double> TextBytes(const PreflightFacts& facts, const std::vector<DataFiles>& all) {
   double bytes = 0;
+  int64_t on_disk = 0;
   for (const NamedFile& file : FilesOf(facts, all)) {
     if (file.prepared()) continue;
     const std::optional<int64_t> size = JobFileBytes(file.path);
     if (!size) return std::nullopt;
     const bool packed = IsCompressed(file.path) || file.source->format == DocumentFormat::kRows;
-    bytes += static_cast<double>(*size) * (packed ? kTextPerCompressedByte : 1);
+    on_disk += *size;
+    bytes += std::max(static_cast<double>(*size) * (packed ? kTextPerCompressedByte : 1),
+                      static_cast<double>(packed ? SaidUnpackedBytes(file.path) : 0));
   }
-  return bytes;
+  return std::min(bytes, static_cast<double>(MostHeldOf(on_disk)));
 }
 
 // Tokens of prepared data; 0 for a folder that cannot be read, which DATA_PREPARED reports.

@@ -173,6 +173,16 @@ TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
   Data(&job)->set_path(0, job.PathOf("train.txt.zst"));
   EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
               HasSubstr("about 72.38 MiB of host memory"));
+  // What the file says counts if it is more: 64 MiB in the header of a frame.
+  const std::string frame("\x28\xb5\x2f\xfd\xa4\x00\x00\x00\x04", 9);
+  job.Write("train.txt.zst", frame + std::string((4 << 20) - 9, 'a'));
+  EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
+              HasSubstr("about 384.38 MiB of host memory"));
+  // But no rank holds more than 64 times its files and 256 MiB, whatever they say.
+  const std::string most("\x28\xb5\x2f\xfd\xe4\x00\x00\x00\x00\x00\x01\x00\x00", 13);
+  job.Write("train.txt.zst", most + std::string((4 << 20) - 13, 'a'));
+  EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
+              HasSubstr("about 3.02 GiB of host memory"));
 }
 
 // Large data is mapped from the cache of the workers, if it fits into that.

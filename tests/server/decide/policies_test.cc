@@ -116,6 +116,12 @@ TEST(Gang, ARankForWhichMemoryRanOutSaysSoAndAtWhichLimit) {
   // The agent was told to end the gang before it saw that.
   rank.worker->set_killed_by_agent(true);
   EXPECT_EQ(Judge({rank}).failure->reason, "OUT_OF_MEMORY");
+  // The system refused an allocation, and the rank ended by itself.
+  rank.worker->set_killed_by_agent(false);
+  rank.worker->set_exit_signal(0);
+  rank.worker->set_exit_code(4);
+  EXPECT_EQ(Judge({rank}).failure->reason, "OUT_OF_MEMORY");
+  EXPECT_THAT(Judge({rank}).failure->text, HasSubstr("ended at step 12: host memory ran out"));
 }
 
 TEST(Gang, TheFirstRankThatDiedOnItsOwnIsTheCause) {

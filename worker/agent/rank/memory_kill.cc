@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/control_groups.h"
 #include "common/run/atomic_file.h"
+#include "common/run/out_of_memory.h"
 
 namespace nsa::agent {
 
@@ -18,7 +19,8 @@ std::string OutOfMemoryText(const RankExit& exit, const MemoryEvidence& evidence
   const bool unknown = exit.signal == 0 && exit.code < 0;
   const bool own = evidence.own_kills > 0 && (killed || unknown);
   const bool recent = evidence.recent_kills > 0 && killed && !exit.killed_by_agent;
-  if (!own && !recent) return "";
+  const bool refused = exit.code == kExitOutOfMemory && exit.signal == 0;
+  if (!own && !recent && !refused) return "";
   if (evidence.limit_bytes <= 0) return "of unknown size";
   return absl::StrFormat(
       "%.2f GiB (%s)", static_cast<double>(evidence.limit_bytes) / (1 << 30),

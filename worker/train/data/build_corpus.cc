@@ -17,6 +17,7 @@
 #include "common/job/data/data_files.h"
 #include "common/job/data/file_kind.h"
 #include "common/job/data/held_out.h"
+#include "common/job/data/large_data.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data_source.h"
@@ -44,20 +45,14 @@ struct Found {
   Cut cut = Cut::kNowhere;
 };
 
-// Compressed and repeated bytes may become any number. So what is held of files of so many bytes
-// has a limit, far above what text compresses to.
-constexpr int64_t kMostTimes = 64;
-constexpr int64_t kAlwaysHeld = int64_t{256} << 20;
 constexpr int64_t kBytesOfDocument = 64;  // beside its text: separator, hash, place
-
-int64_t MostHeldOf(int64_t file_bytes) { return kAlwaysHeld + kMostTimes * file_bytes; }
 
 absl::Status BecomesTooMuch(const Document& document, int64_t file_bytes, int64_t most) {
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s: the %d bytes of the files have become more than %d bytes of documents up to here (%d "
       "times the files, and 256 MiB); use data.stream, 'nsactl data prepare', or files that are "
       "what they seem",
-      document.place, file_bytes, most, kMostTimes));
+      document.place, file_bytes, most, kHeldTimes));
 }
 
 // Builds a Corpus document by document.

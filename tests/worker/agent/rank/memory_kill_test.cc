@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "common/base/control_groups.h"
+#include "common/run/out_of_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"
@@ -35,6 +36,12 @@ TEST(OutOfMemoryText, IsEmptyWithoutAKillOfTheKernel) {
   EXPECT_EQ(OutOfMemoryText({.code = 1}, kills), "");
   EXPECT_EQ(OutOfMemoryText({.machine_restarted = true}, kills), "");
   EXPECT_EQ(OutOfMemoryText({.start_error = "not there"}, kills), "");
+}
+
+TEST(OutOfMemoryText, OfARankThatTheSystemRefusedMemory) {
+  const RankExit refused = {.code = kExitOutOfMemory};
+  EXPECT_EQ(OutOfMemoryText(refused, {.limit_bytes = 2 * kGiB, .limit_file = "/c"}),
+            "2.00 GiB (/c)");
 }
 
 TEST(OutOfMemoryText, AKillOfTheMachineIsNotThatOfARankWhichTheAgentEnded) {
