@@ -33,14 +33,28 @@
 namespace nsa::server {
 namespace {
 
-constexpr size_t kLargestSpec = 1 << 20;
+constexpr int64_t kLargestSpec = 1 << 20;
+// The answer to a heartbeat brings it to every rank of the machine.
+constexpr int64_t kLargestOfMachine = 8 << 20;
 
-absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
-  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  if (const size_t bytes = request.spec().ByteSizeLong(); bytes > kLargestSpec) {
+absl::Status CheckSizeOf(const v1::JobSpec& spec) {
+  const auto bytes = static_cast<int64_t>(spec.ByteSizeLong());
+  if (bytes > kLargestSpec) {
     return absl::InvalidArgumentError(
         absl::StrFormat("spec: %d bytes (at most %d); shorten it", bytes, kLargestSpec));
   }
+  const int64_t machines = std::max(spec.resources().nodes(), 1);
+  const int64_t ranks = (std::max(spec.resources().gpus(), 1) + machines - 1) / machines;
+  if (bytes * ranks <= kLargestOfMachine) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("spec: %d bytes for each of %d ranks on a machine (at most %d together); "
+                      "shorten it, e.g. by a pattern in data.path, or use fewer ranks",
+                      bytes, ranks, kLargestOfMachine));
+}
+
+absl::Status CheckRequest(const v1::SubmitJobRequest& request) {
+  NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  NSA_RETURN_IF_ERROR(CheckSizeOf(request.spec()));
   // Otherwise fields that this version does not know would silently be ignored.
   const absl::Status known = CheckKnown(request.spec(), "spec");
   return known.ok() ? known : WithReason(known, Reason::kNewerSpec);

@@ -1,8 +1,10 @@
 #include "server/rpc/fleet_service.h"
 
+#include <algorithm>
 #include <functional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_format.h"
@@ -23,6 +25,28 @@ namespace nsa::server {
 namespace {
 
 constexpr size_t kHashBytes = 32;
+// gRPC sends 16 MiB in one answer; one that is larger would not arrive, and the machine be lost.
+constexpr size_t kDesiredBytes = 12 << 20;
+
+// Leaves out what would make the answer to a heartbeat larger, of the ranks that the machine does
+// not have yet: one that it has would be ended. They fail like ranks that do not start.
+void LeaveOutBeyond(size_t most, const v1::HeartbeatRequest& request,
+                    std::vector<v1::WorkerAssignment>* desired) {
+  size_t all = 0;
+  for (const v1::WorkerAssignment& assignment : *desired) all += assignment.ByteSizeLong();
+  if (all <= most) return;
+  const auto is_there = [&request](const v1::WorkerAssignment& assignment) {
+    return std::ranges::any_of(request.workers(), [&](const v1::WorkerObservation& worker) {
+      return worker.rank() == assignment.rank() && worker.generation() == assignment.generation() &&
+             worker.job_id() == assignment.job_id();
+    });
+  };
+  auto left_out = std::stable_partition(desired->begin(), desired->end(), is_there);
+  size_t bytes = 0;
+  for (auto one = desired->begin(); one != left_out; ++one) bytes += one->ByteSizeLong();
+  while (left_out != desired->end() && (bytes += left_out->ByteSizeLong()) <= most) ++left_out;
+  desired->erase(left_out, desired->end());
+}
 
 }  // namespace
 
@@ -127,6 +151,20 @@ FleetService::Unary* FleetService::Heartbeat(Context* context, const v1::Heartbe
           response, [=, this](const Caller& caller) { return Answer(*request, caller); });
 }
 
+void FleetService::AddDesired(const v1::HeartbeatRequest& request,
+                              v1::HeartbeatResponse* response) {
+  const WorkerOf worker_of = std::bind_front(&Fleet::Worker, &parts_.fleet);
+  std::vector<v1::WorkerAssignment> desired =
+      DesiredOn(request.node().name(), parts_.store.Active(), worker_of, parts_.clock.Wall());
+  for (v1::WorkerAssignment& assignment : desired) {
+    const std::vector<std::string>& urls = parts_.allowed_urls;
+    assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
+    for (const auto& root : parts_.allowed_roots) assignment.add_allowed_roots(root.string());
+  }
+  LeaveOutBeyond(kDesiredBytes, request, &desired);
+  for (v1::WorkerAssignment& assignment : desired) *response->add_desired() = std::move(assignment);
+}
+
 absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRequest& sent,
                                                            const Caller& caller) {
   NSA_RETURN_IF_ERROR(CheckHeartbeat(sent));
@@ -149,14 +187,7 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
   response.set_store_id(parts_.store.id());
   unknown_.Answer(request, other_store ? parts_.nodes.All() : Cordons(), &response);
   if (other_store) return response;
-  const WorkerOf worker_of = std::bind_front(&Fleet::Worker, &parts_.fleet);
-  for (v1::WorkerAssignment& assignment :
-       DesiredOn(node, parts_.store.Active(), worker_of, parts_.clock.Wall())) {
-    const std::vector<std::string>& urls = parts_.allowed_urls;
-    assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
-    for (const auto& root : parts_.allowed_roots) assignment.add_allowed_roots(root.string());
-    *response.add_desired() = std::move(assignment);
-  }
+  AddDesired(request, &response);
   for (v1::DumpRequest& dump : parts_.dumps.Wanted(node)) *response.add_dumps() = std::move(dump);
   for (v1::ProfileOrder& order : parts_.profiles.Wanted(node)) {
     *response.add_profiles() = std::move(order);

@@ -91,6 +91,9 @@ class FleetService final : public v1::FleetService::CallbackService {
   absl::Status CheckRan(const Caller& caller, const v1::StoredJob& job, int64_t generation,
                         int32_t rank) const;
 
+  // What the machine has to do, within the bytes that one answer has.
+  void AddDesired(const v1::HeartbeatRequest& request, v1::HeartbeatResponse* response);
+
   // Aborted for a worker that was started under another store: what it has written is for that one.
   absl::Status CheckStore(const std::string& store_id) const;
 
