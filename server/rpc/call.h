@@ -91,17 +91,20 @@ class UnaryCall {
     }
     UnaryCall known = *this;
     known.who_ = caller->name;
-    const bool taken =
-        executor.TryRun([call = known, begin = std::move(begin), caller = *std::move(caller)] {
+    // All who come over the unix socket without a secret are one name.
+    const std::string whose = caller->local ? "" : caller->name;
+    const bool taken = executor.TryRun(
+        [call = known, begin = std::move(begin), caller = *std::move(caller)] {
           // The deadline has passed or the client has disconnected.
           if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
           const absl::Status begun = begin(call, caller);
           if (!begun.ok()) call.Finish(begun);
-        });
+        },
+        whose);
     if (!taken) {
-      known.Finish(absl::ResourceExhaustedError(
-          absl::StrCat(method_, ": ", executor.limit(), " calls already wait for ", executor.name(),
-                       " (at most ", executor.limit(), "); try again later")));
+      known.Finish(absl::ResourceExhaustedError(absl::StrCat(
+          method_, ": too many calls wait for ", executor.name(), " (at most ", executor.limit(),
+          ", and ", executor.limit_of_one(), " of one caller); try again later")));
     }
     return reactor_;
   }
