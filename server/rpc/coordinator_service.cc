@@ -44,10 +44,9 @@ Asker AskerOf(const Caller& caller) {
 CoordinatorService::CoordinatorService(Parts parts)
     : parts_(std::move(parts)), gate_(parts_.rules) {
   using This = CoordinatorService;
-  const auto limit = [this](const char* name, auto method) {
-    const auto* const descriptor = MethodOf("CoordinatorService", name);
-    MarkMethodCallback(descriptor->index(), Limited(&gate_, descriptor, this, method).release());
-  };
+  const auto limit = Limiter(&gate_, this, "CoordinatorService", [this](int index, auto* handler) {
+    MarkMethodCallback(index, handler);
+  });
   limit("SubmitJob", &This::SubmitJob);
   limit("GetJob", &This::GetJob);
   limit("ListJobs", &This::ListJobs);

@@ -52,10 +52,9 @@ void LeaveOutBeyond(size_t most, const v1::HeartbeatRequest& request,
 
 FleetService::FleetService(Parts parts)
     : parts_(std::move(parts)), unknown_(parts_.store, parts_.clock), gate_(parts_.rules) {
-  const auto limit = [this](const char* name, auto method) {
-    const auto* const descriptor = MethodOf("FleetService", name);
-    MarkMethodCallback(descriptor->index(), Limited(&gate_, descriptor, this, method).release());
-  };
+  const auto limit = Limiter(&gate_, this, "FleetService", [this](int index, auto* handler) {
+    MarkMethodCallback(index, handler);
+  });
   limit("Join", &FleetService::Join);
   limit("Heartbeat", &FleetService::Heartbeat);
   limit("ReportRecords", &FleetService::ReportRecords);

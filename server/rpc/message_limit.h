@@ -144,4 +144,14 @@ LimitedHandler::Handler Limited(
 const google::protobuf::MethodDescriptor* MethodOf(const std::string& service,
                                                    const std::string& method);
 
+// Puts methods of `service` behind the gate: what is returned takes a method's name and the method.
+// `mark` is the service's MarkMethodCallback(), which only it may call.
+template <typename Service, typename Mark>
+auto Limiter(RequestGate* gate, Service* service, const std::string& name, Mark mark) {
+  return [=](const char* method_name, auto method) {
+    const auto* const descriptor = MethodOf(name, method_name);
+    mark(descriptor->index(), Limited(gate, descriptor, service, method).release());
+  };
+}
+
 }  // namespace nsa::server
