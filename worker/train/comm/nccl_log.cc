@@ -53,7 +53,7 @@ std::optional<absl::string_view> Behind(absl::string_view line, absl::string_vie
 }
 
 std::string Name(absl::string_view text) {
-  return CleanLine(CutText(std::string(absl::StripAsciiWhitespace(text)), LogReader::kMostName));
+  return CleanLine(Shorten(std::string(absl::StripAsciiWhitespace(text)), LogReader::kMostName));
 }
 
 // "NET/IB/GDRDMA" of "NET/IB/0/GDRDMA", "P2P/CUMEM" of "P2P/CUMEM/read": what does not depend on
