@@ -155,6 +155,7 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
     const std::vector<std::string>& urls = parts_.allowed_urls;
     assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
     for (const auto& root : parts_.allowed_roots) assignment.add_allowed_roots(root.string());
+    if (!request.takes_resume_from_step()) MakeForOlderAgent(&assignment);
     *response.add_desired() = std::move(assignment);
   }
   for (v1::DumpRequest& dump : parts_.dumps.Wanted(node)) *response.add_dumps() = std::move(dump);
