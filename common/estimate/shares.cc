@@ -1,5 +1,6 @@
 #include "common/estimate/shares.h"
 
+#include "common/estimate/optimizer_traits.h"
 #include "common/estimate/passes.h"
 
 namespace nsa {
@@ -9,7 +10,7 @@ bool ShardsOptimizer(const v1::JobSpec& spec, int32_t ranks) {
 }
 
 bool DefaultShards(const v1::JobSpec& spec) {
-  return spec.train().optimizer() == v1::OPTIMIZER_MUON && spec.resources().gpus() > 1 &&
+  return TraitsOf(spec.train()).whole_matrices && spec.resources().gpus() > 1 &&
          spec.resources().nodes() <= 1 && ContextOf(spec) == 1;
 }
 

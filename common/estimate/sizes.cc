@@ -1,6 +1,7 @@
 #include "common/estimate/sizes.h"
 
 #include "common/estimate/layers.h"
+#include "common/estimate/optimizer_traits.h"
 
 namespace nsa {
 
@@ -25,7 +26,7 @@ bool IsBf16(const v1::JobSpec& spec) {
 std::map<MuonShape, int64_t> MuonMatrices(const v1::JobSpec& spec,
                                           const std::vector<LayerKind>& kinds) {
   std::map<MuonShape, int64_t> matrices;
-  if (spec.train().optimizer() != v1::OPTIMIZER_MUON) return matrices;
+  if (!TraitsOf(spec.train()).whole_matrices) return matrices;
   for (const auto& [s, layers] : kinds) {
     matrices[MuonShape::Of(s.q, s.dim)] += layers;
     matrices[MuonShape::Of(s.k, s.dim)] += layers * s.n_branches;

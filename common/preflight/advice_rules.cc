@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/optimizer_traits.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -21,8 +22,6 @@ bool IsFar(double value, double usual) { return value * kFar < usual || value > 
 double TokensPerParameter(const PreflightFacts& facts) {
   return TokensOfRun(facts) / static_cast<double>(ParameterCount(facts.spec));
 }
-
-bool UsesMuon(const v1::JobSpec& spec) { return spec.train().optimizer() == v1::OPTIMIZER_MUON; }
 
 // Peak learning rates of AdamW by the number of parameters: GPT-3, arXiv 2005.14165, Table 2.1.
 struct PublishedLr {
@@ -69,7 +68,7 @@ Problems LrAdvice(const PreflightFacts& facts) {
                          train.lr(), usual, static_cast<double>(parameters) / 1e6),
          absl::StrFormat("try lr: %.1e in a short run", usual)});
   }
-  if (!UsesMuon(facts.spec)) return problems;
+  if (!TraitsOf(train).whole_matrices) return problems;
   const double muon_lr = train.has_muon_lr() ? train.muon_lr() : train.lr();
   if (IsFar(muon_lr, kUsualMuonLr)) {
     problems.push_back({"train.muon_lr",

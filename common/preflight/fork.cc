@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/optimizer_traits.h"
 #include "common/estimate/schedule.h"
 #include "common/job/load.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -111,14 +112,12 @@ std::optional<ForkProblem> CheckWeights(const v1::CheckpointState& from, const v
 
 std::optional<ForkProblem> CheckFork(const v1::CheckpointState& from, const v1::JobSpec& job) {
   if (std::optional<ForkProblem> problem = CheckWeights(from, job)) return problem;
-  const bool was_muon = from.spec().train().optimizer() == v1::OPTIMIZER_MUON;
-  const bool is_muon = job.train().optimizer() == v1::OPTIMIZER_MUON;
-  if (was_muon != is_muon) {
-    const char* const before = was_muon ? "muon" : "adamw";
+  const std::string_view before = TraitsOf(from.spec().train()).word;
+  if (const std::string_view now = TraitsOf(job.train()).word; now != before) {
     return ForkProblem{
         absl::StrFormat("a checkpoint of train.optimizer: %s (this job's is %s): its moments mean "
                         "something else",
-                        before, is_muon ? "muon" : "adamw"),
+                        before, now),
         absl::StrFormat("set train.optimizer: %s, or take the weights alone with restart.init",
                         before)};
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/estimate/optimizer_traits.h"
 #include "common/preflight/rules.h"
 #include "google/protobuf/descriptor.h"
 
@@ -173,11 +174,12 @@ Problems TrainRange(const PreflightFacts& facts) {
 Problems TrainUnused(const PreflightFacts& facts) {
   const v1::TrainSpec& train = facts.spec.train();
   Problems problems;
-  if (train.optimizer() != v1::OPTIMIZER_MUON) {
-    const auto unused = [&problems](bool set, const char* field) {
+  if (const OptimizerTraits& traits = TraitsOf(train); !traits.whole_matrices) {
+    const auto unused = [&](bool set, const char* field) {
       if (!set) return;
-      problems.push_back({field, "set, but train.optimizer is adamw (must be muon)",
-                          "remove the key, or set optimizer: muon"});
+      problems.push_back(
+          {field, absl::StrFormat("set, but train.optimizer is %s (must be muon)", traits.word),
+           "remove the key, or set optimizer: muon"});
     };
     unused(train.has_muon_lr(), "train.muon_lr");
     unused(!train.muon_betas().empty(), "train.muon_betas");

@@ -40,11 +40,7 @@ v1::WorkerAssignment Assignment(const v1::StoredJob& stored, const v1::RankPlace
   assignment.set_rank(place.rank());
   assignment.set_world_size(stored.placements_size());
   *assignment.mutable_spec() = SpecOfStart(stored);
-  if (const int64_t step = job.progress().checkpoint_step(); step > 0) {
-    const auto checkpoint = CheckpointsDir(job.spec().train().out_dir()) / CheckpointName(step);
-    assignment.mutable_spec()->mutable_restart()->set_resume(checkpoint.string());
-    assignment.set_submitted_resume(job.spec().restart().resume());
-  }
+  assignment.set_resume_from_step(job.progress().checkpoint_step());
   assignment.set_cuda_device(place.cuda_device());
   assignment.set_unix_user(job.unix_user());
   assignment.set_ranks_on_node(ranks_on_node);
@@ -81,6 +77,14 @@ std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
     }
   }
   return desired;
+}
+
+void MakeForOlderAgent(v1::WorkerAssignment* assignment) {
+  if (assignment->resume_from_step() == 0) return;
+  v1::JobSpec* spec = assignment->mutable_spec();
+  assignment->set_submitted_resume(spec->restart().resume());
+  const auto folder = CheckpointsDir(spec->train().out_dir());
+  spec->mutable_restart()->set_resume(folder / CheckpointName(assignment->resume_from_step()));
 }
 
 }  // namespace nsa::server

@@ -21,14 +21,17 @@ using WorkerOf = std::function<std::optional<v1::WorkerObservation>(
 // reported. The ranks of a job that moves to other machines get a GRACEFUL stop. Once the cause has
 // been decided they are left out, and their agents clean up.
 //
-// If the job has published a checkpoint, its assignments name the last one (in out_dir) in
-// restart.resume. A worker that then finds no checkpoint there, not even an older one, does not
-// begin at step 0 (worker/train/step/resume.h).
+// If the job has published a checkpoint, its assignments name the step of the last one. A worker
+// that then finds no checkpoint in out_dir, not even an older one, does not begin at step 0
+// (worker/train/step/resume.h).
 //
 // A rank whose next rank runs on another machine gets its address, once that is known. Ranks
 // whose allocation ends soon (decide/allocation/) are told to stop, in time for a checkpoint.
 std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
                                             const std::vector<JobPtr>& active,
                                             const WorkerOf& worker_of, absl::Time now);
+
+// Names the published checkpoint in restart.resume, as agents without takes_resume_from_step want.
+void MakeForOlderAgent(v1::WorkerAssignment* assignment);
 
 }  // namespace nsa::server

@@ -159,6 +159,7 @@ void FleetService::AddDesired(const v1::HeartbeatRequest& request,
     const std::vector<std::string>& urls = parts_.allowed_urls;
     assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
     for (const auto& root : parts_.allowed_roots) assignment.add_allowed_roots(root.string());
+    if (!request.takes_resume_from_step()) MakeForOlderAgent(&assignment);
   }
   LeaveOutBeyond(kDesiredBytes, request, &desired);
   for (v1::WorkerAssignment& assignment : desired) *response->add_desired() = std::move(assignment);

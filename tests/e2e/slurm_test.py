@@ -20,10 +20,12 @@ import sys
 import tempfile
 import time
 
-from slurm_cluster import HeldPorts, SlurmCluster, Unavailable
+from slurm_cluster import HeldPorts, SlurmCluster, Unavailable  # puts tests/testing on the path
+from service import environment_of
 
-STEPS = 1200
-SAVE_EVERY = 300
+STEPS = 200  # a starved machine does them before an allocation ends
+SAVE_EVERY = 50
+STOP_AT = 120
 LIMIT_SECONDS, GRACE_SECONDS = 60, 20  # of an allocation; before its end
 WAIT_SECONDS = 150
 ENDED = ("STATE_SUCCEEDED", "STATE_FAILED", "STATE_STOPPED")
@@ -55,9 +57,7 @@ class Service:
         self.bin, self.folder, self.cluster = bin_dir, folder, cluster
         self.shared = folder / "shared"
         self.ports = HeldPorts()
-        self.environment = {**cluster.environment, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s", "OMP_NUM_THREADS": "1"}
-        for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
-            self.environment.pop(name, None)
+        self.environment = environment_of(folder / "state", cluster.environment)
         programs = folder / "bin"
         programs.mkdir()
         for name in ("sbatch", "squeue", "sacct", "scancel"):
@@ -204,14 +204,14 @@ def check_left_alone(service):
 def check_stopped_at_a_step(service, wanted):
     """Also: another job is not placed on its machines, and an agent that is killed comes back to its workers."""
     name = service.submit("stopped")
-    service.ctl("stop", name, "--at-step", "700")
+    service.ctl("stop", name, "--at-step", STOP_AT)
     service.hold(name, 1)
     victim = service.agents(name)[0]
     os.kill(victim, signal.SIGKILL)
     service.wait_until(lambda: len(service.agents(name)) == 2 and victim not in service.agents(name), "another agent starts")
     service.release(name)
     job = service.wait_for_end(name, "STOPPED")
-    assert (int(job["progress"]["step"]), job["generation"], job["reason"]) == (700, "1", "STOPPED_AT_STEP"), job
+    assert (int(job["progress"]["step"]), job["generation"], job["reason"]) == (STOP_AT, "1", "STOPPED_AT_STEP"), job
     service.ctl("resume", name)
     service.wait_for_end(name, "SUCCEEDED")
     assert service.reasons(name).count("ALLOCATION_GRANTED") == 2, service.ctl("events", name)
@@ -237,7 +237,7 @@ def check_node_failure(service, wanted):
 def check_node_set_down(service, wanted):
     """An administrator takes a node away: the ranks have time for a checkpoint."""
     name = service.submit("node-down")
-    service.hold(name, 50)  # Slurm's signals make it continue
+    service.hold(name, 20)  # Slurm's signals make it continue
     node = service.cluster.nodes_of(service.allocation(name)["cluster_id"])[0]
     service.cluster.update_nodes(node, "down")
     job = service.wait_for_end(name, "SUCCEEDED")
@@ -247,12 +247,12 @@ def check_node_set_down(service, wanted):
 
 def check_cancelled_by_hand(service, wanted):
     name = service.submit("cancelled")
-    service.hold(name, 50)
+    service.hold(name, 20)
     service.cluster.run("scancel", service.allocation(name)["cluster_id"], check=True)
     job = service.wait_for_end(name, "STOPPED")
     assert job["reason"] == "ALLOCATION_CANCELLED", job
     step = int(job["progress"]["checkpoint_step"])
-    assert 50 <= step < STEPS and step == int(job["progress"]["step"]), f"no checkpoint at the end: {job}"
+    assert 20 <= step < STEPS and step == int(job["progress"]["step"]), f"no checkpoint at the end: {job}"
     service.ctl("resume", name)
     service.wait_for_end(name, "SUCCEEDED")
     assert service.weights(name) == wanted, "other weights after scancel"
@@ -272,7 +272,7 @@ def check_killed_coordinator(service, wanted):
     assert "WAITING_FOR_ALLOCATION: waiting for slurm: PENDING" in service.ctl("list", "-o", "wide"), service.ctl("list", "-o", "wide")
     service.kill_and_start()
     service.cluster.update_nodes(everything, "resume")
-    service.hold(name, 50)
+    service.hold(name, 20)
     service.kill_and_start()
     service.release(name)
     service.wait_until(lambda: service.job(name)["state"] in ENDED, "the end of the job")

@@ -43,7 +43,6 @@ class TwoMachines(Service):
         self.agents = {}
         (folder / "coordinator.yaml").write_text("local_agent: false\nnode_unknown_seconds: 2\nnode_lost_seconds: 6\n")
         super().__init__(bin_dir, folder, arguments=["--config", folder / "coordinator.yaml"])
-        self.environment["OMP_NUM_THREADS"] = "1"
         self.wait_until(lambda: self.ready() == ["a", "b"], SECONDS, "both agents have joined")
 
     def start(self):

@@ -22,6 +22,9 @@ import time
 
 from hosts import Hosts
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
+from service import environment_of
+
 MACHINES = (1, 2, 3)
 OTHER = 4  # its worker is another program
 STEPS = 4000
@@ -53,9 +56,7 @@ class Cluster:
 
     def __init__(self, bin_dir, folder, hosts, own):
         self.bin, self.folder, self.hosts, self.own = bin_dir, folder, hosts, own
-        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s", "OMP_NUM_THREADS": "1"}
-        for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
-            self.environment.pop(name, None)
+        self.environment = environment_of(folder / "state")
         self.processes = []
         address = hosts.addresses[0]
         machines = (*MACHINES, OTHER)

@@ -9,14 +9,19 @@ import urllib.request
 from ports import HeldPorts
 
 
+def environment_of(state, base=os.environ):
+    """For programs of a service with this state folder: nothing of the user's own. Each rank computes on one core, also when a test is run by hand:
+    threads of different ranks that wait for each other on busy cores nearly double the time of a step."""
+    own = {name: value for name, value in base.items() if name not in ("NSACTL_ADDRESS", "NSACTL_CONTEXT")}
+    return own | {"NSA_STATE_DIR": str(state), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s", "OMP_NUM_THREADS": "1"}
+
+
 class Service:
     def __init__(self, bin_dir, folder, agent_environment=None, arguments=()):
         """The coordinator, with these further arguments, starts the agent. With `agent_environment`, the test starts an agent that also passes these
         variables on to its workers."""
         self.bin = pathlib.Path(bin_dir).resolve()
-        self.environment = {**os.environ, "NSA_STATE_DIR": str(folder / "state"), "NSACTL_CONFIG": "/dev/null", "NSACTL_TIMEOUT": "60s"}
-        for name in ("NSACTL_ADDRESS", "NSACTL_CONTEXT"):
-            self.environment.pop(name, None)
+        self.environment = environment_of(folder / "state")
         self.log = folder / "coordinator.log"
         self.agent = None
         self.ports = HeldPorts()

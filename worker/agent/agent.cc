@@ -335,6 +335,7 @@ v1::HeartbeatRequest Agent::Observe() const {
   request.mutable_node()->set_unix_users(options_.unix_users);
   request.set_incarnation(incarnation_);
   request.set_boot_id(boot_id_);
+  request.set_takes_resume_from_step(true);
   for (const auto& [key, rank] : ranks_) *request.add_workers() = rank->Observe();
   if (!ranks_.empty()) request.set_store_id(link_->store_id());
   // Last, so that the coordinator sees the time of the way there only.

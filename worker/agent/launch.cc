@@ -125,7 +125,7 @@ v1::WorkerLaunch LaunchOf(const v1::WorkerAssignment& assignment, const RunDir& 
   launch.set_rank(assignment.rank());
   launch.set_world_size(assignment.world_size());
   launch.set_cuda_device(assignment.cuda_device());
-  launch.set_submitted_resume(assignment.submitted_resume());
+  launch.set_resume_from_step(assignment.resume_from_step());
   *launch.mutable_allowed_urls() = assignment.allowed_urls();
   *launch.mutable_allowed_roots() = assignment.allowed_roots();
   launch.set_cpu_threads(ThreadsOfEach(assignment.ranks_on_node()));

@@ -71,6 +71,27 @@ TEST(Desired, ARankLearnsTheUnixUserOfItsJob) {
   EXPECT_EQ(DesiredOn("a", {job}, nobody, absl::UnixEpoch()).at(0).unix_user(), "");
 }
 
+TEST(Desired, OnlyForAnOlderAgentIsThePublishedCheckpointInTheSpec) {
+  auto job = std::make_shared<v1::StoredJob>(*RunningOn({"a"}));
+  v1::JobSpec* spec = job->mutable_job()->mutable_spec();
+  spec->mutable_train()->set_out_dir("/out");
+  spec->mutable_restart()->set_resume("never");
+  const auto nobody = [](auto&&...) { return std::nullopt; };
+  const auto assignment = [&] { return DesiredOn("a", {job}, nobody, absl::UnixEpoch()).at(0); };
+  v1::WorkerAssignment first = assignment();
+  MakeForOlderAgent(&first);
+  EXPECT_EQ(first.spec().restart().resume(), "never") << "nothing was published";
+
+  job->mutable_job()->mutable_progress()->set_checkpoint_step(7);
+  v1::WorkerAssignment again = assignment();
+  EXPECT_EQ(again.resume_from_step(), 7);
+  EXPECT_EQ(again.spec().restart().resume(), "never");
+  EXPECT_EQ(again.submitted_resume(), "");
+  MakeForOlderAgent(&again);
+  EXPECT_EQ(again.spec().restart().resume(), "/out/checkpoints/step-00000007");
+  EXPECT_EQ(again.submitted_resume(), "never");
+}
+
 TEST(Desired, NoAddressOfAJobOnOneMachineIsPassedOn) {
   EXPECT_THAT(Texts("a", RunningOn({"a", "a"}), {{{"a", 0}, "zero"}, {{"a", 1}, "one"}}),
               ElementsAre("rank 0", "rank 1"));

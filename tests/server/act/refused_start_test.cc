@@ -172,8 +172,7 @@ TEST_F(MissingCheckpoints, WaitsForAVolumeWithItsCheckpointsAndGoesOnWhenItIsBac
   spec.mutable_restart()->set_resume("never");
   const std::string id = Submit(spec);
   RunUntil(id, Job::STATE_RUNNING, {&agent});
-  EXPECT_EQ(agent.Find(0)->assignment.spec().restart().resume(), "never");
-  EXPECT_EQ(agent.Find(0)->assignment.submitted_resume(), "");
+  EXPECT_EQ(agent.Find(0)->assignment.resume_from_step(), 0);
   agent.Train(7);
   agent.Checkpoint();
   agent.Crash(0, SIGKILL);
@@ -186,9 +185,8 @@ TEST_F(MissingCheckpoints, WaitsForAVolumeWithItsCheckpointsAndGoesOnWhenItIsBac
     }
     Round({&agent});
     ASSERT_EQ(Get(id).generation(), generation);
-    EXPECT_EQ(agent.Find(0)->assignment.spec().restart().resume(),
-              spec.train().out_dir() + "/checkpoints/step-00000007");
-    EXPECT_EQ(agent.Find(0)->assignment.submitted_resume(), "never");
+    EXPECT_EQ(agent.Find(0)->assignment.resume_from_step(), 7);
+    EXPECT_EQ(agent.Find(0)->assignment.spec().restart().resume(), "never") << "the user's";
     agent.Finish(0, v1::OUTCOME_FAILED, "CHECKPOINTS_MISSING");
     RunUntil(id, Job::STATE_RESTARTING, {&agent});
     for (int i = 0; i < 10 && Get(id).reason() != "CHECKPOINTS_MISSING"; ++i) Round({&agent});

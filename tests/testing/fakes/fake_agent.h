@@ -49,6 +49,7 @@ class FakeAgent {
     *request.mutable_node() = node_;
     request.set_incarnation(incarnation_);
     request.set_boot_id(boot_id);
+    request.set_takes_resume_from_step(true);
     if (!workers_.empty()) request.set_store_id(store_id_);
     for (const auto& [key, worker] : workers_) {
       *request.add_workers() = worker.seen;

@@ -2,6 +2,10 @@
 // program and its libraries. The process itself is not stopped again. Of each module on a stack
 // only the symbols and the line table are read.
 //
+// elfutils' eu-stack unwinds while it holds a thread: on a machine of two cores it held a thread of
+// a training nsa-worker (7 threads) for up to 11 ms, with names and lines (-i -s) for 5 to 17 ms;
+// with copies it is 0.05 to 0.07 ms (2026-11-29, five dumps of each).
+//
 // Functions written in assembly may have no such information, or a wrong one, such as OpenBLAS's
 // matrix products. Where a thread is in one, its callers are searched for on the stack: the first
 // word that is a return address from which the rest of the stack can be unwound. It may be left

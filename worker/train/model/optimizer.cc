@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/estimate/optimizer_traits.h"
 #include "kernels/optimizer/global_norm.h"
 
 namespace nsa::train {
@@ -17,7 +18,7 @@ float Beta(const google::protobuf::RepeatedField<double>& betas, int index, doub
 std::vector<MuonMatrix> MatricesOf(const v1::TrainSpec& train, const ParameterLayout& layout,
                                    const Slice& share) {
   std::vector<MuonMatrix> matrices;
-  if (train.optimizer() != v1::OPTIMIZER_MUON) return matrices;
+  if (!TraitsOf(train).whole_matrices) return matrices;
   for (const ParameterInfo& tensor : layout.tensors()) {
     if (!tensor.hidden || tensor.offset < share.begin || tensor.offset >= share.end) continue;
     matrices.push_back({tensor.offset - share.begin, tensor.shape[0], tensor.shape[1]});
@@ -29,14 +30,14 @@ std::vector<MuonMatrix> MatricesOf(const v1::TrainSpec& train, const ParameterLa
 // before it; its elements are and stay 0.
 std::vector<AdamWSegment> SegmentsOf(const v1::TrainSpec& train, const ParameterLayout& layout,
                                      const Slice& share) {
-  const bool muon = train.optimizer() == v1::OPTIMIZER_MUON;
+  const bool whole_matrices = TraitsOf(train).whole_matrices;
   const std::span<const ParameterInfo> tensors = layout.tensors();
   std::vector<AdamWSegment> segments;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const int64_t end = i + 1 < tensors.size() ? tensors[i + 1].offset : layout.size();
     const Slice part = share.Common({tensors[i].offset, end});
     if (part.empty()) continue;
-    const bool update = !(muon && tensors[i].hidden);
+    const bool update = !(whole_matrices && tensors[i].hidden);
     if (!segments.empty() && segments.back().decay == tensors[i].decay &&
         segments.back().update == update) {
       segments.back().size += part.size();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/estimate/optimizer_traits.h"
 #include "worker/train/model/parameters.h"
 
 namespace nsa::train {
@@ -22,12 +23,12 @@ Slice MatrixAround(const ParameterLayout& layout, int64_t cut) {
 }  // namespace
 
 Shares::Shares(const ParameterLayout& layout, const v1::TrainSpec& train, int32_t ranks) {
-  const bool muon = train.optimizer() == v1::OPTIMIZER_MUON;
+  const bool whole_matrices = TraitsOf(train).whole_matrices;
   cuts_.push_back(0);
   for (int32_t rank = 1; rank < ranks; ++rank) {
     const auto even = static_cast<int64_t>(static_cast<__int128>(layout.size()) * rank / ranks);
     int64_t cut = even / kMultiple * kMultiple;
-    const Slice matrix = muon ? MatrixAround(layout, cut) : Slice{};
+    const Slice matrix = whole_matrices ? MatrixAround(layout, cut) : Slice{};
     // The sizes of Muon's matrices need not be multiples of 16: the gap behind one belongs to it.
     const int64_t behind = (matrix.end + kMultiple - 1) / kMultiple * kMultiple;
     if (!matrix.empty()) cut = cut - matrix.begin < behind - cut ? matrix.begin : behind;

@@ -35,7 +35,8 @@ absl::StatusOr<ResumePoint> ChooseCheckpoint(const v1::WorkerLaunch& launch) {
   const std::filesystem::path out_dir = launch.spec().train().out_dir();
   const std::string& resume = launch.spec().restart().resume();
   NSA_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> own, ListCheckpoints(out_dir));
-  switch (ResumeFromOf(launch.spec().restart(), launch.generation() > 1, !own.empty())) {
+  const bool has_own = HasPublished(launch) || !own.empty();
+  switch (ResumeFromOf(launch.spec().restart(), launch.generation() > 1, has_own)) {
     case ResumeFrom::kOwn:
       return Newest(out_dir);
     case ResumeFrom::kNamed:
@@ -52,7 +53,7 @@ absl::StatusOr<ResumePoint> ChooseCheckpoint(const v1::WorkerLaunch& launch) {
 absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
   NSA_ASSIGN_OR_RETURN(ResumePoint point, ChooseCheckpoint(launch));
   const std::string& init = launch.spec().restart().init();
-  if (!point.checkpoint.empty() || init.empty()) return point;
+  if (!point.checkpoint.empty() || init.empty() || HasPublished(launch)) return point;
   NSA_ASSIGN_OR_RETURN(point, Named("restart.init", init));
   point.weights_only = true;
   return point;
@@ -201,17 +202,18 @@ std::string JobOf(const nlohmann::json& owner) {
 
 }  // namespace
 
+bool HasPublished(const v1::WorkerLaunch& launch) {
+  return launch.generation() > 1 && launch.resume_from_step() > 0;
+}
+
 absl::Status CheckPublishedCheckpoints(const v1::WorkerLaunch& launch) {
+  if (!HasPublished(launch)) return absl::OkStatus();
   const std::filesystem::path out_dir = launch.spec().train().out_dir();
-  const std::filesystem::path published = launch.spec().restart().resume();
-  if (launch.generation() <= 1 || published.parent_path() != CheckpointsDir(out_dir)) {
-    return absl::OkStatus();
-  }
   const auto there = ListCheckpoints(out_dir);
   if (there.ok() && !there->empty()) return absl::OkStatus();
   return ReasonError(absl::StatusCode::kUnavailable, Reason::kCheckpointsMissing,
                      absl::StrCat("train.out_dir: ", out_dir.string(), " has no checkpoint (",
-                                  published.filename().string(), " was published there",
+                                  CheckpointName(launch.resume_from_step()), " was published there",
                                   there.ok() ? "" : absl::StrCat("; ", there.status().message()),
                                   "); mount the volume or put the folder back, or submit the job "
                                   "under another name to begin "

@@ -26,11 +26,15 @@ struct ResumePoint {
       rejected;  // newer checkpoints that this rank found to be damaged, one line each
 };
 
+// Whether this is a restart of a gang that has published checkpoints. It continues from those in
+// out_dir alone.
+bool HasPublished(const v1::WorkerLaunch& launch);
+
 // Unavailable with CHECKPOINTS_MISSING when this is a restart of a gang that has published
-// checkpoints (restart.resume names one in out_dir) and out_dir has none now: it was moved, or its
-// volume is not mounted. Without this check the restart would begin at step 0, which nobody asked
-// for. Only reads, so that nothing is created at a mount point. For every rank, before out_dir is
-// opened, unless the job runs on several machines: one of them may be new to it.
+// checkpoints and out_dir has none now: it was moved, or its volume is not mounted. Without this
+// check the restart would begin at step 0, which nobody asked for. Only reads, so that nothing is
+// created at a mount point. For every rank, before out_dir is opened, unless the job runs on
+// several machines: one of them may be new to it.
 absl::Status CheckPublishedCheckpoints(const v1::WorkerLaunch& launch);
 
 // Rank 0 decides according to restart.resume and tells every rank. A restart of the gang

@@ -343,11 +343,6 @@ absl::Status Trainer::Resume() {
   state_.set_job_id(launch_.job_id());
   state_.set_job_hash(JobHash(spec_));
   *state_.mutable_spec() = spec_;
-  // A checkpoint records the submitted restart.resume, not the checkpoint that this start resumes
-  // from.
-  if (!launch_.submitted_resume().empty()) {
-    state_.mutable_spec()->mutable_restart()->set_resume(launch_.submitted_resume());
-  }
   return absl::OkStatus();
 }
 

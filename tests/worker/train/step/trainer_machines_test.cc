@@ -27,11 +27,7 @@ RunOptions TwoMachines(const std::function<std::string(int rank)>& out, int64_t 
             v1::TrainSpec* train = launch->mutable_spec()->mutable_train();
             train->set_out_dir(out(launch->rank()));
             // As the coordinator names the checkpoint that it knows of (server/act/desired.h).
-            if (generation > 1) {
-              const auto published = CheckpointsDir(train->out_dir()) / CheckpointName(kSteps);
-              launch->mutable_spec()->mutable_restart()->set_resume(published.string());
-              launch->set_submitted_resume("auto");
-            }
+            if (generation > 1) launch->set_resume_from_step(kSteps);
           }};
 }
 
@@ -171,6 +167,19 @@ TEST_F(MachinesTest, AJobWhoseCheckpointsAreGoneEverywhereDoesNotBeginAnew) {
       EXPECT_EQ(rank.finished.reason(), "CHECKPOINTS_MISSING") << rank.finished.text();
       EXPECT_THAT(rank.finished.text(), HasSubstr("has no checkpoint"));
     }
+  }
+}
+
+TEST_F(MachinesTest, ARestartDoesNotBeginAgainAtTheCheckpointThatItsJobNames) {
+  StopAtFive();
+  std::ofstream(Checkpoint(Out(0), 5) / "model.safetensors", std::ios::app) << "more";
+  v1::JobSpec spec = Job(dir_);
+  spec.mutable_restart()->set_resume(Checkpoint(dir_ / "whole", 5).string());
+  const TempDir runs;
+  const auto out = [this](int rank) { return rank == 0 ? Out(0) : In("new-1"); };
+  for (const RankResult& rank : RunJob(runs, spec, TwoMachines(out, 2))) {
+    EXPECT_EQ(rank.finished.reason(), "NO_VALID_CHECKPOINT") << rank.finished.text();
+    EXPECT_TRUE(rank.steps.empty());
   }
 }
 

@@ -310,10 +310,9 @@ TEST(Trainer, GoesBackToTheLastGoodCheckpointAndSaysWhy) {
 }
 
 // Options with which the coordinator restarts a job that has published a checkpoint.
-RunOptions RestartAfter(const TempDir& dir, int64_t step, int64_t generation) {
-  return {.world = 2, .generation = generation, .launch = [&dir, step](v1::WorkerLaunch* launch) {
-            const auto checkpoint = CheckpointsDir(dir / "out") / CheckpointName(step);
-            launch->mutable_spec()->mutable_restart()->set_resume(checkpoint.string());
+RunOptions RestartAfter(int64_t step, int64_t generation) {
+  return {.world = 2, .generation = generation, .launch = [step](v1::WorkerLaunch* launch) {
+            launch->set_resume_from_step(step);
           }};
 }
 
@@ -323,7 +322,7 @@ TEST(Trainer, ARestartWithoutTheCheckpointsThatWerePublishedBeginsNothing) {
   RunJob(dir, spec, StopAt(7, 0, 2));
   std::filesystem::rename(dir / "out", dir / "moved");
   const auto expect_refused = [&](int64_t generation) {
-    for (const RankResult& lost : RunJob(dir, spec, RestartAfter(dir, 7, generation))) {
+    for (const RankResult& lost : RunJob(dir, spec, RestartAfter(7, generation))) {
       EXPECT_EQ(lost.finished.outcome(), v1::OUTCOME_FAILED) << "it may come back";
       EXPECT_EQ(lost.finished.reason(), "CHECKPOINTS_MISSING");
       EXPECT_THAT(lost.finished.text(),
@@ -340,7 +339,7 @@ TEST(Trainer, ARestartWithoutTheCheckpointsThatWerePublishedBeginsNothing) {
 
   std::filesystem::remove(dir / "out");
   std::filesystem::rename(dir / "moved", dir / "out");
-  const RankResult back = RunJob(dir, spec, RestartAfter(dir, 7, 4))[0];
+  const RankResult back = RunJob(dir, spec, RestartAfter(7, 4))[0];
   EXPECT_EQ(back.finished.outcome(), v1::OUTCOME_COMPLETED) << back.finished.text();
   EXPECT_EQ(back.started.resumed_step(), 7);
 }
@@ -348,12 +347,7 @@ TEST(Trainer, ARestartWithoutTheCheckpointsThatWerePublishedBeginsNothing) {
 TEST(Trainer, ACheckpointSaysWhatItsJobWasSubmittedWith) {
   const TempDir dir;
   RunJob(dir, Job(dir), StopAt(7, 0, 2));
-  RunOptions restart = RestartAfter(dir, 7, 2);
-  restart.launch = [told = restart.launch](v1::WorkerLaunch* launch) {
-    told(launch);
-    launch->set_submitted_resume("auto");
-  };
-  EXPECT_EQ(RunJob(dir, Job(dir), restart)[0].started.resumed_step(), 7);
+  EXPECT_EQ(RunJob(dir, Job(dir), RestartAfter(7, 2))[0].started.resumed_step(), 7);
   const auto state = ReadCheckpointState(CheckpointsDir(dir / "out") / CheckpointName(12));
   ASSERT_TRUE(state.ok()) << state.status();
   EXPECT_EQ(state->spec().restart().resume(), "auto");
@@ -362,9 +356,9 @@ TEST(Trainer, ACheckpointSaysWhatItsJobWasSubmittedWith) {
 TEST(Trainer, ARestartTakesItsNewestCheckpointWhicheverOneWasToldOf) {
   const TempDir dir;
   RunJob(dir, Job(dir), StopAt(7, 0, 2));
-  // restart.resume names a checkpoint older than the newest one, or one that does not exist.
+  // The coordinator knows of a checkpoint older than the newest one, or of one that is gone.
   for (const int64_t told : {6, 20}) {
-    const RankResult result = RunJob(dir, Job(dir), RestartAfter(dir, told, told))[0];
+    const RankResult result = RunJob(dir, Job(dir), RestartAfter(told, told))[0];
     EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
     EXPECT_EQ(result.started.resumed_step(), told == 6 ? 7 : 12);
   }

@@ -15,6 +15,7 @@
 #include "worker/train/data/read/source_files.h"
 #include "worker/train/data/remote/remote.h"
 #include "worker/train/step/ranks/share_text.h"
+#include "worker/train/step/resume.h"
 
 namespace nsa::train {
 namespace {
@@ -43,8 +44,8 @@ std::vector<CheckpointEntry> CheckpointsFor(const v1::WorkerLaunch& launch) {
   const std::string& resume = launch.spec().restart().resume();
   std::vector<CheckpointEntry> own =
       ListCheckpoints(launch.spec().train().out_dir()).value_or(std::vector<CheckpointEntry>());
-  const bool restarted = launch.generation() > 1;
-  if (ResumeFromOf(launch.spec().restart(), restarted, !own.empty()) != ResumeFrom::kNamed) {
+  const bool restarted = launch.generation() > 1, has_own = HasPublished(launch) || !own.empty();
+  if (ResumeFromOf(launch.spec().restart(), restarted, has_own) != ResumeFrom::kNamed) {
     return own;
   }
   const std::optional<std::filesystem::path> path = LookUpNamed(resume);
