@@ -12,6 +12,7 @@
 #include <cstring>
 #include <optional>
 #include <system_error>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -132,10 +133,14 @@ bool MayEnterAll(const State& limits, fs::path folder) {
   }
 }
 
-// The same folder with the same rights. Its time of change covers owner, mode and ACL.
+// The same folder with the same rights. The time of change covers its ACL, and ticks in
+// milliseconds.
 bool IsSame(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino && a.st_ctim.tv_sec == b.st_ctim.tv_sec &&
-         a.st_ctim.tv_nsec == b.st_ctim.tv_nsec;
+  const auto key = [](const struct stat& info) {
+    return std::tuple(info.st_dev, info.st_ino, info.st_mode, info.st_uid, info.st_gid,
+                      info.st_ctim.tv_sec, info.st_ctim.tv_nsec);
+  };
+  return key(a) == key(b);
 }
 
 bool MayEnter(const State& limits, const fs::path& folder) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kAtMost = int64_t{1} << 50;  // whatever a file says
 
-// A number in little-endian order.
-int64_t Number(std::string_view bytes) {
+// A number of these bytes, the least first.
+int64_t LittleEndian(std::string_view bytes) {
   uint64_t number = 0;
   for (size_t i = bytes.size(); i > 0; --i) {
     number = number << 8 | static_cast<unsigned char>(bytes[i - 1]);
@@ -34,7 +34,7 @@ int64_t OfZstd(std::string_view frame) {
   const size_t at = 1 + (single_segment ? 0 : 1) + kIdBytes[descriptor & 3];
   const size_t bytes = size_bytes[descriptor >> 6];
   if (frame.size() < at + bytes) return 0;
-  return Number(frame.substr(at, bytes)) + (bytes == 2 ? 256 : 0);
+  return LittleEndian(frame.substr(at, bytes)) + (bytes == 2 ? 256 : 0);
 }
 
 }  // namespace
@@ -49,7 +49,7 @@ int64_t SaidUnpackedBytes(const std::filesystem::path& path) {
   if (head.starts_with("\x28\xb5\x2f\xfd"sv)) return OfZstd(std::string_view(head).substr(4));
   const int64_t size = lseek(file->get(), 0, SEEK_END);
   if (!head.starts_with("\x1f\x8b"sv) || size < kHeadBytes) return 0;
-  return Number(ReadSome(file->get(), size - kGzipSizeBytes, kGzipSizeBytes));
+  return LittleEndian(ReadSome(file->get(), size - kGzipSizeBytes, kGzipSizeBytes));
 }
 
 }  // namespace nsa

@@ -115,6 +115,7 @@ TEST_F(WorkBudgetTest, AStartThatReadsForLongIsRefusedAndMayPassLater) {
   EXPECT_FALSE(slow.accepted);
   EXPECT_TRUE(slow.passing);
   EXPECT_THAT(slow.problem, HasSubstr("longer to read than 300 s"));
+  EXPECT_FALSE(check([] { return true; }).accepted) << "the coordinator goes down";
 }
 
 }  // namespace
