@@ -85,7 +85,7 @@ show_results() {
   say "the losses, nats per byte"
   nsactl plot "$job"
   say "a sample of the trained model"
-  nsa-worker --sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 700 --temperature 0.7 --seed 1 |
+  nsa-worker sample "$checkpoint" --prompt "$SAMPLE_PROMPT" --bytes 700 --temperature 0.7 --seed 1 |
     tr -s ' \n' ' ' | fold -s -w 100
   echo
 }

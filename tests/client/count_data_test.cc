@@ -29,10 +29,10 @@ TEST(CountData, SaysWhatTheWorkerCounted) {
   Interrupt interrupt;
   v1::JobSpec spec;
   spec.set_name("demo");
-  const auto counted = CountData(
-      spec, Program(dir, R"(test "$1 $3" = "--job --count-data" && grep -q '^name: demo' "$2" &&
+  const auto counted =
+      CountData(spec, Program(dir, R"(test "$1" = "count" && grep -q '^name: demo' "$2" &&
                       echo '{"documents": "12", "droppedDocuments": "3", "tokens": "900"}')"),
-      &interrupt);
+                &interrupt);
   ASSERT_OK(counted);
   EXPECT_EQ(counted->documents(), 12);
   EXPECT_EQ(counted->dropped_documents(), 3);

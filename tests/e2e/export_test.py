@@ -62,7 +62,7 @@ def text_with_documents():
 
 
 def scores(programs, checkpoint, folder):
-    run(programs / "nsa-worker", "--score", checkpoint, folder / "text.txt", "-o", folder / "scores.jsonl", "--threads", 1)
+    run(programs / "nsa-worker", "score", checkpoint, folder / "text.txt", "-o", folder / "scores.jsonl", "--threads", 1)
     return (folder / "scores.jsonl").read_text()
 
 
@@ -96,7 +96,7 @@ def check(programs, folder, name, options):
     error = (expected - exact).abs().max().item()
     torch_error = (log_probabilities(folder / "model", text) - exact).abs().max().item()
     print(f"{name}: from the result in fp64 the worker is {error:.1e} away, PyTorch in fp32 {torch_error:.1e} ({len(text)} bytes)")
-    # Both round in fp32, in other orders. Measured: at most 1.5 times as far, 2026-11-22. --score prints nine digits.
+    # Both round in fp32, in other orders. Measured: at most 1.5 times as far, 2026-11-22. score prints nine digits.
     assert error < 4 * torch_error + 1e-7, name
 
     run(programs / "nsactl", "import", folder / "model", folder / "back")

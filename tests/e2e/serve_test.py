@@ -120,9 +120,9 @@ def lm_eval_results(answer, lengths):
 
 
 def scores_of(bin_dir, folder, text):
-    """The logprobs of the bytes by nsa-worker --score."""
+    """The logprobs of the bytes by nsa-worker score."""
     (folder / "scored.txt").write_bytes(text)
-    subprocess.run([bin_dir / "nsa-worker", "--score", "artifacts/tiny", "scored.txt", "-o", "scores.jsonl"], cwd=folder, check=True, capture_output=True)
+    subprocess.run([bin_dir / "nsa-worker", "score", "artifacts/tiny", "scored.txt", "-o", "scores.jsonl"], cwd=folder, check=True, capture_output=True)
     return [json.loads(line)["logprob"] for line in (folder / "scores.jsonl").read_text().splitlines()]
 
 
@@ -149,7 +149,7 @@ def check_lm_eval_scores(server, bin_dir, folder):
     rolling = answer["choices"][0]["logprobs"]["token_logprobs"]
     wanted = scores_of(bin_dir, folder, texts[0].encode())
     assert rolling[0] is None and all(abs(a - b) < ROUNDING for a, b in zip(rolling[1:-1], wanted, strict=True))
-    print(f"lm-eval: {answers[0]} as nsa-worker --score")
+    print(f"lm-eval: {answers[0]} as nsa-worker score")
 
 
 def check_lm_eval_generates(server, bin_dir, folder):

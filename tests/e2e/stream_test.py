@@ -155,7 +155,7 @@ class Test:
             job = self.folder / f"count-{stream}.yaml"
             job.write_text(JOB.format(source="jsonl", data=self.folder / "lines" / "part-*.jsonl", val_fraction=0.05, stream=stream, window=window, seq_len=64,
                                       eval_every=4, out=self.folder / "count", world=1, steps=STEPS))
-            done = subprocess.run([self.bin_dir / "nsa-worker", "--count-data", "--job", job], capture_output=True, text=True)
+            done = subprocess.run([self.bin_dir / "nsa-worker", "count", job], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
             counted.append({key: int(value) for key, value in json.loads(done.stdout).items()})
         assert counted[0]["documents"] == counted[1]["documents"] > 900, counted

@@ -3,7 +3,7 @@
 
     tests/e2e/tokenizer_test.py BIN_DIR [JSON_LINES]…
 
-Needs Node and the packages of tests/e2e/tokenizer/package.json (deploy/packages.sh test); skipped (77) without them. The tokens are those that `nsa-worker --prepare-data` writes, so this also reads its shards by the documented bytes.
+Needs Node and the packages of tests/e2e/tokenizer/package.json (deploy/packages.sh test); skipped (77) without them. The tokens are those that `nsa-worker prepare` writes, so this also reads its shards by the documented bytes.
 """
 import json
 import os
@@ -93,7 +93,7 @@ def prepare(worker, place, lines, file, kind, vocab):
     job = {"data": data} if kind == "bpe" else {"data": data, "model": {"vocab": vocab}}
     (place / "job.yaml").write_text(json.dumps(job))
     begun = time.monotonic()
-    subprocess.run([worker, "--job", place / "job.yaml", "--prepare-data", place / "tokens"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([worker, "prepare", place / "job.yaml", place / "tokens"], check=True, stdout=subprocess.DEVNULL)
     seconds = time.monotonic() - begun
     assert f"vocab: {vocab}" in (place / "tokens/job.yaml").read_text()
     return seconds

@@ -26,7 +26,6 @@
 #include "worker/train/comm/nccl_library.h"
 #include "worker/train/command_line.h"
 #include "worker/train/data/cache/cache_options.h"
-#include "worker/train/data/prepared/commands.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/step/ending.h"
@@ -53,9 +52,6 @@ struct Flags {
   bool time_kernels = false;
   std::string profile;
   bool deterministic_check = false;
-  bool count_data = false;
-  std::string prepare_data;               // folder to write
-  std::vector<std::string> inspect_data;  // job files, data files, folders
   UseFlags use;
 };
 
@@ -203,25 +199,6 @@ int TrainFrom(const Flags& flags) {
                                    : Train(std::move(options));
 }
 
-bool IsAboutData(const Flags& flags) {
-  return flags.count_data || !flags.prepare_data.empty() || !flags.inspect_data.empty();
-}
-
-absl::StatusOr<std::string> AnswerAboutData(const Flags& flags) {
-  if (!flags.inspect_data.empty()) return InspectDataCommand(flags.inspect_data);
-  if (flags.count_data) return CountDataCommand(flags.job);
-  return PrepareDataCommand(flags.job, flags.prepare_data);
-}
-
-// Runs --count-data, --prepare-data or --inspect-data, and prints the answer.
-int TellAboutData(const Flags& flags) {
-  UnblockSignals();
-  const absl::StatusOr<std::string> answer = AnswerAboutData(flags);
-  if (!answer.ok()) return Refuse(answer.status());
-  std::cout << *answer << std::flush;
-  return std::cout ? 0 : Refuse(absl::InternalError("standard output: cannot be written"));
-}
-
 int CheckGpu() {
   const auto gpu = Gpu::Open();
   if (absl::IsResourceExhausted(gpu.status())) {  // the GPU works, but others use it
@@ -247,7 +224,7 @@ int CheckNccl() {
   return 0;
 }
 
-// The flags of training and of questions about its data.
+// The flags of training.
 void AddTraining(CLI::App* app, Flags* flags) {
   auto* run_dir =
       app->add_option("--run-dir", flags->run_dir, "run folder with launch.pb, made by the agent");
@@ -268,16 +245,6 @@ void AddTraining(CLI::App* app, Flags* flags) {
   app->add_flag("--deterministic-check", flags->deterministic_check,
                 "do the job's first step several times, compare the bits, and end")
       ->needs(job);
-  app->add_flag("--count-data", flags->count_data,
-                "read the job's data, print documents, copies, tokens and rows as JSON, and end")
-      ->needs(job);
-  app->add_option("--prepare-data", flags->prepare_data,
-                  "folder: write the tokens of the job's data there, for training to map, and end")
-      ->needs(job);
-  app->add_option(
-         "--inspect-data", flags->inspect_data,
-         "job files, data files or prepared folders: say as JSON what they contain, and end")
-      ->excludes(job);
   app->add_flag("--time-kernels", flags->time_kernels,
                 "on a GPU: print the time of every kernel family in the last step")
       ->needs(job);
@@ -305,14 +272,18 @@ int Main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsage;
   }
+  if (flags.use.command != nullptr) {
+    for (const CLI::Option* flag : app.get_options()) {
+      if (flag->count() == 0) continue;
+      return Refuse(absl::InvalidArgumentError(
+          absl::StrCat(flag->get_name(), " (is not of a command); leave it out")));
+    }
+    return Use(flags.use);
+  }
   if (flags.check_gpu) return CheckGpu();
   if (flags.check_nccl) return CheckNccl();
-  if (const std::optional<int> code = Use(flags.use, flags.threads); code.has_value()) return *code;
-  if (IsAboutData(flags)) return TellAboutData(flags);
   if (flags.run_dir.empty() && flags.job.empty()) {
-    return Refuse(absl::InvalidArgumentError(
-        "--job, --run-dir, --sample, --score, --eval, --needle or --serve (one wanted); see "
-        "--help"));
+    return Refuse(absl::InvalidArgumentError("--job, --run-dir or a command (none); see --help"));
   }
   return TrainFrom(flags);
 }

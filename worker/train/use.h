@@ -1,9 +1,8 @@
-// The part of nsa-worker's command line that uses a trained model instead of training one: --score,
-// --eval, --sample, --needle and --serve; and --write-needles, which writes what --needle measures.
+// The commands of nsa-worker that do not train: score, eval, sample, needle and serve use a trained
+// model, write-needles writes what needle measures, and count, prepare and inspect read data.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,29 +17,26 @@ class App;
 namespace nsa::train {
 
 struct UseFlags {
-  std::vector<std::string> score;  // checkpoint, text
-  std::vector<std::string> eval;   // checkpoint, text
-  std::string output;
-  std::string json;
-  std::string sample;  // checkpoint
+  using Command = int (*)(const UseFlags&);
+  Command command = nullptr;  // null: none was given
+  std::string checkpoint, device = "cpu";
+  int threads = 0;   // kernel threads; 0: all cores
+  std::string text;  // to score or to evaluate
+  std::string output, json;
   std::string prompt_file;
-  std::optional<int64_t> seed;  // of what is drawn
-  std::optional<std::string> device;
   SampleOptions sampling;
-  std::string served;  // checkpoint
   serve::ServerOptions server;
-  std::string needle;  // checkpoint
   NeedleOptions needles;
-  std::string write_needles;  // file
   NeedleDocuments documents;
+  std::string job;
+  std::vector<std::string> what;  // job files, data files, folders
 };
 
-// Declares the flags; at most one command may be given.
+// Declares the commands.
 void AddUse(CLI::App* app, UseFlags* flags);
 
-// Runs the command of the flags and returns its exit code; nothing when there is none. SIGTERM and
-// SIGINT end it at once, since there is nothing to save; a server answers its requests first.
-// `threads`: kernel threads; 0: all cores.
-std::optional<int> Use(const UseFlags& flags, int threads);
+// Runs the command and returns its exit code. SIGTERM and SIGINT end it at once, since there is
+// nothing to save; a server answers its requests first.
+int Use(const UseFlags& flags);
 
 }  // namespace nsa::train

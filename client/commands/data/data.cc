@@ -53,8 +53,7 @@ absl::StatusOr<ExitCode> Prepare(Session& session, const PrepareFlags& flags) {
   NSA_RETURN_IF_ERROR(WriteFileAtomically(file, ToYaml(job.spec)));
   const auto tell = [&](const std::string& line) { session.Note(CleanLine(line)); };
   v1::PreparedData prepared;
-  NSA_RETURN_IF_ERROR(AskWorker(WorkerBesideThisProgram(),
-                                {"--job", file.string(), "--prepare-data", OutOf(flags)},
+  NSA_RETURN_IF_ERROR(AskWorker(WorkerBesideThisProgram(), {"prepare", file.string(), OutOf(flags)},
                                 &session.interrupt(), &prepared, tell));
   if (session.PrintDocumentOrName(prepared, prepared.folder())) return ExitCode::kOk;
   session.PrintTable(PreparedTable(prepared));
@@ -63,7 +62,7 @@ absl::StatusOr<ExitCode> Prepare(Session& session, const PrepareFlags& flags) {
 }
 
 absl::StatusOr<ExitCode> Inspect(Session& session, const std::vector<std::string>& what) {
-  std::vector<std::string> words = {"--inspect-data"};
+  std::vector<std::string> words = {"inspect"};
   words.insert(words.end(), what.begin(), what.end());
   v1::DataInspection inspection;
   NSA_RETURN_IF_ERROR(
@@ -84,7 +83,7 @@ struct WriteNeedlesFlags {
 absl::StatusOr<ExitCode> WriteNeedles(Session& session, const WriteNeedlesFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "data needle"));
   std::vector<std::string> words = {
-      "--write-needles=" + flags.out, absl::StrCat("--documents=", flags.documents),
+      "write-needles", flags.out, absl::StrCat("--documents=", flags.documents),
       absl::StrCat("--document-bytes=", flags.bytes), absl::StrCat("--seed=", flags.seed)};
   if (!flags.filler.empty()) words.push_back("--filler=" + flags.filler);
   return RunWorkerInForeground(session, words);

@@ -24,7 +24,7 @@ absl::StatusOr<ExitCode> Eval(Session& session, const EvalFlags& flags) {
         "--data: none (a file of text, JSON lines or Parquet); name one");
   }
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  return MeasureModelInForeground(session, flags.device, {"--eval", model, flags.data});
+  return MeasureModelInForeground(session, flags.device, {"eval", model, flags.data});
 }
 
 }  // namespace

@@ -34,10 +34,12 @@ absl::Status CheckNumber(const std::string& flag, const std::string& text) {
 
 // The arguments of the worker.
 std::vector<std::string> WorkerWords(const std::string& model, const GenerateFlags& flags) {
-  std::vector<std::string> words = {
-      "--sample=" + model, absl::StrCat("--max-tokens=", flags.max_tokens),
-      absl::StrCat("--top-k=", flags.top_k), absl::StrCat("--seed=", flags.seed),
-      absl::StrCat("--context=", flags.context)};
+  std::vector<std::string> words = {"sample",
+                                    model,
+                                    absl::StrCat("--max-tokens=", flags.max_tokens),
+                                    absl::StrCat("--top-k=", flags.top_k),
+                                    absl::StrCat("--seed=", flags.seed),
+                                    absl::StrCat("--context=", flags.context)};
   if (!flags.prompt.empty()) words.push_back("--prompt=" + flags.prompt);
   if (!flags.file.empty()) words.push_back("--prompt-file=" + flags.file);
   if (!flags.temperature.empty()) words.push_back("--temperature=" + flags.temperature);

@@ -27,7 +27,7 @@ struct NeedleFlags {
 absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  std::vector<std::string> words = {"--needle=" + model, absl::StrCat("--depths=", flags.depths),
+  std::vector<std::string> words = {"needle", model, absl::StrCat("--depths=", flags.depths),
                                     absl::StrCat("--trials=", flags.trials),
                                     absl::StrCat("--seed=", flags.seed)};
   if (!flags.lengths.empty()) words.push_back("--lengths=" + absl::StrJoin(flags.lengths, ","));

@@ -26,7 +26,7 @@ absl::StatusOr<ExitCode> Serve(Session& session, const ServeFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   return RunModelInForeground(
       session, flags.device,
-      {"--serve=" + model, "--listen=" + flags.listen, absl::StrCat("--context=", flags.context)});
+      {"serve", model, "--listen=" + flags.listen, absl::StrCat("--context=", flags.context)});
 }
 
 }  // namespace

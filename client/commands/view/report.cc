@@ -105,7 +105,7 @@ absl::Status WriteSamples(Session& session, const std::vector<std::string>& prom
   for (const std::string& prompt : prompts) {
     NSA_ASSIGN_OR_RETURN(const std::string text,
                          RunWorker(WorkerBesideThisProgram(),
-                                   {"--sample", report->sampled_from, "--prompt", prompt, "--bytes",
+                                   {"sample", report->sampled_from, "--prompt", prompt, "--bytes",
                                     "400", "--temperature", "0.8", "--seed", "1"},
                                    &session.interrupt()));
     report->samples.push_back({prompt, std::string(absl::StripAsciiWhitespace(text))});

@@ -17,8 +17,7 @@ absl::StatusOr<v1::CorpusSummary> CountData(const v1::JobSpec& spec, const std::
   const fs::path job = scratch.path() / "job.yaml";
   NSA_RETURN_IF_ERROR(WriteFileAtomically(job, ToYaml(spec)));
   v1::CorpusSummary summary;
-  NSA_RETURN_IF_ERROR(
-      AskWorker(program, {"--job", job.string(), "--count-data"}, interrupt, &summary));
+  NSA_RETURN_IF_ERROR(AskWorker(program, {"count", job.string()}, interrupt, &summary));
   return summary;
 }
 

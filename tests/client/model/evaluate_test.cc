@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 using EvaluateTest = TrainedModelInFolder;
 
 TEST_F(EvaluateTest, PrintsWhatTheWorkerMeasures) {
-  const Ran worker = Run({"nsa-worker", "--eval", "artifacts/tiny", "val.txt"});
+  const Ran worker = Run({"nsa-worker", "eval", "artifacts/tiny", "val.txt"});
   EXPECT_EQ(worker.exit.code, 0) << worker.said;
   EXPECT_THAT(worker.said, AllOf(StartsWith("step 2, 44 bytes"), HasSubstr("bits a byte")));
   const Ran ran = Run({"nsactl", "eval", "artifacts/tiny", "--data", "val.txt"});
@@ -94,12 +94,12 @@ TEST_F(EvaluateTest, RefusesWithTheExitCodesOfNsactl) {
   EXPECT_EQ(Run({"nsactl", "needle", "artifacts/none"}).exit.code, 3);
   EXPECT_EQ(Run({"nsactl", "eval", "artifacts/tiny", "--data", "none.txt", "-o", "json"}).exit.code,
             1);
-  const Ran json = Run({"nsa-worker", "--score", "artifacts/tiny", "val.txt", "--json", "x"});
+  const Ran json = Run({"nsa-worker", "score", "artifacts/tiny", "val.txt", "--json", "x"});
   EXPECT_EQ(json.exit.code, 2);
-  EXPECT_THAT(json.said, HasSubstr("--json: x (only with --eval or --needle)"));
-  const Ran seeded = Run({"nsa-worker", "--eval", "artifacts/tiny", "val.txt", "--seed", "3"});
+  EXPECT_THAT(json.said, HasSubstr("--json"));
+  const Ran seeded = Run({"nsa-worker", "eval", "artifacts/tiny", "val.txt", "--seed", "3"});
   EXPECT_EQ(seeded.exit.code, 2);
-  EXPECT_THAT(seeded.said, HasSubstr("--seed: 3 (only with"));
+  EXPECT_THAT(seeded.said, HasSubstr("--seed"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"eval", "artifacts/tiny"}, "--data: none (a file of text, JSON lines or Parquet)"},
       {{"needle", "artifacts/tiny", "--trials", "0"}, "--trials"},

@@ -18,7 +18,7 @@ using ::testing::StartsWith;
 using GenerateTest = TrainedModelInFolder;
 
 TEST_F(GenerateTest, PrintsWhatTheWorkerSamples) {
-  const Ran worker = Run({"nsa-worker", "--sample", "artifacts/tiny", "--prompt", "To be", "--seed",
+  const Ran worker = Run({"nsa-worker", "sample", "artifacts/tiny", "--prompt", "To be", "--seed",
                           "5", "--max-tokens", "40", "--top-k", "20"});
   EXPECT_EQ(worker.exit.code, 0) << worker.said;
   EXPECT_THAT(worker.said, StartsWith("To be"));
@@ -72,7 +72,7 @@ TEST_F(GenerateTest, CtrlCEndsTheWorkerToo) {
 }
 
 TEST_F(GenerateTest, TheWorkerEvaluatesAFile) {
-  const Ran ran = Run({"nsa-worker", "--eval", "artifacts/tiny", "val.txt"});
+  const Ran ran = Run({"nsa-worker", "eval", "artifacts/tiny", "val.txt"});
   EXPECT_EQ(ran.exit.code, 0);
   EXPECT_THAT(ran.said, AllOf(StartsWith("step 2, 44 bytes, 44 tokens\nloss "),
                               HasSubstr("nats a token, perplexity "), HasSubstr("\n16-31 ")));

@@ -47,8 +47,8 @@ TEST_F(ServeTest, ServesUntilCtrlC) {
 }
 
 TEST_F(ServeTest, TheWorkerEndsWithZeroWhenItIsAskedTo) {
-  const ProcessIdentity process = Start(
-      {"nsa-worker", "--serve", "artifacts/tiny", "--listen", "127.0.0.1:0", "--threads", "1"});
+  const ProcessIdentity process =
+      Start({"nsa-worker", "serve", "artifacts/tiny", "--listen", "127.0.0.1:0", "--threads", "1"});
   EXPECT_THAT(AwaitAddress(), StartsWith("127.0.0.1:"));
   ASSERT_OK(SignalProcess(process, SIGTERM));
   EXPECT_EQ(Wait(process).exit.code, 0);
@@ -70,9 +70,9 @@ TEST_F(ServeTest, RefusesWithTheExitCodesOfNsactl) {
     EXPECT_EQ(ran.exit.code, 2) << flags[0];
     EXPECT_THAT(ran.said, HasSubstr(why));
   }
-  const Ran alone = Run({"nsa-worker", "--context", "7"});
+  const Ran alone = Run({"nsa-worker", "--job", "job.yaml", "serve", "artifacts/tiny"});
   EXPECT_EQ(alone.exit.code, 2);
-  EXPECT_THAT(alone.said, HasSubstr("--context: 7 (only with"));
+  EXPECT_THAT(alone.said, HasSubstr("--job (is not of a command)"));
 }
 
 }  // namespace

@@ -185,8 +185,12 @@ TEST_F(MissingCheckpoints, WaitsForAVolumeWithItsCheckpointsAndGoesOnWhenItIsBac
     }
     Round({&agent});
     ASSERT_EQ(Get(id).generation(), generation);
-    EXPECT_EQ(agent.Find(0)->assignment.resume_from_step(), 7);
-    EXPECT_EQ(agent.Find(0)->assignment.spec().restart().resume(), "never") << "the user's";
+    const v1::WorkerAssignment& assignment = agent.Find(0)->assignment;
+    EXPECT_EQ(assignment.resume_from_step(), 7);
+    EXPECT_EQ(assignment.spec().restart().resume(),
+              agent.takes_resume_from_step ? "never"
+                                           : spec.train().out_dir() + "/checkpoints/step-00000007");
+    agent.takes_resume_from_step = !agent.takes_resume_from_step;
     agent.Finish(0, v1::OUTCOME_FAILED, "CHECKPOINTS_MISSING");
     RunUntil(id, Job::STATE_RESTARTING, {&agent});
     for (int i = 0; i < 10 && Get(id).reason() != "CHECKPOINTS_MISSING"; ++i) Round({&agent});

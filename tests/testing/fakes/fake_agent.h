@@ -49,7 +49,7 @@ class FakeAgent {
     *request.mutable_node() = node_;
     request.set_incarnation(incarnation_);
     request.set_boot_id(boot_id);
-    request.set_takes_resume_from_step(true);
+    request.set_takes_resume_from_step(takes_resume_from_step);
     if (!workers_.empty()) request.set_store_id(store_id_);
     for (const auto& [key, worker] : workers_) {
       *request.add_workers() = worker.seen;
@@ -136,7 +136,8 @@ class FakeAgent {
   // As if the agent was killed and started again. Its workers keep running.
   void Restart() { incarnation_ += "+"; }
 
-  std::string boot_id;  // of its machine
+  std::string boot_id;                 // of its machine
+  bool takes_resume_from_step = true;  // false: an agent of the previous version
   bool answers_dumps = true;
   std::function<void(const v1::ProfileOrder&)> on_profile;  // set before the first Beat()
   bool starts_workers = true;  // false: as if it were slow to start them

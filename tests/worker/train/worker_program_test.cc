@@ -239,7 +239,7 @@ TEST(WorkerProgram, ASampleIsShownAsItIsDrawnAndEndsAtOnceOnASignal) {
   for (const int signal : {SIGTERM, SIGINT}) {
     Worker worker(
         dir, std::to_string(signal),
-        {"--sample", "artifacts/tiny", "--prompt", "Once upon a time ", "--bytes", "1000000000"});
+        {"sample", "artifacts/tiny", "--prompt", "Once upon a time ", "--bytes", "1000000000"});
     for (int i = 0; i < 6000 && worker.output().size() < 40; ++i) {
       absl::SleepFor(absl::Milliseconds(10));
     }
@@ -321,7 +321,7 @@ TEST(WorkerProgram, CountsItsDataAsJson) {
   std::ofstream(dir / "job.yaml")
       << "data: {source: jsonl, path: train.jsonl, val_path: val.jsonl}\n"
       << "train: {seq_len: 4, batch_size: 1}\n";
-  Worker worker(dir, "worker", {"--job", "job.yaml", "--count-data"});
+  Worker worker(dir, "worker", {"count", "job.yaml"});
   EXPECT_EQ(worker.Wait().code, 0) << worker.output();
   for (const char* part : {R"("documents":"1")", R"("droppedDocuments":"1")", R"("tokens":"31")",
                            R"("rows":"7")", R"("valDocuments":"1")", R"("valRows":"1")"}) {

@@ -1,4 +1,4 @@
-// What nsa-worker --needle and --write-needles do, and nsactl needle and nsactl data needle with
+// What nsa-worker needle and write-needles do, and nsactl needle and nsactl data needle with
 // it.
 #pragma once
 

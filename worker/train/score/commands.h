@@ -1,4 +1,4 @@
-// The commands `nsa-worker --score`, `--eval` and `--sample`, on the device of `backend`.
+// The commands `nsa-worker score`, `eval` and `sample`, on the device of `backend`.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Measures how well a trained model predicts a text: nsa-worker --eval CHECKPOINT TEXT.
+// Measures how well a trained model predicts a text: nsa-worker eval CHECKPOINT TEXT.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Generates text with a model: nsa-worker --sample CHECKPOINT --prompt "…" --bytes 200, and while a
+// Generates text with a model: nsa-worker sample CHECKPOINT --prompt "…" --bytes 200, and while a
 // job trains (job_samples.h).
 #pragma once
 

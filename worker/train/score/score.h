@@ -1,5 +1,5 @@
 // Computes the probability that a trained model gives to a text:
-// nsa-worker --score CHECKPOINT TEXT -o scores.jsonl.
+// nsa-worker score CHECKPOINT TEXT -o scores.jsonl.
 //
 // The text is tokenised, the document separator is put in front, and the sequence is covered by
 // windows of S tokens (S = train.seq_len), each beginning S/2 tokens after the one before. A

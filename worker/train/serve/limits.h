@@ -1,4 +1,4 @@
-// The limits of what clients of nsa-worker --serve may ask for. docs/limits.md lists them.
+// The limits of what clients of nsa-worker serve may ask for. docs/limits.md lists them.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// The server of nsa-worker --serve: OpenAI's completions for programs of this machine.
+// The server of nsa-worker serve: OpenAI's completions for programs of this machine.
 //
 //   GET /healthz              "ok", or 503 once the server is ending
 //   GET /v1/models            the one model, by the name of its job
