@@ -59,7 +59,8 @@ struct Quantity {
   Part part = Part::kWhole;
   int branch = -1;  // one of an array with a value for each branch
   // Its number among the values of a CurveBucket, which is on disk: it never changes, and a new
-  // quantity has the next one. −1: it has no curve.
+  // quantity has the next one. A new one of a layer also moves the values of all layers but the
+  // first, so buckets that are on disk need a migration. −1: it has no curve.
   int column = -1;
 
   // Its names, or null where it is not shown. A csv column is in the file of its kind and part:
