@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/record/quantities.h"
 #include "server/decide/curve.h"
 #include "server/web/curve_text.h"
 #include "server/web/json.h"
@@ -29,6 +30,19 @@ TEST(CurvesGolden, RepliesAreThoseOfToday) {
                             StepsText(Widen(steps, 2)), "\n== layers\n", Text(LayersJson(layers)),
                             "\n== layers, two a bucket\n", Text(LayersJson(Widen(layers, 2))),
                             "\n== gpus\n", GpusText(Widen(gpus, 4)), "\n"));
+}
+
+TEST(Quantities, HaveACurveIfTheyHaveAColumn) {
+  const Json steps = Json::parse(StepsText({StepBucket(FullStep(1))}))["values"];
+  const Json layers = LayersJson({LayerBucket(FullStep(1))})["values"];
+  const Json gpus = Json::parse(GpusText({GpuBucket(FullStep(1), {FullGpu(0.5)})}))["values"];
+  for (const record::Quantity& quantity : record::kQuantities) {
+    if (quantity.column < 0) continue;
+    const Json& curves = quantity.of() == record::Of::kStep    ? steps
+                         : quantity.of() == record::Of::kLayer ? layers
+                                                               : gpus;
+    EXPECT_TRUE(curves.contains(quantity.name)) << quantity.name;
+  }
 }
 
 }  // namespace

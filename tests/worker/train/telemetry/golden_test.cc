@@ -9,9 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "common/record/quantities.h"
 #include "common/run/atomic_file.h"
 #include "gmock/gmock.h"
 #include "google/protobuf/descriptor.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/full_records.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -126,6 +130,43 @@ TEST(Golden, FilesOfARankAreThoseOfToday) {
                   Shown("tb, validation", ScalarsOf(FullEval(10).eval())));
   text = absl::StrReplaceAll(text, {{absl::StrCat("\"pid\":", getpid()), "\"pid\":PID"}});
   ExpectGolden("worker/train/telemetry/files.golden", text);
+}
+
+std::vector<std::string> ColumnsOf(Csv table) {
+  return absl::StrSplit(absl::StripSuffix(HeaderOf(table), "\n"), ',');
+}
+
+Csv TableOf(const record::Quantity& quantity) {
+  if (quantity.of() == record::Of::kStep) return Csv::kTraining;
+  if (quantity.of() == record::Of::kValidation) return Csv::kVal;
+  return quantity.part == record::Part::kAudit ? Csv::kAudit : Csv::kSelection;
+}
+
+TEST(Quantities, AreInEveryFileThatTheyName) {
+  using nlohmann::json;
+  const auto line = [](const v1::WorkerRecord& record) {
+    return json::parse(HeartbeatLine(record, true, 10, 0));
+  };
+  const json step = line(FullStep(10));
+  const json eval = line(FullEval(10));
+  Scalars scalars = ScalarsOf(FullStep(10).step());
+  for (const auto& scalar : ScalarsOf(FullEval(10).eval())) scalars.push_back(scalar);
+  for (const record::Quantity& quantity : record::kQuantities) {
+    if (quantity.csv != nullptr) {
+      EXPECT_THAT(ColumnsOf(TableOf(quantity)), testing::Contains(quantity.csv)) << quantity.name;
+    }
+    if (quantity.heartbeat != nullptr) {
+      const bool bytes = quantity.form.kind == record::Form::kBytes;
+      const json& keys = quantity.of() == record::Of::kLayer        ? step["layers"][0]
+                         : quantity.of() == record::Of::kValidation ? eval
+                                                                    : step;
+      EXPECT_TRUE(keys.contains(absl::StrCat(quantity.heartbeat, bytes ? "_gib" : "")))
+          << quantity.name;
+    }
+    if (quantity.tensorboard != nullptr) {
+      EXPECT_THAT(scalars, testing::Contains(testing::Key(quantity.tensorboard))) << quantity.name;
+    }
+  }
 }
 
 }  // namespace
