@@ -2,16 +2,22 @@
 #include "common/record/quantities.h"
 
 #include <cmath>
+#include <fstream>
 #include <initializer_list>
+#include <iterator>
 #include <limits>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "tests/testing/full_records.h"
+#include "tests/testing/paths.h"
 
 namespace nsa::record {
 namespace {
@@ -81,6 +87,37 @@ TEST(Quantities, ALayerHasNoValueOfAPartThatItLacks) {
     EXPECT_TRUE(ValueOf(quantity, full).has_value()) << quantity.name;
     if (std::string(quantity.name) != "choice_entropy") continue;
     EXPECT_FALSE(MeasuredValueOf(quantity, full).has_value()) << "0 of no choice";
+  }
+}
+
+std::string Page() {
+  std::ifstream in(SourceDir() + "/docs/results.md");
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+TEST(Quantities, ColumnsOfTrainingCsvAreInTheDocumentAsTheyAre) {
+  const std::string page = Page();
+  for (const Quantity& quantity : kQuantities) {
+    if (quantity.of() != Of::kStep || quantity.csv == nullptr) continue;
+    const std::string row = absl::StrFormat("| `%s` | %s%s| %s |\n", quantity.csv, quantity.unit,
+                                            *quantity.unit == '\0' ? "" : " ", quantity.meaning);
+    EXPECT_THAT(page, testing::HasSubstr(row));
+  }
+}
+
+TEST(Quantities, ColumnsOfTheOtherTablesAreInTheDocumentInTheirOrder) {
+  const std::string page = Page();
+  std::map<std::string, size_t> at;  // in the row of the file
+  for (const Quantity& quantity : kQuantities) {
+    if (quantity.csv == nullptr || quantity.of() == Of::kStep) continue;
+    const std::string file = quantity.of() == Of::kValidation ? "val.csv"
+                             : quantity.part == Part::kAudit  ? "attention_audit.csv"
+                                                              : "k_stats.csv";
+    if (!at.contains(file)) at[file] = page.find(absl::StrCat("| `", file, "` | `step`"));
+    ASSERT_NE(at[file], std::string::npos) << file;
+    const size_t found = page.find(absl::StrCat("`", quantity.csv, "`"), at[file]);
+    EXPECT_LT(found, page.find('\n', at[file])) << quantity.csv << " in the row of " << file;
+    at[file] = found;
   }
 }
 

@@ -72,8 +72,11 @@ TEST_F(SeriesGolden, EachQuantityIsInTheFamilyThatItNames) {
         quantity.series.label == nullptr
             ? ""
             : absl::StrCat(quantity.series.label, "=\"", quantity.series.value, "\"");
+    const std::string family = quantity.series.family;
     EXPECT_TRUE(std::ranges::any_of(lines, [&](const std::string& line) {
-      return absl::StartsWith(line, quantity.series.family) && absl::StrContains(line, label);
+      const bool of_family =
+          absl::StartsWith(line, family + "{") || absl::StartsWith(line, family + "_count{");
+      return of_family && absl::StrContains(line, label);
     })) << quantity.name;
   }
 }
