@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace nsa::server {
 namespace {
 
-void Add(v1::CurveBucket* bucket, double value, bool measured = true) {
-  const bool counts = measured && std::isfinite(value);
-  const float kept = counts ? static_cast<float>(value) : 0;
+using record::kCurves;
+using record::Of;
+
+void Add(v1::CurveBucket* bucket, record::Value value) {
+  const bool counts = value.has_value() && std::isfinite(*value);
+  const float kept = counts ? static_cast<float>(*value) : 0;
   bucket->add_count(counts ? 1 : 0);
   bucket->add_mean(kept);
   bucket->add_least(kept);
@@ -25,68 +29,37 @@ v1::CurveBucket EmptyAt(const v1::WorkerRecord& record) {
   return bucket;
 }
 
-template <typename Values>
-double ValueAt(const Values& values, int index) {
-  return index < values.size() ? static_cast<double>(values.Get(index)) : 0;
-}
-
-void AddLayer(const v1::LayerStats& layer, v1::CurveBucket* bucket) {
-  const v1::GateStats& gate = layer.gate();
-  Add(bucket, gate.entropy_mean(), layer.has_gate());
-  Add(bucket, gate.entropy_min(), layer.has_gate());
-  Add(bucket, gate.max_gate_mean(), layer.has_gate());
-  Add(bucket, gate.collapse_ratio(), layer.has_gate());
-  for (int branch = 0; branch < 3; ++branch) {
-    Add(bucket, ValueAt(gate.branch_share(), branch), branch < gate.branch_share_size());
-  }
-  for (int branch = 0; branch < 3; ++branch) {
-    Add(bucket, ValueAt(gate.gate_mean(), branch), branch < gate.gate_mean_size());
-  }
-  Add(bucket, layer.selection().keys_mean(), layer.selection().rows() > 0);
-  Add(bucket, layer.selection().at_max_ratio(), layer.selection().rows() > 0);
-  const v1::AttentionAudit& audit = layer.audit();
-  Add(bucket, audit.selected_mass(), audit.has_selected_mass());
-  Add(bucket, audit.selected_mass_p10(), audit.has_selected_mass_p10());
-  Add(bucket, audit.window_mass(), audit.has_window_mass());
-  const v1::SelectionChoice& choice = audit.choice();
-  Add(bucket, choice.window_overlap_ratio(), choice.rows() > 0 && audit.has_window_mass());
-  Add(bucket, choice.entropy_ratio(), choice.free_choices() > 0);
-  Add(bucket, choice.neighbour_agreement_ratio(), choice.free_choices() > 0);
-}
-
 }  // namespace
 
 v1::CurveBucket StepBucket(const v1::WorkerRecord& record) {
-  const v1::StepRecord& step = record.step();
   v1::CurveBucket bucket = EmptyAt(record);
-  for (const double value :
-       {step.loss(), step.learning_rate(), step.grad_norm(), step.tokens_per_second(),
-        step.times().data_seconds(), step.times().forward_seconds(),
-        step.times().backward_seconds(), step.times().communication_seconds(),
-        step.times().optimizer_seconds(), step.times().step_seconds(),
-        static_cast<double>(step.memory_allocated_bytes()),
-        static_cast<double>(step.memory_reserved_bytes()), step.skipped_nonfinite() ? 1.0 : 0.0}) {
-    Add(&bucket, value);
+  for (const record::Quantity* quantity : kCurves<Of::kStep>) {
+    Add(&bucket, quantity->step(record.step()));
   }
   return bucket;
 }
 
 v1::CurveBucket LayerBucket(const v1::WorkerRecord& record) {
   v1::CurveBucket bucket = EmptyAt(record);
-  for (const v1::LayerStats& layer : record.step().layers()) AddLayer(layer, &bucket);
+  for (const v1::LayerStats& layer : record.step().layers()) {
+    for (const record::Quantity* quantity : kCurves<Of::kLayer>) {
+      Add(&bucket, MeasuredValueOf(*quantity, layer));
+    }
+  }
   return bucket;
 }
 
 v1::CurveBucket GpuBucket(const v1::WorkerRecord& record, const std::vector<v1::GpuInfo>& gpus) {
   v1::CurveBucket all = EmptyAt(record);
   for (const v1::GpuInfo& gpu : gpus) {
-    if (!gpu.has_utilization_ratio() && !gpu.has_power_watts() && !gpu.has_temperature_celsius()) {
-      continue;
-    }
     v1::CurveBucket one = EmptyAt(record);
-    Add(&one, gpu.utilization_ratio(), gpu.has_utilization_ratio());
-    Add(&one, gpu.power_watts(), gpu.has_power_watts());
-    Add(&one, gpu.temperature_celsius(), gpu.has_temperature_celsius());
+    bool any = false;
+    for (const record::Quantity* quantity : kCurves<Of::kGpu>) {
+      const record::Value value = quantity->gpu(gpu);
+      any = any || value.has_value();
+      Add(&one, value);
+    }
+    if (!any) continue;
     MergeInto(one, &all);
   }
   return all;
@@ -108,7 +81,7 @@ void MergeInto(const v1::CurveBucket& later, v1::CurveBucket* into) {
   into->set_unix_nanos(later.unix_nanos());
   into->set_total_tokens(later.total_tokens());
   // A job has as many layers at every step; were it not so, the values of both are kept.
-  while (into->count_size() < later.count_size()) Add(into, 0, false);
+  while (into->count_size() < later.count_size()) Add(into, std::nullopt);
   for (int i = 0; i < later.count_size(); ++i) {
     if (later.count(i) == 0) continue;
     const auto before = static_cast<double>(into->count(i));

@@ -5,42 +5,24 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
+#include "common/record/quantities.h"
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa::server {
 
-// The values of a step, in the order of CurveBucket's entries. Add new ones at the end: the order
-// is on disk.
-inline constexpr std::string_view kStepValues[] = {"loss",
-                                                   "learning_rate",
-                                                   "grad_norm",
-                                                   "tokens_per_second",
-                                                   "data_seconds",
-                                                   "forward_seconds",
-                                                   "backward_seconds",
-                                                   "communication_seconds",
-                                                   "optimizer_seconds",
-                                                   "step_seconds",
-                                                   "memory_bytes",
-                                                   "memory_reserved_bytes",
-                                                   "skipped_nonfinite"};
+// The names of the values of a step, in the order of CurveBucket's entries.
+inline constexpr auto kStepValues = record::kCurveNames<record::Of::kStep>;
 
 // The values of each layer of a step. An entry's index is layer · kLayerValueCount + value.
-inline constexpr std::string_view kLayerValues[] = {
-    "gate_entropy",   "gate_entropy_min", "gate_max",        "gate_collapse", "share_cmp",
-    "share_sel",      "share_win",        "gate_cmp",        "gate_sel",      "gate_win",
-    "keys_mean",      "keys_at_max",      "mass_kept",       "mass_kept_p10", "mass_window",
-    "choice_overlap", "choice_entropy",   "choice_agreement"};
-inline constexpr size_t kLayerValueCount = std::size(kLayerValues);
+inline constexpr auto kLayerValues = record::kCurveNames<record::Of::kLayer>;
+inline constexpr size_t kLayerValueCount = kLayerValues.size();
 
-// What agents measure of the GPUs of a job: the share of time in which a kernel ran (0 to 1), power
-// and temperature.
-inline constexpr std::string_view kGpuValues[] = {"use", "watts", "celsius"};
+// What agents measure of the GPUs of a job.
+inline constexpr auto kGpuValues = record::kCurveNames<record::Of::kGpu>;
 
 // At most this many buckets are kept of a job's steps, and kLayerBuckets of its layers and its
 // GPUs.

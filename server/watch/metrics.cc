@@ -11,11 +11,11 @@
 #include "common/estimate/passes.h"
 #include "common/estimate/run_time.h"
 #include "common/job/load.h"
-#include "common/nsa/branch.h"
 #include "grpcpp/grpcpp.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
 #include "server/decide/scheduler.h"
+#include "server/watch/quantity_series.h"
 
 namespace nsa::server {
 namespace {
@@ -197,10 +197,11 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
     if (rank != 0) continue;
     if (record.has_checkpoint()) ObserveCheckpoint(job, record, &series);
     if (record.has_eval()) {
-      series.Gauge("nsa_job_val_loss", {{"job_id", job.id()}}).Set(record.eval().loss());
+      ForEachSeries(record::Of::kValidation, [&](const auto& quantity, const AnyFamily& family) {
+        const double value = quantity.validation(record.eval());
+        Show(quantity, family, {value}, {{"job_id", job.id()}}, &series);
+      });
       ObserveValSets(job, record.eval(), &series);
-      series.Counter("nsa_job_phase_seconds_total", {{"job_id", job.id()}, {"phase", "evaluation"}})
-          .Increment(std::max(record.eval().seconds(), 0.0));
     }
   }
   if (!steps.empty()) ObserveRank(job.id(), rank, steps.back()->step(), &series);
@@ -306,48 +307,29 @@ void Metrics::Seed(const v1::Job& job, JobSeries* series) {
 void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::WorkerRecord*>& records,
                            JobSeries* series) {
   const Labels id = {{"job_id", job.id()}};
-  double tokens = 0, skipped = 0, data = 0, forward = 0, backward = 0, communication = 0,
-         optimizer = 0;
-  prometheus::Histogram& duration = series->Histogram("nsa_job_step_duration_seconds", id);
+  std::vector<double> values(records.size());
+  ForEachSeries(record::Of::kStep, [&](const auto& quantity, const AnyFamily& family) {
+    if (IsOfRank(family)) return;
+    for (size_t i = 0; i < records.size(); ++i) values[i] = quantity.step(records[i]->step());
+    Show(quantity, family, values, id, series);
+  });
+  double tokens = 0;
   for (const v1::WorkerRecord* record : records) {
-    const v1::StepTimes& times = record->step().times();
     tokens += static_cast<double>(record->step().tokens());
-    skipped += record->step().skipped_nonfinite() ? 1 : 0;
-    duration.Observe(times.step_seconds());
-    data += std::max(times.data_seconds(), 0.0);
-    forward += std::max(times.forward_seconds(), 0.0);
-    backward += std::max(times.backward_seconds(), 0.0);
-    communication += std::max(times.communication_seconds(), 0.0);
-    optimizer += std::max(times.optimizer_seconds(), 0.0);
     ObserveSources(job, record->step(), series);
     for (const v1::LayerStats& layer : record->step().layers()) {
-      // Few steps have one, and rarely the last.
-      if (HasLayer(job, layer)) ObserveAudit(job, layer, series);
+      // Few steps have an audit, and rarely the last.
+      if (HasLayer(job, layer) && layer.has_audit()) ObserveLayer(job.id(), layer, true, series);
     }
   }
-  series->Counter("nsa_job_tokens_total", id).Increment(tokens);
   series->Counter("nsa_job_flops_total", id).Increment(tokens * series->flops_per_token);
-  series->Counter("nsa_job_nonfinite_steps_total", id).Increment(skipped);
-  const std::pair<const char*, double> phases[] = {{"data", data},
-                                                   {"forward", forward},
-                                                   {"backward", backward},
-                                                   {"communication", communication},
-                                                   {"optimizer", optimizer}};
-  for (const auto& [phase, seconds] : phases) {
-    series->Counter("nsa_job_phase_seconds_total", {{"job_id", job.id()}, {"phase", phase}})
-        .Increment(seconds);
-  }
   const v1::WorkerRecord& last = *records.back();
   const v1::StepRecord& step = last.step();
   series->Gauge("nsa_job_step", id).Set(static_cast<double>(step.step()));
-  series->Gauge("nsa_job_loss", id).Set(step.loss());
-  series->Gauge("nsa_job_grad_norm", id).Set(step.grad_norm());
-  series->Gauge("nsa_job_learning_rate", id).Set(step.learning_rate());
-  series->Gauge("nsa_job_data_epoch", id).Set(static_cast<double>(step.data_epoch()));
   series->Gauge("nsa_job_last_progress_timestamp_seconds", id)
       .Set(static_cast<double>(last.unix_nanos()) * 1e-9);
   for (const v1::LayerStats& layer : step.layers()) {
-    if (HasLayer(job, layer)) ObserveLayer(job.id(), layer, series);
+    if (HasLayer(job, layer)) ObserveLayer(job.id(), layer, false, series);
   }
 }
 
@@ -355,12 +337,9 @@ void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::Ste
                           JobSeries* series) {
   const Labels labels = {{"job_id", job_id}, {"rank", absl::StrCat(rank)}};
   series->Gauge("nsa_worker_step", labels).Set(static_cast<double>(step.step()));
-  for (const auto& [kind, bytes] : {std::make_pair("allocated", step.memory_allocated_bytes()),
-                                    std::make_pair("reserved", step.memory_reserved_bytes())}) {
-    Labels of_kind = labels;
-    of_kind["kind"] = kind;
-    series->Gauge("nsa_worker_memory_bytes", of_kind).Set(static_cast<double>(bytes));
-  }
+  ForEachSeries(record::Of::kStep, [&](const auto& quantity, const AnyFamily& family) {
+    if (IsOfRank(family)) Show(quantity, family, {quantity.step(step)}, labels, series);
+  });
   // Waiting for other ranks does not count as busy.
   series->busy_seconds[rank] = step.times().step_seconds() - step.times().communication_seconds();
   double sum = 0;
@@ -378,56 +357,16 @@ void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::Ste
   }
 }
 
-void Metrics::ObserveLayer(const std::string& job_id, const v1::LayerStats& layer,
+void Metrics::ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, bool audit,
                            JobSeries* series) {
   const Labels labels = {{"job_id", job_id}, {"layer", absl::StrCat(layer.layer())}};
-  const v1::GateStats& gate = layer.gate();
-  const std::pair<GaugeFamily, double> gate_values[] = {
-      {GaugeFamily("nsa_gate_entropy"), gate.entropy_mean()},
-      {GaugeFamily("nsa_gate_entropy_min"), gate.entropy_min()},
-      {GaugeFamily("nsa_gate_max_mean"), gate.max_gate_mean()},
-      {GaugeFamily("nsa_gate_max"), gate.max_gate_max()},
-      {GaugeFamily("nsa_gate_collapse_ratio"), gate.collapse_ratio()}};
-  // A layer without a gate has no such series.
-  for (const auto& [id, value] : gate_values) {
-    if (layer.has_gate()) series->Gauge(id, labels).Set(value);
-  }
-  const auto of_branch = [](Labels base, int branch) {
-    base["branch"] = kBranchNames[branch];
-    return base;
-  };
-  for (int b = 0; b < std::min(gate.branch_share_size(), kBranches); ++b) {
-    series->Gauge("nsa_gate_share_ratio", of_branch(labels, b)).Set(gate.branch_share(b));
-  }
-  for (int b = 0; b < std::min(layer.keys_read_size(), kBranches); ++b) {
-    series->Gauge("nsa_keys_read", of_branch(labels, b))
-        .Set(static_cast<double>(layer.keys_read(b)));
-  }
-  for (int b = 0; b < std::min(layer.keys_expected_size(), kBranches); ++b) {
-    series->Gauge("nsa_keys_expected", of_branch(labels, b))
-        .Set(static_cast<double>(layer.keys_expected(b)));
-  }
-}
-
-void Metrics::ObserveAudit(const v1::Job& job, const v1::LayerStats& layer, JobSeries* series) {
-  if (!layer.has_audit()) return;
-  const v1::AttentionAudit& audit = layer.audit();
-  Labels labels = {{"job_id", job.id()}, {"layer", absl::StrCat(layer.layer())}};
-  const v1::SelectionChoice& choice = audit.choice();
-  if (choice.rows() > 0 && audit.has_window_mass()) {
-    series->Gauge("nsa_selection_window_overlap_ratio", labels).Set(choice.window_overlap_ratio());
-  }
-  if (choice.free_choices() > 0) {
-    series->Gauge("nsa_selection_entropy_ratio", labels).Set(choice.entropy_ratio());
-    series->Gauge("nsa_selection_agreement_ratio", labels).Set(choice.neighbour_agreement_ratio());
-  }
-  if (audit.has_selected_mass()) {
-    labels["branch"] = kBranchNames[kSel];
-    series->Gauge("nsa_job_attention_mass_kept", labels).Set(audit.selected_mass());
-  }
-  if (!audit.has_window_mass()) return;
-  labels["branch"] = kBranchNames[kWin];
-  series->Gauge("nsa_job_attention_mass_kept", labels).Set(audit.window_mass());
+  ForEachSeries(record::Of::kLayer, [&](const auto& quantity, const AnyFamily& family) {
+    if ((quantity.part == record::Part::kAudit) != audit) return;
+    // What the layer lacks, such as a gate, has no series.
+    if (const record::Value value = MeasuredValueOf(quantity, layer)) {
+      Show(quantity, family, {*value}, labels, series);
+    }
+  });
 }
 
 void Metrics::ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record,

@@ -110,10 +110,9 @@ class Metrics {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveSources(const v1::Job& job, const v1::StepRecord& step, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ObserveAudit(const v1::Job& job, const v1::LayerStats& layer, JobSeries* series)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, JobSeries* series)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The quantities of a layer that are measured in every step, or those of its `audit`.
+  static void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, bool audit,
+                           JobSeries* series);
   void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,

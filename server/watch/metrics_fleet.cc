@@ -15,6 +15,7 @@
 #include "server/decide/rule/time_limit.h"
 #include "server/decide/scheduler.h"
 #include "server/watch/metrics.h"
+#include "server/watch/quantity_series.h"
 
 namespace nsa::server {
 namespace {
@@ -149,9 +150,10 @@ void Metrics::ObserveGpuStates(const std::vector<NodeView>& nodes) {
       const auto set = [&](GaugeFamily family, bool told, double value) {
         if (told) families_.Gauge(family, labels).Set(value);
       };
-      set("nsa_gpu_utilization_ratio", gpu.has_utilization_ratio(), gpu.utilization_ratio());
-      set("nsa_gpu_power_watts", gpu.has_power_watts(), gpu.power_watts());
-      set("nsa_gpu_temperature_celsius", gpu.has_temperature_celsius(), gpu.temperature_celsius());
+      ForEachSeries(record::Of::kGpu, [&](const auto& quantity, const AnyFamily& family) {
+        const record::Value value = quantity.gpu(gpu);
+        set(std::get<GaugeFamily>(family), value.has_value(), value.value_or(0));
+      });
       set("nsa_gpu_memory_clock_hertz", gpu.has_memory_clock_hertz(), gpu.memory_clock_hertz());
       set("nsa_gpu_uncorrected_errors", gpu.has_uncorrected_errors(),
           static_cast<double>(gpu.uncorrected_errors()));
@@ -160,11 +162,16 @@ void Metrics::ObserveGpuStates(const std::vector<NodeView>& nodes) {
   }
   for (const Labels& labels : states_of_gpus_) {
     if (shown.contains(labels)) continue;
-    for (const GaugeFamily family :
-         {GaugeFamily("nsa_gpu_utilization_ratio"), GaugeFamily("nsa_gpu_power_watts"),
-          GaugeFamily("nsa_gpu_temperature_celsius"), GaugeFamily("nsa_gpu_memory_clock_hertz"),
-          GaugeFamily("nsa_gpu_uncorrected_errors"), GaugeFamily("nsa_gpu_fault")}) {
+    const auto remove = [&](GaugeFamily family) {
       families_.Remove(family, &families_.Gauge(family, labels));
+    };
+    ForEachSeries(record::Of::kGpu, [&](const auto&, const AnyFamily& family) {
+      remove(std::get<GaugeFamily>(family));
+    });
+    for (const GaugeFamily family :
+         {GaugeFamily("nsa_gpu_memory_clock_hertz"), GaugeFamily("nsa_gpu_uncorrected_errors"),
+          GaugeFamily("nsa_gpu_fault")}) {
+      remove(family);
     }
   }
   states_of_gpus_ = std::move(shown);

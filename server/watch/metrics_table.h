@@ -1,13 +1,18 @@
 // Every Prometheus metric of the coordinator, declared once: kind, name, labels, help, buckets.
 // Values are in base units. Series with the label job_id are removed five minutes after the job has
 // ended, or when it is deleted. To add a metric, add a row here and set it in metrics.cc or
-// metrics_fleet.cc by its name.
+// metrics_fleet.cc by its name; that of a quantity that records have needs only the quantity's row
+// in common/record/quantities.h.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <iterator>
 #include <span>
 #include <string_view>
+
+#include "common/record/quantities.h"
 
 namespace nsa::server {
 
@@ -34,7 +39,8 @@ inline constexpr auto kGauge = MetricKind::kGauge;
 inline constexpr auto kCounter = MetricKind::kCounter;
 inline constexpr auto kHistogram = MetricKind::kHistogram;
 
-inline constexpr FamilySpec kFamilies[] = {
+// Families of their own; those of quantities are in common/record/quantities.h.
+inline constexpr FamilySpec kOwnFamilies[] = {
     {kGauge, "nsa_build_info", "version revision grpc", "Always 1; the labels say what runs."},
     {kGauge, "nsa_coordinator_start_time_seconds", "",
      "Unix time at which the coordinator started."},
@@ -87,10 +93,6 @@ inline constexpr FamilySpec kFamilies[] = {
      "The machine's clock minus the coordinator's, from the fastest of its last heartbeats."},
     {kGauge, "nsa_agent_cordoned", "agent",
      "1 while no rank is placed on the machine because it is cordoned or drained, else 0."},
-    {kGauge, "nsa_gpu_utilization_ratio", "agent gpu name",
-     "Share of the last sample period in which a kernel ran."},
-    {kGauge, "nsa_gpu_power_watts", "agent gpu name", "Power that the GPU takes."},
-    {kGauge, "nsa_gpu_temperature_celsius", "agent gpu name", "Temperature of the GPU."},
     {kGauge, "nsa_gpu_memory_clock_hertz", "agent gpu name", "Clock of the GPU's memory."},
     {kGauge, "nsa_gpu_uncorrected_errors", "agent gpu name",
      "Uncorrectable memory errors since the driver was loaded."},
@@ -108,8 +110,6 @@ inline constexpr FamilySpec kFamilies[] = {
      "1 for the state the job is in, 0 for others that it was seen in."},
     {kGauge, "nsa_job_step", "job_id", "Last optimizer step done by rank 0."},
     {kGauge, "nsa_job_target_steps", "job_id", "Step the job ends at."},
-    {kGauge, "nsa_job_loss", "job_id", "Training loss of the last step, nats per token."},
-    {kGauge, "nsa_job_val_loss", "job_id", "Last validation loss, nats per token."},
     {kGauge, "nsa_job_val_set_loss", "job_id set",
      "Last loss on a set of data.val, nats per token."},
     {kGauge, "nsa_job_source_loss", "job_id source",
@@ -117,10 +117,6 @@ inline constexpr FamilySpec kFamilies[] = {
     {kCounter, "nsa_job_source_rows_total", "job_id source",
      "Sequences of a source of data.mix over all ranks, repeated steps included."},
     {kGauge, "nsa_job_source_epoch", "job_id source", "Epoch of a source of data.mix, 0-based."},
-    {kGauge, "nsa_job_grad_norm", "job_id", "Global gradient norm before clipping."},
-    {kGauge, "nsa_job_learning_rate", "job_id", "Learning rate of the last step."},
-    {kCounter, "nsa_job_tokens_total", "job_id",
-     "Predicted tokens over all ranks, repeated steps included."},
     {kGauge, "nsa_job_tokens_per_second", "job_id",
      "Throughput over all ranks, exponential mean of about 20 steps."},
     {kCounter, "nsa_job_flops_total", "job_id",
@@ -137,9 +133,6 @@ inline constexpr FamilySpec kFamilies[] = {
      kStepBuckets},
     {kCounter, "nsa_job_phase_seconds_total", "job_id phase",
      "Time of rank 0 by phase: data, forward, backward, communication, optimizer, evaluation."},
-    {kCounter, "nsa_job_nonfinite_steps_total", "job_id",
-     "Steps whose update was skipped because loss or gradient were not finite."},
-    {kGauge, "nsa_job_data_epoch", "job_id", "Epoch of the data, 0-based."},
     {kCounter, "nsa_job_restarts_total", "job_id",
      "Gangs that were lost; each is restarted unless the restart policy gives up."},
     {kGauge, "nsa_job_last_progress_timestamp_seconds", "job_id",
@@ -172,30 +165,32 @@ inline constexpr FamilySpec kFamilies[] = {
     {kGauge, "nsa_worker_straggler_ratio", "job_id rank",
      "Busy time of the rank's last step over the mean of all ranks."},
 
-    {kGauge, "nsa_gate_entropy", "job_id layer",
-     "Mean entropy of the gates, nats; ln 3 when the branches share equally."},
-    {kGauge, "nsa_gate_entropy_min", "job_id layer", "Smallest entropy of a gate, nats."},
-    {kGauge, "nsa_gate_max_mean", "job_id layer", "Mean of the largest gate of each row."},
-    {kGauge, "nsa_gate_max", "job_id layer", "Largest gate of all."},
-    {kGauge, "nsa_gate_collapse_ratio", "job_id layer",
-     "Share of gates that have collapsed to one branch."},
-    {kGauge, "nsa_gate_share_ratio", "job_id layer branch", "Mean share of a branch."},
-    {kGauge, "nsa_selection_window_overlap_ratio", "job_id layer",
-     "Share of the selected tokens that the window reads, too, in the last audit."},
-    {kGauge, "nsa_selection_entropy_ratio", "job_id layer",
-     "Entropy of the free choices over the blocks as a share of the largest, in the last audit."},
-    {kGauge, "nsa_selection_agreement_ratio", "job_id layer",
-     "Share of free choices that the token before has made, too, in the last audit."},
-    {kGauge, "nsa_job_attention_mass_kept", "job_id branch layer",
-     "Mean share of the exact attention's softmax mass that the branch (sel, win) keeps, in the "
-     "last audit (nsa.audit_every)."},
     {kGauge, "nsa_job_health_problem", "job_id problem",
      "1 while a rule finds the run unhealthy (common/estimate/health.h), 0 once it no longer "
      "does."},
-    {kGauge, "nsa_keys_read", "job_id layer branch",
-     "Keys read in the last step of rank 0, counted by the kernels."},
-    {kGauge, "nsa_keys_expected", "job_id layer branch", "Keys read according to the formula."},
 };
+
+// The family that a quantity declares: a counter if its name says so, else a gauge.
+constexpr FamilySpec FamilyOf(const record::Quantity& quantity) {
+  const bool of_branch = quantity.series.label != nullptr;
+  const char* labels = "job_id";
+  if (quantity.of() == record::Of::kLayer)
+    labels = of_branch ? "job_id layer branch" : "job_id layer";
+  if (quantity.of() == record::Of::kGpu) labels = "agent gpu name";
+  return {std::string_view(quantity.series.family).ends_with("_total") ? kCounter : kGauge,
+          quantity.series.family, labels, quantity.series.help};
+}
+
+inline constexpr auto kFamilies = [] {
+  constexpr auto kDeclares = [](const record::Quantity& one) { return one.series.help != nullptr; };
+  constexpr auto kDeclared = std::ranges::count_if(record::kQuantities, kDeclares);
+  std::array<FamilySpec, std::size(kOwnFamilies) + kDeclared> families = {};
+  auto* next = std::ranges::copy(kOwnFamilies, families.begin()).out;
+  for (const record::Quantity& quantity : record::kQuantities) {
+    if (kDeclares(quantity)) *next++ = FamilyOf(quantity);
+  }
+  return families;
+}();
 
 // One family of the table, found by its name when the program is compiled: a name that is not in
 // the table, or is there as another kind, does not compile.

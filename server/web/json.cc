@@ -99,9 +99,9 @@ Json SpecJson(const v1::JobSpec& spec) {
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-float Shown(std::string_view name, const v1::CurveBucket& bucket, int entry) {
-  if (name == "gate_collapse") return bucket.greatest(entry);
-  if (name == "gate_entropy_min" || name == "mass_kept_p10") return bucket.least(entry);
+float Shown(const record::Quantity& quantity, const v1::CurveBucket& bucket, int entry) {
+  if (quantity.keep == record::Keep::kGreatest) return bucket.greatest(entry);
+  if (quantity.keep == record::Keep::kLeast) return bucket.least(entry);
   return bucket.mean(entry);
 }
 
@@ -332,7 +332,9 @@ Json LayersJson(const std::vector<v1::CurveBucket>& buckets) {
       for (const v1::CurveBucket& bucket : buckets) {
         const bool measured = entry < bucket.count_size() && bucket.count(entry) > 0;
         any = any || measured;
-        row.push_back(measured ? Short(Shown(kLayerValues[i], bucket, entry), true) : Json());
+        row.push_back(
+            measured ? Short(Shown(*record::kCurves<record::Of::kLayer>[i], bucket, entry), true)
+                     : Json());
       }
       rows.push_back(std::move(row));
     }

@@ -34,9 +34,14 @@ BUILT_IN = {"up"}
 
 
 def families():
-    """Metric name → set of label names, from the table that the coordinator registers."""
+    """Metric name → set of label names, from the tables that the coordinator registers: families of their own, and those of quantities."""
     table = (TOP / "server/watch/metrics_table.h").read_text()
     rows = re.findall(r'\{k(\w+),\s*"(\w+)",\s*"([^"]*)"', table)
+    for quantity in (TOP / "common/record/quantities.h").read_text().split("{.name = ")[1:]:
+        declared = re.search(r'\.series = \{"(\w+)",\s*"[^"]*"(, "branch")?', quantity)
+        if declared:
+            labels = "agent gpu name" if ".gpu = " in quantity else "job_id layer" if ".layer = " in quantity else "job_id"
+            rows.append(("Gauge", declared[1], labels + (" branch" if declared[2] else "")))
     found = {}
     for kind, name, labels in rows:
         if kind == "Histogram":

@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/record/quantities.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/telemetry/environment.h"
 #include "worker/train/telemetry/formats.h"
@@ -61,11 +62,11 @@ absl::StatusOr<std::unique_ptr<TelemetryFiles>> TelemetryFiles::Open(
 
 absl::Status TelemetryFiles::OpenForRankZero() {
   const Folder& out_dir = options_.out_dir;
-  NSA_RETURN_IF_ERROR(OpenLines("training.csv", kTrainingHeader, &training_));
-  NSA_RETURN_IF_ERROR(OpenLines("val.csv", kValHeader, &val_));
+  NSA_RETURN_IF_ERROR(OpenLines("training.csv", HeaderOf(Csv::kTraining), &training_));
+  NSA_RETURN_IF_ERROR(OpenLines("val.csv", HeaderOf(Csv::kVal), &val_));
   NSA_RETURN_IF_ERROR(OpenLines("fallback_counters.csv", kFallbackHeader, &fallbacks_));
-  NSA_RETURN_IF_ERROR(OpenLines("k_stats.csv", kSelectionHeader, &selection_));
-  NSA_RETURN_IF_ERROR(OpenLines("attention_audit.csv", kAuditHeader, &audit_));
+  NSA_RETURN_IF_ERROR(OpenLines("k_stats.csv", HeaderOf(Csv::kSelection), &selection_));
+  NSA_RETURN_IF_ERROR(OpenLines("attention_audit.csv", HeaderOf(Csv::kAudit), &audit_));
   const v1::DataSpec& data = options_.spec.data();
   if (!data.mix().empty()) {
     NSA_RETURN_IF_ERROR(OpenLines("sources.csv", kSourcesHeader, &sources_));
@@ -86,7 +87,7 @@ absl::Status TelemetryFiles::OpenForRankZero() {
   return out_dir.WriteAtomically("env.json", EnvironmentJson(options_));
 }
 
-absl::Status TelemetryFiles::OpenLines(const std::string& name, const char* header,
+absl::Status TelemetryFiles::OpenLines(const std::string& name, const std::string& header,
                                        std::unique_ptr<AppendFile>* file) {
   NSA_ASSIGN_OR_RETURN(
       *file, AppendFile::Open(options_.out_dir, name, header, [&](std::string_view content) {
@@ -217,7 +218,7 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
       {"world_size", options_.world_size},
       {"seq_len", options_.spec.train().seq_len()},
       {"batch_size", options_.spec.train().batch_size()},
-      {"data_source", SourceName(summary_.last.data_source())},
+      {"data_source", record::SourceName(summary_.last.data_source())},
       {"corpus", CorpusJson(summary_.started)},
       {"fallbacks", fallbacks},
       {"telemetry_dropped", dropped}};

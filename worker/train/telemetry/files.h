@@ -52,7 +52,7 @@ class TelemetryFiles {
 
   explicit TelemetryFiles(const ReporterOptions& options) : options_(options) {}
   absl::Status OpenForRankZero();
-  absl::Status OpenLines(const std::string& name, const char* header,
+  absl::Status OpenLines(const std::string& name, const std::string& header,
                          std::unique_ptr<AppendFile>* file);
   absl::StatusOr<std::unique_ptr<AppendFile>> OpenJsonLines(const std::string& name) const;
   bool IsLogged(int64_t step) const;

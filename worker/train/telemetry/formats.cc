@@ -3,36 +3,28 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/base/clean_text.h"
-#include "common/nsa/branch.h"
+#include "common/record/quantities.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::train {
 
-const char kTrainingHeader[] =
-    "step,loss,lr,toks_per_s,grad_norm,total_tokens,data_seconds,forward_seconds,backward_seconds,"
-    "communication_seconds,optimizer_seconds,step_seconds,data_source,skipped_nonfinite,unix_"
-    "seconds\n";
-const char kValHeader[] = "step,val_loss,ppl,tokens,seconds,unix_seconds\n";
 const char kFallbackHeader[] = "step,fallback,count\n";
-const char kSelectionHeader[] = "step,layer,k_mean,k_max,rows,pct_at_max\n";
-const char kAuditHeader[] =
-    "step,layer,queries,selected_mass,selected_mass_p10,window_mass,window_overlap,choice_entropy,"
-    "neighbour_agreement,free_choices,unix_seconds\n";
 const char kSourcesHeader[] = "step,source,rows,loss,epoch,unix_seconds\n";
 const char kValSetsHeader[] = "step,set,val_loss,ppl,bits_per_byte,tokens,unix_seconds\n";
 
 namespace {
 
 using Json = nlohmann::ordered_json;
+using record::Form;
+using record::Of;
+using record::Quantity;
 
 double Mib(int64_t bytes) { return std::round(double(bytes) / (1 << 20) * 1000) / 1000; }
 double Gib(int64_t bytes) { return std::round(double(bytes) / (1 << 30) * 1e6) / 1e6; }
@@ -43,54 +35,86 @@ Json Number(double value) {
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
 }
 
+Json JsonOf(Form form, double value) {
+  if (form.kind == Form::kFlag) return value != 0;
+  if (form.kind == Form::kCount) return static_cast<int64_t>(value);
+  return Number(value);
+}
+
+// An empty field where there is no value.
+std::string Field(Form form, record::Value value) {
+  if (!value.has_value()) return "";
+  if (form.kind == Form::kDecimals) return absl::StrFormat("%.*f", form.digits, *value);
+  if (form.kind == Form::kSignificant) return absl::StrFormat("%.*g", form.digits, *value);
+  return absl::StrCat(static_cast<int64_t>(*value));
+}
+
+// Whether the quantity is a column of the table.
+bool IsColumn(const Quantity& quantity, Csv table) {
+  if (quantity.csv == nullptr) return false;
+  if (table == Csv::kTraining) return quantity.of() == Of::kStep;
+  if (table == Csv::kVal) return quantity.of() == Of::kValidation;
+  return quantity.part == (table == Csv::kAudit ? record::Part::kAudit : record::Part::kSelection);
+}
+
+// The columns of a row, each after a comma.
+template <typename FieldOf>
+std::string Columns(Csv table, FieldOf field) {
+  std::string row;
+  for (const Quantity& quantity : record::kQuantities) {
+    if (IsColumn(quantity, table)) absl::StrAppend(&row, ",", field(quantity));
+  }
+  return row;
+}
+
+std::string LayerColumns(Csv table, const v1::LayerStats& layer) {
+  return Columns(table, [&](const Quantity& q) { return Field(q.form, ValueOf(q, layer)); });
+}
+
 // A layer without a gate or a selection has no such keys.
 Json LayerJson(const v1::LayerStats& layer) {
   Json json;
   json["layer"] = layer.layer();
-  if (layer.has_gate()) {
-    json.update({{"gate_entropy_mean", Number(layer.gate().entropy_mean())},
-                 {"gate_entropy_min", Number(layer.gate().entropy_min())},
-                 {"gate_max_mean", Number(layer.gate().max_gate_mean())},
-                 {"gate_max", Number(layer.gate().max_gate_max())},
-                 {"gate_collapse_frac", Number(layer.gate().collapse_ratio())},
-                 {"gate_branch_shares", layer.gate().branch_share()},
-                 {"gate_means", layer.gate().gate_mean()}});
+  for (const Quantity& quantity : record::kQuantities) {
+    if (quantity.of() != Of::kLayer || quantity.heartbeat == nullptr) continue;
+    if (!Has(layer, quantity.part)) continue;
+    const record::Value value = ValueOf(quantity, layer);
+    Json& entry = json[quantity.heartbeat];
+    if (quantity.branch < 0) {
+      entry = value.has_value() ? JsonOf(quantity.form, *value) : Json();
+      continue;
+    }
+    if (entry.is_null()) entry = Json::array();
+    if (value.has_value()) entry.push_back(JsonOf(quantity.form, *value));
   }
-  if (layer.has_selection()) {
-    json.update({{"sel_k_mean", Number(layer.selection().keys_mean())},
-                 {"sel_k_max", layer.selection().keys_max()},
-                 {"sel_rows", layer.selection().rows()},
-                 {"sel_pct_at_max", Number(layer.selection().at_max_ratio())}});
-  }
-  json.update({{"keys_read", layer.keys_read()}, {"keys_expected", layer.keys_expected()}});
   return json;
 }
 
-// An empty field where there is no value.
-std::string Field(bool present, double value) {
-  return present ? absl::StrFormat("%.6g", value) : "";
-}
-
-void AddMemory(const v1::StepRecord& step, Json* line) {
-  (*line)["mem_allocated_mib"] = Mib(step.memory_allocated_bytes());
-  (*line)["mem_allocated_gib"] = Gib(step.memory_allocated_bytes());
-  (*line)["mem_reserved_mib"] = Mib(step.memory_reserved_bytes());
-  (*line)["mem_reserved_gib"] = Gib(step.memory_reserved_bytes());
+// The quantities of a step for which `wanted` is true.
+template <typename Wanted>
+void AddQuantities(const v1::StepRecord& step, Wanted wanted, Json* line) {
+  for (const Quantity& quantity : record::kQuantities) {
+    if (quantity.of() != Of::kStep || quantity.heartbeat == nullptr || !wanted(quantity)) continue;
+    if (quantity.word != nullptr) {
+      (*line)[quantity.heartbeat] = quantity.word(step);
+    } else if (quantity.form.kind == Form::kBytes) {
+      const auto bytes = static_cast<int64_t>(quantity.step(step));
+      (*line)[absl::StrCat(quantity.heartbeat, "_mib")] = Mib(bytes);
+      (*line)[absl::StrCat(quantity.heartbeat, "_gib")] = Gib(bytes);
+    } else {
+      (*line)[quantity.heartbeat] = JsonOf(quantity.form, quantity.step(step));
+    }
+  }
 }
 
 void AddStep(const v1::StepRecord& step, bool logged, Json* line) {
-  AddMemory(step, line);
-  (*line)["loss"] = Number(step.loss());
-  (*line)["toks_per_s"] = Number(step.tokens_per_second());
+  const auto is_memory = [](const Quantity& q) { return q.form.kind == Form::kBytes; };
+  AddQuantities(step, is_memory, line);
+  AddQuantities(
+      step, [&](const Quantity& q) { return q.beat && !is_memory(q); }, line);
   if (!logged) return;
-  (*line)["lr"] = step.learning_rate();
-  (*line)["grad_norm"] = Number(step.grad_norm());
-  (*line)["total_tokens"] = step.total_tokens();
-  (*line)["dt_fetch_s"] = step.times().data_seconds();
-  (*line)["step_seconds"] = step.times().step_seconds();
-  (*line)["data_source"] = SourceName(step.data_source());
-  (*line)["data_epoch"] = step.data_epoch();
-  (*line)["skipped_nonfinite"] = step.skipped_nonfinite();
+  AddQuantities(
+      step, [](const Quantity& q) { return !q.beat; }, line);
   (*line)["fallbacks"] = Json::object();
   for (const auto& [name, count] : step.fallbacks()) (*line)["fallbacks"][name] = count;
   (*line)["layers"] = Json::array();
@@ -127,7 +151,10 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
   } else if (record.has_step()) {
     AddStep(record.step(), logged, line);
   } else if (record.has_eval()) {
-    (*line)["loss"] = Number(record.eval().loss());
+    for (const Quantity& quantity : record::kQuantities) {
+      if (quantity.of() != Of::kValidation || quantity.heartbeat == nullptr) continue;
+      (*line)[quantity.heartbeat] = JsonOf(quantity.form, quantity.validation(record.eval()));
+    }
     for (const v1::NamedLoss& set : record.eval().sets()) {
       (*line)["sets"][set.name()] = Number(set.loss());
     }
@@ -164,27 +191,28 @@ std::string LogLineOf(const v1::SampleRecord& sample) {
 
 }  // namespace
 
-std::string SourceName(v1::DataSource source) {
-  if (source == v1::DATA_SOURCE_UNSPECIFIED) return "mix";
-  constexpr char kPrefix[] = "DATA_SOURCE_";
-  const std::string& name = v1::DataSource_Name(source);
-  if (name.empty()) return absl::StrCat("unknown(", static_cast<int>(source), ")");
-  return absl::AsciiStrToLower(name.substr(sizeof(kPrefix) - 1));
+std::string HeaderOf(Csv table) {
+  const bool of_layer = table == Csv::kSelection || table == Csv::kAudit;
+  return absl::StrCat("step", of_layer ? ",layer" : "",
+                      Columns(table, [](const Quantity& quantity) { return quantity.csv; }),
+                      table == Csv::kSelection ? "\n" : ",unix_seconds\n");
 }
 
 std::string TrainingRow(const v1::StepRecord& step, double unix_seconds) {
-  const v1::StepTimes& times = step.times();
-  return absl::StrFormat(
-      "%d,%.9g,%.9g,%.1f,%.9g,%d,%.6f,%.6f,%.6f,%.6f,%.6f,%.6f,%s,%d,%.3f\n", step.step(),
-      step.loss(), step.learning_rate(), step.tokens_per_second(), step.grad_norm(),
-      step.total_tokens(), times.data_seconds(), times.forward_seconds(), times.backward_seconds(),
-      times.communication_seconds(), times.optimizer_seconds(), times.step_seconds(),
-      SourceName(step.data_source()), step.skipped_nonfinite(), unix_seconds);
+  return absl::StrFormat("%d%s,%.3f\n", step.step(),
+                         Columns(Csv::kTraining,
+                                 [&](const Quantity& q) {
+                                   return q.word != nullptr ? q.word(step)
+                                                            : Field(q.form, q.step(step));
+                                 }),
+                         unix_seconds);
 }
 
 std::string ValRow(const v1::EvalRecord& eval, double unix_seconds) {
-  return absl::StrFormat("%d,%.9g,%.6g,%d,%.3f,%.3f\n", eval.step(), eval.loss(),
-                         std::exp(eval.loss()), eval.tokens(), eval.seconds(), unix_seconds);
+  return absl::StrFormat(
+      "%d%s,%.3f\n", eval.step(),
+      Columns(Csv::kVal, [&](const Quantity& q) { return Field(q.form, q.validation(eval)); }),
+      unix_seconds);
 }
 
 std::string FallbackRows(const v1::StepRecord& step) {
@@ -204,10 +232,8 @@ std::string SelectionRows(const v1::StepRecord& step) {
   std::string rows;
   for (const v1::LayerStats& layer : step.layers()) {
     if (!layer.has_selection()) continue;
-    const v1::SelectionStats& selection = layer.selection();
-    rows += absl::StrFormat("%d,%d,%.6g,%d,%d,%.6g\n", step.step(), layer.layer(),
-                            selection.keys_mean(), selection.keys_max(), selection.rows(),
-                            selection.at_max_ratio());
+    absl::StrAppend(&rows, step.step(), ",", layer.layer(), LayerColumns(Csv::kSelection, layer),
+                    "\n");
   }
   return rows;
 }
@@ -216,17 +242,8 @@ std::string AuditRows(const v1::StepRecord& step, double unix_seconds) {
   std::string rows;
   for (const v1::LayerStats& layer : step.layers()) {
     if (!layer.has_audit()) continue;
-    const v1::AttentionAudit& audit = layer.audit();
-    const v1::SelectionChoice& choice = audit.choice();
-    rows += absl::StrFormat(
-        "%d,%d,%d,%s,%s,%s,%s,%s,%s,%s,%.3f\n", step.step(), layer.layer(), audit.queries(),
-        Field(audit.has_selected_mass(), audit.selected_mass()),
-        Field(audit.has_selected_mass_p10(), audit.selected_mass_p10()),
-        Field(audit.has_window_mass(), audit.window_mass()),
-        Field(audit.has_choice() && audit.has_window_mass(), choice.window_overlap_ratio()),
-        Field(audit.has_choice(), choice.entropy_ratio()),
-        Field(audit.has_choice(), choice.neighbour_agreement_ratio()),
-        audit.has_choice() ? absl::StrCat(choice.free_choices()) : "", unix_seconds);
+    absl::StrAppendFormat(&rows, "%d,%d%s,%.3f\n", step.step(), layer.layer(),
+                          LayerColumns(Csv::kAudit, layer), unix_seconds);
   }
   return rows;
 }
@@ -244,41 +261,33 @@ std::string SourceRows(const v1::StepRecord& step, double unix_seconds) {
 std::string ValSetRows(const v1::EvalRecord& eval, bool tokens_are_bytes, double unix_seconds) {
   std::string rows;
   for (const v1::NamedLoss& set : eval.sets()) {
-    rows += absl::StrFormat(
-        "%d,%s,%.9g,%.6g,%s,%d,%.3f\n", eval.step(), set.name(), set.loss(), std::exp(set.loss()),
-        Field(tokens_are_bytes, set.loss() / std::numbers::ln2), set.tokens(), unix_seconds);
+    const record::Value bits =
+        tokens_are_bytes ? record::Value(set.loss() / std::numbers::ln2) : std::nullopt;
+    rows += absl::StrFormat("%d,%s,%.9g,%.6g,%s,%d,%.3f\n", eval.step(), set.name(), set.loss(),
+                            std::exp(set.loss()), Field({Form::kSignificant, 6}, bits),
+                            set.tokens(), unix_seconds);
   }
   return rows;
 }
 
 Scalars ScalarsOf(const v1::StepRecord& step) {
-  Scalars scalars = {{"train/loss", step.loss()},
-                     {"train/lr", step.learning_rate()},
-                     {"train/toks_per_s", step.tokens_per_second()},
-                     {"train/grad_norm", step.grad_norm()},
-                     {"train/step_seconds", step.times().step_seconds()},
-                     {"memory/allocated_gib", Gib(step.memory_allocated_bytes())}};
-  double gates = 0, selections = 0;  // layers that have them
-  double entropy = 0, collapse = 0, keys = 0;
-  std::array<double, kBranches> share = {};
-  for (const v1::LayerStats& layer : step.layers()) {
-    gates += layer.has_gate() ? 1 : 0;
-    selections += layer.has_selection() ? 1 : 0;
-    entropy += layer.gate().entropy_mean();
-    collapse = std::max(collapse, layer.gate().collapse_ratio());
-    keys += layer.selection().keys_mean();
-    for (int i = 0; i < std::min(kBranches, layer.gate().branch_share_size()); ++i) {
-      share[i] += layer.gate().branch_share(i);
+  Scalars scalars;
+  for (const Quantity& quantity : record::kQuantities) {
+    if (quantity.tensorboard == nullptr) continue;
+    record::Value value;
+    if (quantity.of() == Of::kStep) {
+      value = quantity.step(step);
+    } else if (quantity.of() == Of::kLayer) {
+      record::Kept kept(quantity.keep);
+      for (const v1::LayerStats& layer : step.layers()) {
+        if (const record::Value one = ValueOf(quantity, layer)) kept.Add(*one);
+      }
+      value = kept.Result();
     }
+    if (!value.has_value()) continue;
+    const bool bytes = quantity.form.kind == Form::kBytes;
+    scalars.emplace_back(quantity.tensorboard, bytes ? Gib(static_cast<int64_t>(*value)) : *value);
   }
-  if (gates > 0) {
-    scalars.insert(scalars.end(),
-                   {{"gate/entropy_mean", entropy / gates}, {"gate/collapse_max", collapse}});
-    for (int i = 0; i < kBranches; ++i) {
-      scalars.emplace_back(absl::StrCat("gate/share_", kBranchNames[i]), share[i] / gates);
-    }
-  }
-  if (selections > 0) scalars.push_back({"selection/keys_mean", keys / selections});
   for (const v1::SourceShare& source : step.sources()) {
     if (!source.has_loss()) continue;
     scalars.emplace_back(absl::StrCat("source/", source.name()), source.loss());
@@ -287,7 +296,11 @@ Scalars ScalarsOf(const v1::StepRecord& step) {
 }
 
 Scalars ScalarsOf(const v1::EvalRecord& eval) {
-  Scalars scalars = {{"val/loss", eval.loss()}, {"val/ppl", std::exp(eval.loss())}};
+  Scalars scalars;
+  for (const Quantity& quantity : record::kQuantities) {
+    if (quantity.tensorboard == nullptr || quantity.of() != Of::kValidation) continue;
+    scalars.emplace_back(quantity.tensorboard, quantity.validation(eval));
+  }
   for (const v1::NamedLoss& set : eval.sets()) {
     scalars.emplace_back(absl::StrCat("val_set/", set.name()), set.loss());
   }

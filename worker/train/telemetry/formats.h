@@ -9,14 +9,16 @@
 
 namespace nsa::train {
 
+// The tables whose columns are quantities of common/record/quantities.h: one row per logged step
+// (training.csv), per validation (val.csv), per layer with a selection (k_stats.csv) and per layer
+// of an audited step (attention_audit.csv).
+enum class Csv : uint8_t { kTraining, kVal, kSelection, kAudit };
+
 // First lines, with '\n'.
-extern const char kTrainingHeader[];   // training.csv: one row per logged step
-extern const char kValHeader[];        // val.csv: one row per validation
-extern const char kFallbackHeader[];   // fallback_counters.csv: one row per fallback, then "total"
-extern const char kSelectionHeader[];  // k_stats.csv: one row per layer with a selection
-extern const char kAuditHeader[];      // attention_audit.csv: one row per layer of an audited step
-extern const char kSourcesHeader[];    // sources.csv: one row per source of data.mix
-extern const char kValSetsHeader[];    // val_sets.csv: one row per set of data.val
+std::string HeaderOf(Csv table);
+extern const char kFallbackHeader[];  // fallback_counters.csv: one row per fallback, then "total"
+extern const char kSourcesHeader[];   // sources.csv: one row per source of data.mix
+extern const char kValSetsHeader[];   // val_sets.csv: one row per set of data.val
 
 // The rows of a record, each with '\n'.
 std::string TrainingRow(const v1::StepRecord& step, double unix_seconds);
@@ -28,9 +30,9 @@ std::string SourceRows(const v1::StepRecord& step, double unix_seconds);  // emp
 // Empty without data.val. `tokens_are_bytes`: a loss per token is one per byte, too.
 std::string ValSetRows(const v1::EvalRecord& eval, bool tokens_are_bytes, double unix_seconds);
 
-// TensorBoard scalars. Of a step: train/, memory/, gate/ and selection/; the last two are means
-// over the layers, except gate/collapse_max, which is the maximum; with data.mix also source/, the
-// loss of each source. Of a validation: val/, and val_set/ for each set of data.val.
+// TensorBoard scalars. Of a step: train/, memory/, and over the layers gate/ and selection/ (means,
+// or as Quantity::keep says); with data.mix also source/, the loss of each source. Of a validation:
+// val/, and val_set/ for each set of data.val.
 Scalars ScalarsOf(const v1::StepRecord& step);
 Scalars ScalarsOf(const v1::EvalRecord& eval);
 
@@ -42,10 +44,8 @@ std::string SampleLine(const v1::SampleRecord& sample, double unix_seconds);
 // rank, step, msg; memory as mem_allocated_mib / _gib and mem_reserved_mib / _gib (MiB = 2^20, GiB
 // = 2^30 bytes). `step` is the last step done. The values of `msg`, with their other fields:
 //   boot        the start: parameters, device, resumed_from
-//   progress    a logged step: loss, lr, grad_norm, toks_per_s, dt_fetch_s, step_seconds,
-//               data_source, data_epoch, skipped_nonfinite, total_tokens, fallbacks, layers
-//               (gate and selection statistics)
-//   beat        a step that is not logged: loss, toks_per_s
+//   progress    a logged step: the quantities of a step, fallbacks, layers with theirs
+//   beat        a step that is not logged: those with Quantity::beat
 //   eval        a validation: loss, and with data.val sets (name to loss)
 //   sample      tokens, seconds, error; not the text
 //   checkpoint  path, error, stall_seconds, write_seconds
@@ -55,9 +55,5 @@ std::string HeartbeatLine(const v1::WorkerRecord& record, bool logged, int64_t s
 
 // A line for the log, without '\n'; empty for records that are not logged.
 std::string LogLine(const v1::WorkerRecord& record, int64_t steps);
-
-// A DataSource as a job file spells it, e.g. "jsonl"; "mix" for the batches of data.mix, which have
-// no source of their own.
-std::string SourceName(v1::DataSource source);
 
 }  // namespace nsa::train
