@@ -1,4 +1,5 @@
-// A job's records as numbers: one row for each step, with the validations. Pure.
+// A job's curves, as the coordinator keeps them (GetCurves): from its first step to its last,
+// thinned as the page shows them. Pure.
 #pragma once
 
 #include <array>
@@ -13,15 +14,14 @@
 
 namespace nsa::client {
 
-// What may be drawn of a job. `value` is NaN where a step does not have it; null for the
-// validation loss, which is not a value of steps.
+// What may be drawn of a job: a column of its curves, or its validations.
 struct Metric {
-  const char* name;   // for --metric
+  const char* name;   // of the column, and for --metric
   const char* title;  // "training loss"
   const char* note;   // "nats a token"
   Unit unit;
-  double (*value)(const v1::StepRecord& step);
 };
+inline constexpr char kValidationLoss[] = "val_loss";  // not a column
 inline constexpr size_t kMetrics = 14;
 extern const std::array<Metric, kMetrics> kMetricTable;
 
@@ -35,68 +35,59 @@ enum class Across { kSteps, kTokens, kTime };
 // "steps", "tokens", "time".
 std::optional<Across> FindAcross(std::string_view name);
 
-// The records of rank 0 of one job, in the order of their positions. When a job goes back to a
-// checkpoint, the steps that it repeats replace those before.
-class History {
+// A request for these metrics of a job (id or name) and the columns that JobCurves needs besides.
+v1::GetCurvesRequest CurvesRequest(const std::string& job,
+                                   const std::vector<std::string_view>& metrics);
+
+// The curves of rank 0 of one job. Steps that were repeated after a restart are in them once.
+class JobCurves {
  public:
   struct Evaluation {
     int64_t step = 0;
-    double loss = 0;
-    double seconds = 0;  // how long it took
+    double loss = 0;  // NaN or infinite if it was
   };
 
-  void Add(const v1::WatchRecordsResponse& record);
+  JobCurves() = default;  // of a job that has not done a step
+  explicit JobCurves(v1::GetCurvesResponse curves);
 
   // The values of a metric over steps, tokens, or seconds of training, which leave out the time
-  // between the end of a start and the first step of the next. A step that does not have the metric
-  // is left out; a value that is not finite leaves a gap.
+  // between the end of a start and the first step of the next. What was not measured is left out; a
+  // value that is not finite leaves a gap and is counted.
   Curve CurveOf(const Metric& metric, Across across) const;
 
-  size_t steps() const { return rows_.size(); }
-  const std::vector<Evaluation>& evaluations() const { return evaluations_; }
-  // The validation with the lowest loss; none without one.
+  // How many points there are; not more than steps.
+  size_t points() const { return static_cast<size_t>(curves_.steps().last_step_size()); }
+  // The newest validation, and the one with the lowest finite loss; none without one.
+  std::optional<Evaluation> Newest() const;
   std::optional<Evaluation> Best() const;
-  // Of the last 50 steps, the finite ones; NaN without any.
-  double RecentLoss() const;
-  // Median over the steps; NaN without a step.
+  // Mean of the finite values of the last 50 steps or, in a long run, of the last points that hold
+  // as many; NaN when none is finite, nothing without a step.
+  std::optional<double> RecentLoss() const;
+  // Median of the points; NaN without any.
   double MedianSpeed() const;
   // The most that any step had; 0 without one.
   int64_t PeakMemory() const;
-  // What the newest start reported; default values before the first one.
-  const v1::WorkerStarted& started() const { return started_; }
-  // The texts that the job wrote after its newest validation.
-  const std::vector<v1::SampleRecord>& samples() const { return samples_; }
-  // Failed checkpoints and warnings and errors of workers: as lines, the oldest first.
-  const std::vector<v1::WatchRecordsResponse>& faults() const { return faults_; }
+  // With GetCurvesRequest.marks: what the newest start reported, the texts that the job wrote after
+  // its newest validation, and checkpoints that failed, the oldest first.
+  v1::WorkerStarted Started() const;
+  std::vector<v1::SampleRecord> Samples() const;
+  std::vector<v1::WorkerRecord> FailedCheckpoints() const;
 
  private:
-  struct Row {
-    int64_t step = 0;
-    double tokens = 0;
-    double seconds = 0;  // of training, since the first step
-    int64_t generation = 0;
-    int64_t unix_nanos = 0;
-    std::array<double, kMetrics> values;
-  };
+  // Where a step lies.
+  double PlaceOf(int64_t step, Across across) const;
+  double SecondsBefore(int point) const;
 
-  void AddStep(const v1::WatchRecordsResponse& record);
-  // Forgets what is at or after a step that is done again.
-  void GoBackTo(int64_t step);
-  double PlaceOf(const Row& row, Across across) const;
-
-  std::vector<Row> rows_;
-  std::vector<Evaluation> evaluations_;
-  std::vector<v1::SampleRecord> samples_;
-  std::vector<v1::WatchRecordsResponse> faults_;
-  v1::WorkerStarted started_;
+  v1::GetCurvesResponse curves_;
+  std::vector<double> seconds_;  // of training until the end of each point of `steps`
 };
 
 // A chart that compares one metric across jobs, each in its colour. With one job, the chart of
 // `loss` also has its validations.
-struct NamedHistory {
+struct NamedCurves {
   std::string name;
-  const History* history = nullptr;
+  const JobCurves* curves = nullptr;
 };
-Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedHistory>& jobs);
+Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves>& jobs);
 
 }  // namespace nsa::client
