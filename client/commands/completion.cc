@@ -10,7 +10,7 @@
 #include "client/cli.h"
 #include "client/connect/endpoint.h"
 #include "client/connect/timeout.h"
-#include "client/show/history.h"
+#include "client/show/curves.h"
 #include "client/show/job_text.h"
 #include "common/job/enum_words.h"
 #include "common/job/schema_keys.h"

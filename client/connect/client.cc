@@ -125,8 +125,8 @@ absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout)
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError(absl::StrCat(
         "coordinator: ", endpoint_.address, " does not know this request (nsactl is ", kVersion,
-        "; 'nsactl version' shows both); start that version of "
-        "nsa-coordinator, or use an nsactl of the coordinator's version"));
+        "; 'nsactl version' shows both); upgrade the coordinator (nsa-coordinator) to that "
+        "version, or use an nsactl of the coordinator's"));
   }
   if (status.error_code() == grpc::StatusCode::CANCELLED) {
     return absl::UnavailableError(

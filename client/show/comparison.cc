@@ -57,8 +57,16 @@ void Flatten(const Json& value, const google::protobuf::Descriptor* type, const 
   }
 }
 
+std::string LossText(std::optional<double> loss) {
+  return loss.has_value() ? HumanLoss(*loss) : "-";
+}
+
 std::string OrDash(double value, const std::string& text) {
   return std::isfinite(value) ? text : "-";
+}
+
+Json LossJson(std::optional<double> loss) {
+  return loss.has_value() ? JsonNumber(*loss) : Json(nullptr);
 }
 
 Json OrNull(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
@@ -118,21 +126,20 @@ std::vector<KeyValues> SpecKeys(const std::vector<ComparedJob>& jobs) {
 
 Figures FiguresOf(const ComparedJob& compared, absl::Time now) {
   const v1::Job& job = compared.job;
-  const History& history = compared.history;
+  const JobCurves& curves = compared.curves;
   const double seconds = RunSeconds(job, now);
   Figures figures{
       .state = StateName(job.state()),
       .step = job.progress().step(),
       .tokens = job.progress().total_tokens(),
-      .loss = history.RecentLoss(),
-      .val_loss = kNone,
+      .loss = curves.RecentLoss(),
       .best_val_loss = kNone,
-      .tokens_per_second = history.MedianSpeed(),
-      .memory_bytes = std::max(history.PeakMemory(), job.progress().memory_allocated_bytes()),
+      .tokens_per_second = curves.MedianSpeed(),
+      .memory_bytes = std::max(curves.PeakMemory(), job.progress().memory_allocated_bytes()),
       .hours = seconds < 0 ? -1 : seconds / 3600,
       .restarts = job.restarts()};
-  if (!history.evaluations().empty()) figures.val_loss = history.evaluations().back().loss;
-  if (const auto best = history.Best(); best.has_value()) {
+  if (const auto newest = curves.Newest(); newest.has_value()) figures.val_loss = newest->loss;
+  if (const auto best = curves.Best(); best.has_value()) {
     figures.best_val_loss = best->loss;
     figures.best_val_step = best->step;
   }
@@ -154,9 +161,11 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
                {"RESTARTS", true}});
   std::vector<Figures> all;
   for (const ComparedJob& job : jobs) all.push_back(FiguresOf(job, now));
-  const auto best = [&all](double Figures::*figure, bool least) {
+  const auto best = [&all](auto figure, bool least) {
     std::vector<double> values;
-    for (const Figures& each : all) values.push_back(each.*figure);
+    for (const Figures& each : all) {
+      values.push_back(std::optional<double>(each.*figure).value_or(kNone));
+    }
     return BestOf(values, least);
   };
   const auto loss = best(&Figures::loss, true);
@@ -173,8 +182,8 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
                {f.state, StateColour(jobs[i].job)},
                WithCommas(f.step),
                HumanCount(static_cast<double>(f.tokens)),
-               cell(OrDash(f.loss, HumanLoss(f.loss)), loss),
-               cell(OrDash(f.val_loss, HumanLoss(f.val_loss)), val_loss),
+               cell(LossText(f.loss), loss),
+               cell(LossText(f.val_loss), val_loss),
                cell(OrDash(f.best_val_loss, HumanLoss(f.best_val_loss)), best_val),
                std::isfinite(f.best_val_loss) ? WithCommas(f.best_val_step) : "-",
                cell(OrDash(f.tokens_per_second, HumanCount(f.tokens_per_second)), speed),
@@ -211,8 +220,8 @@ nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
                     {"state", f.state},
                     {"step", f.step},
                     {"total_tokens", f.tokens},
-                    {"loss", OrNull(f.loss)},
-                    {"val_loss", OrNull(f.val_loss)},
+                    {"loss", LossJson(f.loss)},
+                    {"val_loss", LossJson(f.val_loss)},
                     {"best_val_loss", OrNull(f.best_val_loss)},
                     {"best_val_step", f.best_val_step},
                     {"tokens_per_second", OrNull(f.tokens_per_second)},

@@ -1,11 +1,12 @@
 // Several jobs side by side: their final figures, and the keys in which they differ. Pure.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/show/history.h"
+#include "client/show/curves.h"
 #include "client/show/table.h"
 #include "nlohmann/json_fwd.hpp"
 #include "nsa/v1/coordinator.pb.h"
@@ -14,7 +15,7 @@ namespace nsa::client {
 
 struct ComparedJob {
   v1::Job job;
-  History history;
+  JobCurves curves;
 };
 
 // What the jobs are called beside each other: the name, with the id where two have the same name.
@@ -36,9 +37,9 @@ struct Figures {
   std::string state;
   int64_t step = 0;
   int64_t tokens = 0;
-  double loss = 0;           // mean of the last 50 steps; NaN without a step
-  double val_loss = 0;       // of the newest validation; NaN without one
-  double best_val_loss = 0;  // NaN without one
+  std::optional<double> loss;      // mean of the last 50 steps
+  std::optional<double> val_loss;  // of the newest validation
+  double best_val_loss = 0;        // NaN without one
   int64_t best_val_step = 0;
   double tokens_per_second = 0;  // median of the steps; NaN without a step
   int64_t memory_bytes = 0;      // the most of any step
@@ -55,7 +56,7 @@ Table KeysTable(const std::vector<ComparedJob>& jobs, const std::vector<KeyValue
                 int width);
 
 // {"jobs": [{"id", "name", "state", "step", …}], "configuration": [{"key", "values"}]}; a figure
-// that there is not is null.
+// that there is not is null, one that is not finite "NaN" or "Infinity".
 nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
                                           const std::vector<KeyValues>& keys, absl::Time now);
 

@@ -152,21 +152,22 @@ std::string FiguresSection(const Report& report) {
                                        WithCommas(p.total_steps()), 100 * ShareDone(p)));
   }
   facts.Add("Tokens", p.total_tokens() == 0 ? "" : WithCommas(p.total_tokens()));
-  const double loss = report.history.RecentLoss();
-  if (std::isfinite(loss)) facts.Add("Loss", HumanLoss(loss) + " (mean of the last 50 steps)");
+  if (const auto loss = report.curves.RecentLoss(); loss.has_value()) {
+    facts.Add("Loss", HumanLoss(*loss) + " (mean of the last 50 steps)");
+  }
   if (p.val_step() != 0) {
     facts.Add("Validation loss",
               absl::StrCat(HumanLoss(p.val_loss()), " at step ", WithCommas(p.val_step())));
   }
-  if (const auto best = report.history.Best(); best.has_value()) {
+  if (const auto best = report.curves.Best(); best.has_value()) {
     facts.Add("Best validation",
               absl::StrCat(HumanLoss(best->loss), " at step ", WithCommas(best->step)));
   }
-  const double speed = report.history.MedianSpeed();
+  const double speed = report.curves.MedianSpeed();
   if (std::isfinite(speed)) {
     facts.Add("Throughput", HumanCount(speed) + " tokens a second (median of the steps)");
   }
-  const int64_t memory = report.history.PeakMemory();
+  const int64_t memory = report.curves.PeakMemory();
   if (memory > 0) facts.Add("Memory", HumanBytes(memory) + " at most");
   if (p.productive_seconds() > 0) {
     facts.Add("Goodput", absl::StrFormat("%.1f %% of the run time in steps that count",
@@ -180,19 +181,20 @@ std::string FiguresSection(const Report& report) {
 
 std::string CurvesSection(const Report& report) {
   std::string html = Heading("Curves");
-  if (report.history.steps() == 0) return html + Soft("The job has not done a step.");
-  const auto chart = [&](const char* name, int width, int height) {
+  if (report.curves.points() == 0) return html + Soft("The job has not done a step.");
+  const auto chart = [&](std::string_view name, int width, int height) {
     Chart drawn =
-        ChartOf(*FindMetric(name), Across::kSteps, {{.name = "", .history = &report.history}});
-    drawn.title = std::string(name) == "loss" ? "loss" : FindMetric(name)->title;
+        ChartOf(*FindMetric(name), Across::kSteps, {{.name = "", .curves = &report.curves}});
+    drawn.title = name == "loss" ? "loss" : FindMetric(name)->title;
     drawn.title[0] = absl::ascii_toupper(drawn.title[0]);
     return SvgChart(drawn, width, height);
   };
-  html += chart("loss", kWide, 340);
-  html += "<div class=\"pair\">\n";
-  for (const char* name : {"tokens_per_second", "grad_norm", "learning_rate", "memory_bytes",
-                           "step_seconds", "data_seconds", "gate_entropy", "mass_kept"}) {
-    const Curve curve = report.history.CurveOf(*FindMetric(name), Across::kSteps);
+  for (const std::string_view name : kReportMetrics) {
+    if (name == "loss") {
+      html += chart(name, kWide, 340) + "<div class=\"pair\">\n";
+      continue;
+    }
+    const Curve curve = report.curves.CurveOf(*FindMetric(name), Across::kSteps);
     if (!curve.y.empty()) html += chart(name, kHalf, 220);
   }
   return html + "</div>\n";
@@ -230,7 +232,8 @@ std::string EventsSection(const Report& report) {
   return html + (rows.empty() ? Soft("None.") : rows.Table());
 }
 
-// What went wrong: events that are warnings or errors, what workers reported, saved stacks.
+// What went wrong: events that are warnings or errors (those of workers too), checkpoints that
+// failed, saved stacks.
 std::string FaultsSection(const Report& report) {
   Rows rows({"Time", "Reason", "What happened"});
   for (const v1::JobEvent& event : report.events) {
@@ -238,9 +241,10 @@ std::string FaultsSection(const Report& report) {
     rows.Add({Timestamp(event.unix_nanos()), event.reason(), event.text()},
              ClassOf(event.severity()));
   }
-  for (const v1::WatchRecordsResponse& fault : report.history.faults()) {
-    if (fault.record().has_event()) continue;  // the coordinator made it an event
-    rows.Add({Timestamp(fault.record().unix_nanos()), "rank 0", RecordLine(fault)}, "bad");
+  for (const v1::WorkerRecord& failed : report.curves.FailedCheckpoints()) {
+    v1::WatchRecordsResponse fault;
+    *fault.mutable_record() = failed;
+    rows.Add({Timestamp(failed.unix_nanos()), "rank 0", RecordLine(fault)}, "bad");
   }
   for (const v1::SavedStacks& saved : report.stacks) {
     rows.Add({Timestamp(saved.unix_nanos()), "stacks saved",
@@ -278,7 +282,7 @@ std::string PromptAndText(const std::string& prompt, const std::string& text) {
 // The texts that the job wrote after its newest validation, and those of --prompt.
 std::string SamplesSection(const Report& report) {
   std::string html = Heading("Samples");
-  const std::vector<v1::SampleRecord>& own = report.history.samples();
+  const std::vector<v1::SampleRecord> own = report.curves.Samples();
   if (!own.empty()) {
     html += Soft(absl::StrCat("Written by the job at step ", WithCommas(own[0].step()),
                               "; nsactl samples ", report.job.id(), " shows those of all steps."));
@@ -315,7 +319,7 @@ std::string DataSection(const v1::Job& job) {
 }
 
 std::string EnvironmentSection(const Report& report) {
-  const v1::WorkerStarted& started = report.history.started();
+  const v1::WorkerStarted started = report.curves.Started();
   Facts facts;
   facts.Add("Coordinator",
             absl::StrCat(report.version.version(), report.version.revision().empty() ? "" : " ",
@@ -349,6 +353,10 @@ std::string EnvironmentSection(const Report& report) {
 }
 
 }  // namespace
+
+const std::vector<std::string_view> kReportMetrics = {
+    "loss",         "tokens_per_second", "grad_norm",    "learning_rate", "memory_bytes",
+    "step_seconds", "data_seconds",      "gate_entropy", "mass_kept"};
 
 std::string ReportPage(const Report& report) {
   return absl::StrCat(

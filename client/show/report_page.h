@@ -2,13 +2,17 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "client/show/history.h"
+#include "client/show/curves.h"
 #include "nsa/v1/coordinator.pb.h"
 
 namespace nsa::client {
+
+// The metrics that are drawn.
+extern const std::vector<std::string_view> kReportMetrics;
 
 // Everything that a report is made of.
 struct Report {
@@ -18,7 +22,7 @@ struct Report {
   };
   v1::Job job;
   std::string configuration;  // the job file with every default
-  History history;
+  JobCurves curves;           // with marks
   std::vector<v1::JobEvent> events;
   std::vector<v1::CheckpointInfo> checkpoints;
   std::string checkpoints_problem;  // why they could not be listed; empty when they were

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
+#include <utility>
 
 namespace nsa::server {
 namespace {
@@ -10,13 +12,22 @@ namespace {
 using record::kCurves;
 using record::Of;
 
+// `nonfinite` has no entries until there is something to count.
+void AddNonfinite(v1::CurveBucket* bucket, int entry, int64_t count) {
+  if (count == 0 && bucket->nonfinite_size() == 0) return;
+  while (bucket->nonfinite_size() < bucket->count_size()) bucket->add_nonfinite(0);
+  bucket->set_nonfinite(entry, bucket->nonfinite(entry) + count);
+}
+
 void Add(v1::CurveBucket* bucket, record::Value value) {
+  constexpr double kMost = std::numeric_limits<float>::max();
   const bool counts = value.has_value() && std::isfinite(*value);
-  const float kept = counts ? static_cast<float>(*value) : 0;
+  const float kept = counts ? static_cast<float>(std::clamp(*value, -kMost, kMost)) : 0;
   bucket->add_count(counts ? 1 : 0);
   bucket->add_mean(kept);
   bucket->add_least(kept);
   bucket->add_greatest(kept);
+  AddNonfinite(bucket, bucket->count_size() - 1, value.has_value() && !counts ? 1 : 0);
 }
 
 v1::CurveBucket EmptyAt(const v1::WorkerRecord& record) {
@@ -82,6 +93,7 @@ void MergeInto(const v1::CurveBucket& later, v1::CurveBucket* into) {
   into->set_total_tokens(later.total_tokens());
   // A job has as many layers at every step; were it not so, the values of both are kept.
   while (into->count_size() < later.count_size()) Add(into, std::nullopt);
+  for (int i = 0; i < later.nonfinite_size(); ++i) AddNonfinite(into, i, later.nonfinite(i));
   for (int i = 0; i < later.count_size(); ++i) {
     if (later.count(i) == 0) continue;
     const auto before = static_cast<double>(into->count(i));
@@ -123,6 +135,15 @@ int64_t WidthFor(const std::vector<v1::CurveBucket>& buckets, size_t limit) {
     if (count <= std::max<size_t>(limit, 1)) return width;
     width *= 2;
   }
+}
+
+std::vector<v1::CurveBucket> Fit(std::vector<v1::CurveBucket> buckets, size_t points,
+                                 int64_t least) {
+  if (buckets.empty()) return buckets;
+  const int64_t kept = std::max<int64_t>(buckets.front().width(), 1);
+  int64_t width = points == 0 ? kept : WidthFor(buckets, points);
+  while (width < least) width *= 2;
+  return width == kept ? std::move(buckets) : Widen(buckets, width);
 }
 
 }  // namespace nsa::server

@@ -50,4 +50,9 @@ std::vector<v1::CurveBucket> Widen(const std::vector<v1::CurveBucket>& buckets, 
 // The smallest width, a power of two times the present one, with at most `limit` buckets.
 int64_t WidthFor(const std::vector<v1::CurveBucket>& buckets, size_t limit);
 
+// The same steps in at most `points` buckets (0: any number), none of which holds less than
+// `least` steps.
+std::vector<v1::CurveBucket> Fit(std::vector<v1::CurveBucket> buckets, size_t points,
+                                 int64_t least);
+
 }  // namespace nsa::server

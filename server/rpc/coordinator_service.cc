@@ -15,6 +15,7 @@
 #include "server/decide/lifecycle.h"
 #include "server/rpc/tokens.h"
 #include "server/rpc/watch.h"
+#include "server/watch/curves_view.h"
 #include "server/watch/nodes_view.h"
 #include "server/watch/veil.h"
 
@@ -53,6 +54,7 @@ CoordinatorService::CoordinatorService(Parts parts)
   limit("WatchJob", &This::WatchJob);
   limit("WatchEvents", &This::WatchEvents);
   limit("WatchRecords", &This::WatchRecords);
+  limit("GetCurves", &This::GetCurves);
   limit("StreamLogs", &This::StreamLogs);
   limit("StopJob", &This::StopJob);
   limit("ResumeJob", &This::ResumeJob);
@@ -222,6 +224,18 @@ CoordinatorService::Writer<v1::WatchRecordsResponse>* CoordinatorService::WatchR
         if (id.empty()) return absl::InvalidArgumentError("job: empty; name one");
         return RecordSource(parts_.store, request, std::move(id));
       });
+}
+
+CoordinatorService::Unary* CoordinatorService::GetCurves(Context* context,
+                                                         const v1::GetCurvesRequest* request,
+                                                         v1::GetCurvesResponse* response) {
+  return UnaryCall(context, parts_.rules, "GetCurves")
+      .Run<v1::GetCurvesResponse>(
+          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::GetCurvesResponse> {
+            NSA_ASSIGN_OR_RETURN(const JobPtr job,
+                                 parts_.store.Find(request->job(), AskerOf(caller).only()));
+            return CurvesOf(parts_.store, job->job().id(), *request);
+          });
 }
 
 CoordinatorService::Writer<v1::StreamLogsResponse>* CoordinatorService::StreamLogs(

@@ -65,6 +65,8 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                                                const v1::WatchEventsRequest* request) override;
   Writer<v1::WatchRecordsResponse>* WatchRecords(Context* context,
                                                  const v1::WatchRecordsRequest* request) override;
+  Unary* GetCurves(Context* context, const v1::GetCurvesRequest* request,
+                   v1::GetCurvesResponse* response) override;
   Writer<v1::StreamLogsResponse>* StreamLogs(Context* context,
                                              const v1::StreamLogsRequest* request) override;
   Unary* StopJob(Context* context, const v1::StopJobRequest* request,

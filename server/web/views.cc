@@ -68,11 +68,7 @@ absl::StatusOr<std::vector<v1::CurveBucket>> BucketsFor(const Web::Parts& parts,
   NSA_ASSIGN_OR_RETURN(const int64_t points, NumberIn(request, "points", 0, kStepBuckets));
   NSA_ASSIGN_OR_RETURN(const int64_t least, NumberIn(request, "width", 1, kWidestBucket));
   NSA_ASSIGN_OR_RETURN(auto buckets, parts.store.Buckets(job, kind, from));
-  if (buckets.empty()) return buckets;
-  const int64_t kept = std::max<int64_t>(buckets.front().width(), 1);
-  int64_t width = points == 0 ? kept : WidthFor(buckets, static_cast<size_t>(points));
-  while (width < least) width *= 2;
-  return width == kept ? std::move(buckets) : Widen(buckets, width);
+  return Fit(std::move(buckets), static_cast<size_t>(points), least);
 }
 
 // The job whose checkpoint this one was forked from, and the checkpoint's step; null when it is not

@@ -16,6 +16,7 @@
 namespace nsa::client {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -157,22 +158,39 @@ TEST(SvgChart, ShowsTheSpreadOfManyPointsInLittleSpace) {
   EXPECT_LT(svg.size(), 60000u);
 }
 
+TEST(Thin, KeepsTheSpreadOfPointsThatAreMeans) {
+  const Curve curve{.x = {1, 2, 3},
+                    .y = {5, 4, kNan},
+                    .least = {2, 3, kNan},
+                    .greatest = {7, 9, kNan},
+                    .nonfinite = {0, 2, 8}};
+  const std::vector<Bucket> one = Thin(curve, 1);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].mean, 4.5);
+  EXPECT_EQ(one[0].least, 2);
+  EXPECT_EQ(one[0].greatest, 9);
+  EXPECT_EQ(one[0].nonfinite, 10);
+}
+
 TEST(SvgChart, LeavesGapsAndShowsSinglePoints) {
   const std::string gap = SvgFile(ChartOf({3, 2, kNan, 1.5, kInfinite, 1, 0.5}), 800, 400);
   EXPECT_EQ(Count(gap, "<polyline"), 2);
   EXPECT_EQ(Count(gap, "<circle"), 1) << "between two gaps";
-  EXPECT_THAT(gap, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  EXPECT_THAT(gap, Not(ContainsRegex("[\" ,]-?(nan|inf)[\" ,]"))) << "no place is one";
+  EXPECT_THAT(gap, HasSubstr("2 values are NaN or infinite (×)"));
+  EXPECT_EQ(Count(gap, ">×<"), 2);
   const std::string one = SvgFile(ChartOf({2.5}), 800, 400);
   EXPECT_EQ(Count(one, "<circle"), 1);
   EXPECT_THAT(one, Not(HasSubstr("no values")));
 }
 
 TEST(SvgChart, SaysThatThereIsNothing) {
-  for (const Chart& chart : {ChartOf({}), ChartOf({kNan, kNan}), Chart{}}) {
+  for (const Chart& chart : {ChartOf({}), Chart{}}) {
     const std::string svg = SvgFile(chart, 800, 400);
     EXPECT_EQ(MarkupProblem(svg), "");
     EXPECT_THAT(svg, HasSubstr("no values yet"));
   }
+  EXPECT_THAT(SvgFile(ChartOf({kNan, kNan}), 800, 400), HasSubstr("no finite values"));
 }
 
 TEST(SvgChart, StaysInItsFrameForExtremeNumbers) {
@@ -291,13 +309,23 @@ TEST(TextChart, WithoutUnicodeEveryCurveIsALetter) {
 TEST(TextChart, ShowsGapsSinglePointsAndNothing) {
   const TextSize size{.columns = 60, .rows = 6, .unicode = true, .colours = false};
   EXPECT_THAT(Joined(TextChart(ChartOf({}), size)), HasSubstr("no values yet"));
-  EXPECT_THAT(Joined(TextChart(ChartOf({kNan}), size)), HasSubstr("no values yet"));
+  EXPECT_THAT(Joined(TextChart(ChartOf({kNan}), size)),
+              AllOf(HasSubstr("1 value is NaN or infinite (×)"), HasSubstr("no finite values")));
   const std::string one = Joined(TextChart(ChartOf({2.5}), size));
   EXPECT_EQ(Count(one, "\xE2\xA0") + Count(one, "\xE2\xA1") + Count(one, "\xE2\xA2"), 1) << one;
   for (const std::vector<double>& y :
        {std::vector<double>{-kGreatest, kGreatest}, {1, kNan, kInfinite, 2}, {0, 0, 0}}) {
     EXPECT_THAT(Joined(TextChart(ChartOf(y), size)), Not(HasSubstr("nan")));
   }
+}
+
+TEST(TextChart, MarksWhatIsNotFiniteUpToTheEnd) {
+  const TextSize size{.columns = 60, .rows = 6, .unicode = false, .colours = false};
+  const std::vector<std::string> lines = TextChart(ChartOf({3, 2, 1, kNan, kNan}), size);
+  EXPECT_EQ(lines[0], "loss; 2 values are NaN or infinite (x)");
+  const std::string& floor = lines[6];  // the last row of the area
+  EXPECT_EQ(Count(floor, "x"), 2) << floor;
+  EXPECT_EQ(floor.back(), 'x') << "a run that ends so is drawn to its end";
 }
 
 TEST(TextChart, NamesAreCleaned) {

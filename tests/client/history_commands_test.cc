@@ -1,4 +1,5 @@
 // plot, compare and report, against a fake coordinator.
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -79,8 +80,40 @@ TEST_F(HistoryCommandsTest, PlotPrintsTheNumbersForPrograms) {
   EXPECT_EQ(chart["metric"], "loss");
   EXPECT_EQ(chart["curves"][0]["x"].size(), 61u);
   EXPECT_EQ(chart["curves"][0]["y"][0], 5.95);
-  EXPECT_TRUE(chart["curves"][0]["y"][60].is_null());
+  EXPECT_EQ(chart["curves"][0]["y"][60], "NaN");
+  EXPECT_EQ(chart["curves"][0]["nonfinite"][60], 1);
   EXPECT_EQ(chart["curves"][1]["name"], "validation");
+}
+
+TEST_F(HistoryCommandsTest, ALossThatIsNotFiniteIsShown) {
+  AddStep(61).set_loss(std::nan(""));
+  EXPECT_THAT(Run({"plot", "demo"}).out, HasSubstr("nats a token; 1 value is NaN or infinite (×)"));
+  EXPECT_EQ(Run({"plot", "demo", "-o", Path("nan.svg")}).code, ExitCode::kOk);
+  EXPECT_THAT(Content("nan.svg"), AllOf(HasSubstr("1 value is NaN or infinite"), HasSubstr(">×<")));
+  EXPECT_EQ(Run({"report", "demo", "-o", Path("nan.html")}).code, ExitCode::kOk);
+  EXPECT_THAT(Content("nan.html"), HasSubstr("1 value is NaN or infinite"));
+  state().records.clear();
+  AddStep(1).set_loss(std::nan(""));
+  AddRecord(2).mutable_record()->mutable_eval()->set_loss(std::nan(""));
+  EXPECT_THAT(Run({"plot", "demo"}).out,
+              AllOf(HasSubstr("2 values are NaN"), HasSubstr("no finite values")));
+  EXPECT_THAT(Run({"compare", "demo", "old"}).out, testing::ContainsRegex("nan +nan +- "));
+  const auto document = nlohmann::json::parse(Run({"compare", "demo", "old", "-o", "json"}).out);
+  EXPECT_EQ(document["jobs"][0]["loss"], "NaN");
+}
+
+TEST_F(HistoryCommandsTest, AnOlderCoordinatorIsToBeUpgraded) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"plot", "demo"},
+                                             {"compare", "demo", "old"},
+                                             {"report", "demo", "-o", Path("r.html")}}) {
+    state().failures["GetCurves"] = {grpc::Status(grpc::UNIMPLEMENTED, "")};
+    const Ran ran = Run(command);
+    EXPECT_EQ(ran.code, ExitCode::kPrecondition) << command[0];
+    EXPECT_THAT(ran.err, HasSubstr("upgrade the coordinator")) << command[0];
+    EXPECT_EQ(std::ranges::count(ran.err, '\n'), 1) << ran.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(Path("r.html")));
 }
 
 TEST_F(HistoryCommandsTest, PlotOfAJobWithoutAStepSaysSo) {

@@ -329,6 +329,15 @@ TEST_F(WatchTest, ATerminalWithRoomShowsCharts) {
   EXPECT_THAT(ran.out, Not(HasSubstr("gradient norm")));
 }
 
+TEST_F(WatchTest, AnOlderCoordinatorHasNoChartsAndThatIsSaid) {
+  terminal_ = true;
+  state().watch = {DemoJob(), Ended(v1::Job::STATE_SUCCEEDED)};
+  state().failures["GetCurves"] = std::vector(9, grpc::Status(grpc::UNIMPLEMENTED, ""));
+  const Ran ran = Run({"watch", "demo"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(ran.out, HasSubstr("no charts: coordinator: "));
+}
+
 TEST_F(WatchTest, CtrlCLeavesTheJobRunningAndSaysHowToGoOn) {
   state().watch = {DemoJob()};
   std::thread later([this] {

@@ -21,8 +21,9 @@ absl::StatusOr<ExitCode> Compare(Session& session, const CompareFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                        ChooseJobs(session, client, "compare", flags.jobs, flags.filter));
-  NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
-                       ReadHistories(client, "compare", names, 2));
+  NSA_ASSIGN_OR_RETURN(
+      const std::vector<ComparedJob> jobs,
+      ReadCurves(client, "compare", names, 2, {"loss", "tokens_per_second", "memory_bytes"}));
   std::vector<KeyValues> keys = SpecKeys(jobs);
   const size_t count = keys.size();
   if (!flags.all) std::erase_if(keys, [](const KeyValues& key) { return !key.Differs(); });
@@ -54,8 +55,9 @@ void AddCompare(Cli* cli) {
        .more =
            "MEAN LOSS is of the last 50 steps (LOSS of `list`: of the last one), TOK/S the median "
            "of all steps, MEMORY\nthe most of any step, HOURS the run time: while ranks ran, "
-           "without waits; all of rank 0. "
-           "The best of each is green. Long values are cut; -o wide\nshows all of them.",
+           "without waits; all of rank 0. Beyond 2,048 steps, points of\nthe curve that hold some "
+           "steps each take the place of steps. The best of each is green. Long values are cut; "
+           "-o wide\nshows all of them.",
        .examples = "nsactl compare small large\n"
                    "nsactl compare --label sweep=lr\n"
                    "nsactl compare baseline --label team=vision --state succeeded\n"

@@ -1,6 +1,5 @@
 // nsactl plot: curves of jobs, in the terminal or as a picture.
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "absl/strings/match.h"
@@ -10,6 +9,7 @@
 #include "client/cli.h"
 #include "client/commands/view/read_history.h"
 #include "client/connect/local/output_file.h"
+#include "client/show/document.h"
 #include "client/show/draw/svg_chart.h"
 #include "client/show/draw/text_chart.h"
 #include "common/base/count.h"
@@ -51,17 +51,24 @@ absl::StatusOr<std::vector<const Metric*>> MetricsOf(const PlotFlags& flags) {
   return metrics;
 }
 
-// {"metric", "across", "curves": [{"name", "x", "y"}]}; a value that is not finite is null.
+std::vector<std::string_view> NamesOf(const std::vector<const Metric*>& metrics) {
+  std::vector<std::string_view> names;
+  for (const Metric* metric : metrics) names.emplace_back(metric->name);
+  return names;
+}
+
+// {"metric", "across", "curves": [{"name", "x", "y"}]}; a value that is not finite is "NaN". Where
+// points of several steps have such values, "nonfinite" counts those of each point.
 nlohmann::ordered_json DocumentOf(const Metric& metric, const std::string& across,
                                   const Chart& chart) {
   nlohmann::ordered_json curves = nlohmann::ordered_json::array();
   for (const Curve& curve : chart.curves) {
     nlohmann::ordered_json y = nlohmann::ordered_json::array();
-    for (const double value : curve.y) {
-      y.push_back(std::isfinite(value) ? nlohmann::ordered_json(value)
-                                       : nlohmann::ordered_json(nullptr));
-    }
+    for (const double value : curve.y) y.push_back(JsonNumber(value));
     curves.push_back({{"name", curve.name}, {"x", curve.x}, {"y", std::move(y)}});
+    if (std::ranges::any_of(curve.nonfinite, [](int64_t count) { return count > 0; })) {
+      curves.back()["nonfinite"] = curve.nonfinite;
+    }
   }
   return {{"metric", metric.name}, {"across", across}, {"curves", std::move(curves)}};
 }
@@ -93,13 +100,13 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> chosen,
                        ChooseJobs(session, client, "plot", flags.jobs, flags.filter));
   NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
-                       ReadHistories(client, "plot", chosen, 1));
+                       ReadCurves(client, "plot", chosen, 1, NamesOf(metrics)));
   const std::vector<std::string> names = ShortNames(jobs);
-  std::vector<NamedHistory> histories;
-  for (size_t i = 0; i < jobs.size(); ++i) histories.push_back({names[i], &jobs[i].history});
+  std::vector<NamedCurves> curves;
+  for (size_t i = 0; i < jobs.size(); ++i) curves.push_back({names[i], &jobs[i].curves});
   nlohmann::ordered_json documents = nlohmann::ordered_json::array();
   for (const Metric* metric : metrics) {
-    const Chart chart = ChartOf(*metric, *across, histories);
+    const Chart chart = ChartOf(*metric, *across, curves);
     if (!flags.file.empty()) {
       NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, SvgFile(chart, kWidth, kHeight)));
       session.Note(absl::StrCat(metric->title, " of ", Count(jobs.size(), "job"), " drawn into ",
@@ -125,10 +132,11 @@ void AddPlot(Cli* cli) {
        .group = "Records",
        .more = absl::StrCat(
            "Up to 8 jobs lie over each other: those that are named, and those that --state and "
-           "--label choose.\nOne job's loss also shows its validations. Steps that were repeated "
-           "after a restart are drawn once. Each\npoint of a curve in the terminal is the mean of "
-           "some steps; a picture also shows their least and greatest\nvalue. The curves are those "
-           "of rank 0.\nHere -o names a file; --output json|yaml prints the numbers.\nMetrics: ",
+           "--label choose.\nOne job's loss also shows its validations. The curves are those of "
+           "rank 0 from the first step to the last; steps\nthat were repeated after a restart are "
+           "drawn once. Each point of a long curve is the mean of some steps; a picture\nalso "
+           "shows their least and greatest value. A cross below a curve marks values that are NaN "
+           "or infinite.\nHere -o names a file; --output json|yaml prints the numbers.\nMetrics: ",
            MetricNames(), "."),
        .examples = "nsactl plot demo\n"
                    "nsactl plot demo --metric tokens_per_second,memory_bytes --x time\n"

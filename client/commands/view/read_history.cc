@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/count.h"
@@ -52,18 +53,10 @@ absl::StatusOr<std::vector<std::string>> ChooseJobs(Session& session, Client* cl
   return ids;
 }
 
-absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job) {
-  ComparedJob read;
-  NSA_ASSIGN_OR_RETURN(read.job, client->GetJob(job));
-  NSA_RETURN_IF_ERROR(
-      ReadRecords(client, read.job.id(),
-                  [&read](const v1::WatchRecordsResponse& record) { read.history.Add(record); }));
-  return read;
-}
-
-absl::StatusOr<std::vector<ComparedJob>> ReadHistories(Client* client, const std::string& command,
-                                                       const std::vector<std::string>& jobs,
-                                                       size_t least) {
+absl::StatusOr<std::vector<ComparedJob>> ReadCurves(Client* client, const std::string& command,
+                                                    const std::vector<std::string>& jobs,
+                                                    size_t least,
+                                                    const std::vector<std::string_view>& metrics) {
   if (jobs.size() < least || jobs.size() > kMostJobs) {
     return absl::InvalidArgumentError(
         absl::StrCat(command, ": ", Count(static_cast<int64_t>(jobs.size()), "job"), " (from ",
@@ -72,11 +65,15 @@ absl::StatusOr<std::vector<ComparedJob>> ReadHistories(Client* client, const std
   std::vector<ComparedJob> read;
   std::set<std::string> ids;
   for (const std::string& job : jobs) {
-    NSA_ASSIGN_OR_RETURN(ComparedJob one, ReadHistory(client, job));
+    ComparedJob one;
+    NSA_ASSIGN_OR_RETURN(one.job, client->GetJob(job));
     if (!ids.insert(one.job.id()).second) {
       return absl::InvalidArgumentError(
           absl::StrCat(command, ": ", job, " is job ", one.job.id(), " again; name it once"));
     }
+    NSA_ASSIGN_OR_RETURN(v1::GetCurvesResponse curves,
+                         client->Call<v1::GetCurvesResponse>(CurvesRequest(one.job.id(), metrics)));
+    one.curves = JobCurves(std::move(curves));
     read.push_back(std::move(one));
   }
   return read;

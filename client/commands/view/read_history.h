@@ -1,9 +1,10 @@
-// Reads what the coordinator keeps of jobs' training; shared by `plot`, `compare`, `report`,
-// `bisect` and `replay`.
+// Reads what the coordinator keeps of jobs' training: curves for `plot` and `compare`, single
+// records for `bisect` and `replay`.
 #pragma once
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -31,13 +32,12 @@ absl::StatusOr<std::vector<std::string>> ChooseJobs(Session& session, Client* cl
                                                     const std::vector<std::string>& named,
                                                     const JobFilter& filter);
 
-// The job and these records of it.
-absl::StatusOr<ComparedJob> ReadHistory(Client* client, const std::string& job);
-
-// The same for several jobs, in their order. InvalidArgument, which names `command`, when there are
-// fewer than `least` or more than kMostJobs, or the same job twice.
-absl::StatusOr<std::vector<ComparedJob>> ReadHistories(Client* client, const std::string& command,
-                                                       const std::vector<std::string>& jobs,
-                                                       size_t least);
+// The curves of these metrics of one to kMostJobs jobs, in the order of the jobs. InvalidArgument,
+// which names `command`, when there are fewer than `least` or more than kMostJobs, or the same job
+// twice.
+absl::StatusOr<std::vector<ComparedJob>> ReadCurves(Client* client, const std::string& command,
+                                                    const std::vector<std::string>& jobs,
+                                                    size_t least,
+                                                    const std::vector<std::string_view>& metrics);
 
 }  // namespace nsa::client

@@ -1,6 +1,7 @@
 // nsactl report: everything about a job in one HTML file.
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -115,8 +116,12 @@ absl::Status WriteSamples(Session& session, const std::vector<std::string>& prom
 
 absl::StatusOr<ExitCode> MakeReport(Session& session, const ReportFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(ComparedJob read, ReadHistory(client, flags.job));
-  Report report{.job = std::move(read.job), .history = std::move(read.history)};
+  Report report;
+  NSA_ASSIGN_OR_RETURN(report.job, client->GetJob(flags.job));
+  v1::GetCurvesRequest request = CurvesRequest(report.job.id(), kReportMetrics);
+  request.set_marks(true);
+  NSA_ASSIGN_OR_RETURN(v1::GetCurvesResponse curves, client->Call<v1::GetCurvesResponse>(request));
+  report.curves = JobCurves(std::move(curves));
   report.configuration = ToYaml(report.job.spec());
   report.now = session.now();
   NSA_RETURN_IF_ERROR(ReadEvents(client, &report));

@@ -1,56 +1,50 @@
 #include "client/commands/view/watch_charts.h"
 
-#include <algorithm>
-#include <array>
-#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "client/show/human.h"
+#include "common/base/clean_text.h"
 
 namespace nsa::client {
 namespace {
 
 constexpr absl::Duration kReadEvery = absl::Seconds(1);
 // The most important ones first: what there is no room for is left out from the end.
-constexpr std::array<const char*, 6> kShown = {
-    "loss", "tokens_per_second", "grad_norm", "gate_entropy", "memory_bytes", "learning_rate"};
-
-bool HasValue(const Chart& chart) {
-  return std::ranges::any_of(chart.curves, [](const Curve& curve) {
-    return std::ranges::any_of(curve.y, [](double y) { return std::isfinite(y); });
-  });
-}
+const std::vector<std::string_view> kShown = {"loss",         "tokens_per_second", "grad_norm",
+                                              "gate_entropy", "memory_bytes",      "learning_rate"};
+// More than two in each column of a wide terminal.
+constexpr int32_t kPoints = 512;
 
 }  // namespace
 
 void WatchCharts::Refresh(absl::Duration now) {
   if (now - read_ < kReadEvery) return;
   read_ = now;
-  v1::WatchRecordsRequest request;
-  request.set_job(id_);
-  request.set_rank(0);
-  request.set_after_position(position_);
-  const absl::Status read = client_->Stream<v1::WatchRecordsResponse>(
-      request, [this](const v1::WatchRecordsResponse& record) {
-        history_.Add(record);
-        position_ = record.position();
-        return true;
-      });
-  read.IgnoreError();  // what came is drawn, and the rest is read next time
+  v1::GetCurvesRequest request = CurvesRequest(id_, kShown);
+  request.set_points(kPoints);
+  absl::StatusOr<v1::GetCurvesResponse> read = client_->Call<v1::GetCurvesResponse>(request);
+  if (absl::IsUnimplemented(read.status())) problem_ = std::string(read.status().message());
+  if (!read.ok()) return;  // it is read next time
+  problem_.clear();
+  curves_ = JobCurves(*std::move(read));
+  drawn_ = false;
 }
 
 const std::vector<std::string>& WatchCharts::Lines(const GridRoom& room) {
-  if (position_ == drawn_position_ && room.columns == drawn_columns_ && room.rows == drawn_rows_) {
-    return lines_;
-  }
-  drawn_position_ = position_;
+  if (drawn_ && room.columns == drawn_columns_ && room.rows == drawn_rows_) return lines_;
+  drawn_ = true;
   drawn_columns_ = room.columns;
   drawn_rows_ = room.rows;
   lines_.clear();
-  if (history_.steps() < 2) return lines_;
+  if (!problem_.empty()) lines_.push_back(Clip(CleanLine("no charts: " + problem_), room.columns));
+  if (curves_.points() < 2) return lines_;
   std::vector<Chart> charts;
-  for (const char* name : kShown) {
+  for (const std::string_view name : kShown) {
     const Metric& metric = *FindMetric(name);
-    Chart chart = ChartOf(metric, Across::kSteps, {{"", &history_}});
+    Chart chart = ChartOf(metric, Across::kSteps, {{"", &curves_}});
     chart.title = metric.title;
-    if (HasValue(chart)) charts.push_back(std::move(chart));
+    if (HasFinite(chart) || !NonfiniteNote(chart, "").empty()) charts.push_back(std::move(chart));
   }
   lines_ = ChartGrid(charts, room);
   return lines_;

@@ -6,8 +6,8 @@
 
 #include "absl/time/time.h"
 #include "client/connect/client.h"
+#include "client/show/curves.h"
 #include "client/show/draw/chart_grid.h"
-#include "client/show/history.h"
 
 namespace nsa::client {
 
@@ -17,23 +17,24 @@ class WatchCharts {
   // `client` outlives it. `id` is a job's id.
   WatchCharts(Client* client, std::string id) : client_(client), id_(std::move(id)) {}
 
-  // Reads the new records of rank 0, at most once a second of `now`. A coordinator that does not
-  // answer, or does not let this caller read, leaves the charts as they are.
+  // Reads the curves of rank 0, at most once a second of `now`. A coordinator that does not answer,
+  // or does not let this caller read, leaves the charts as they are.
   void Refresh(absl::Duration now);
 
   // Loss, throughput and so on, as many as there is room for (ChartGrid()); no line before the
-  // second step. A metric that the job does not have is left out.
+  // second step. A metric that the job does not have is left out. From a coordinator that has no
+  // curves, one line that says so.
   const std::vector<std::string>& Lines(const GridRoom& room);
 
  private:
   Client* const client_;
   const std::string id_;
-  History history_;
-  int64_t position_ = 0;
+  JobCurves curves_;
+  std::string problem_;  // why there are none
   absl::Duration read_ = -absl::InfiniteDuration();
   // The lines as drawn last, and for what.
   std::vector<std::string> lines_;
-  int64_t drawn_position_ = -1;
+  bool drawn_ = false;
   int drawn_columns_ = 0;
   int drawn_rows_ = 0;
 };

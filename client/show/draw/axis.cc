@@ -118,10 +118,11 @@ Axis AxisOf(const Chart& chart, bool vertical, int about) {
   double most = -least;
   for (const Curve& curve : chart.curves) {
     for (size_t i = 0; i < std::min(curve.x.size(), curve.y.size()); ++i) {
-      if (!std::isfinite(curve.y[i]) || !std::isfinite(curve.x[i])) continue;
+      if (!std::isfinite(vertical ? curve.y[i] : curve.x[i])) continue;
+      const bool spread = vertical && !curve.least.empty();
       const double value = vertical ? curve.y[i] : curve.x[i];
-      least = std::min(least, value);
-      most = std::max(most, value);
+      least = std::min(least, spread ? curve.least[i] : value);
+      most = std::max(most, spread ? curve.greatest[i] : value);
     }
   }
   if (vertical && std::isfinite(least)) {

@@ -21,7 +21,8 @@ struct Axis {
 // enough to show it in the middle. Numbers beyond ±1e300 are treated as that.
 Axis MakeAxis(double least, double most, int about, Unit unit);
 
-// The axes of all finite points of a chart. The vertical one leaves some room above and below.
+// The axes of a chart. The horizontal one also has the points whose value is not finite. The
+// vertical one leaves some room above and below.
 Axis HorizontalAxis(const Chart& chart, int about);
 Axis VerticalAxis(const Chart& chart, int about);
 

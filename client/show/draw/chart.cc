@@ -4,7 +4,34 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/count.h"
+
 namespace nsa::client {
+namespace {
+
+int64_t NonfiniteAt(const Curve& curve, size_t point) {
+  if (point < curve.nonfinite.size()) return curve.nonfinite[point];
+  return std::isfinite(curve.y[point]) ? 0 : 1;
+}
+
+}  // namespace
+
+bool HasFinite(const Chart& chart) {
+  return std::ranges::any_of(chart.curves, [](const Curve& curve) {
+    return std::ranges::any_of(curve.y, [](double y) { return std::isfinite(y); });
+  });
+}
+
+std::string NonfiniteNote(const Chart& chart, const std::string& sign) {
+  int64_t count = 0;
+  for (const Curve& curve : chart.curves) {
+    for (size_t i = 0; i < curve.y.size(); ++i) count += NonfiniteAt(curve, i);
+  }
+  if (count == 0) return "";
+  return absl::StrCat(Count(count, "value"), count == 1 ? " is" : " are", " NaN or infinite (",
+                      sign, ")");
+}
 
 std::vector<Bucket> Thin(const Curve& curve, size_t most) {
   const size_t count = std::min(curve.x.size(), curve.y.size());
@@ -20,12 +47,13 @@ std::vector<Bucket> Thin(const Curve& curve, size_t most) {
     int finite = 0;
     for (size_t i = from; i < to; ++i) {
       const double y = curve.y[i];
+      bucket.nonfinite += NonfiniteAt(curve, i);
       if (!std::isfinite(y)) continue;
       ++finite;
       // Each summand is small enough that not even the greatest doubles overflow.
       mean += y / finite - mean / finite;
-      bucket.least = std::min(bucket.least, y);
-      bucket.greatest = std::max(bucket.greatest, y);
+      bucket.least = std::min(bucket.least, curve.least.empty() ? y : curve.least[i]);
+      bucket.greatest = std::max(bucket.greatest, curve.greatest.empty() ? y : curve.greatest[i]);
     }
     if (finite > 0) bucket.mean = mean;
     buckets.push_back(bucket);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,12 @@ struct Curve {
   std::string name;
   std::vector<double> x;  // finite, does not decrease
   std::vector<double> y;  // as many; a value that is not finite leaves a gap
-  bool dots = false;      // few measurements: each is also drawn as a point
+  // What each y is the mean of: the least and the greatest value, and how many others were NaN or
+  // infinite. Each as many as y, or empty: then y is one value.
+  std::vector<double> least;
+  std::vector<double> greatest;
+  std::vector<int64_t> nonfinite;
+  bool dots = false;  // few measurements: each is also drawn as a point
   int colour = 0;
 };
 
@@ -42,7 +48,15 @@ struct Bucket {
   double mean = 0;  // NaN when no value is finite
   double least = 0;
   double greatest = 0;
+  int64_t nonfinite = 0;  // values that are NaN or infinite
 };
+
+// True when any value of a curve is finite.
+bool HasFinite(const Chart& chart);
+
+// "3 values are NaN or infinite (SIGN)"; empty when none is. Drawings say it beside the title and
+// put the sign below the points that have such values.
+std::string NonfiniteNote(const Chart& chart, const std::string& sign);
 
 // The curve in at most `most` (at least 1) buckets with as many points each, in order. Every point
 // is in one of them, so the greatest value of the curve is the greatest of a bucket.

@@ -101,6 +101,7 @@ constexpr size_t kMostDots = 400;
 constexpr int kLetter = 7;  // pixels of a letter, about
 constexpr int kNameColumns = 40;
 constexpr int kLine = 18;
+constexpr char kNonfinite[] = "×";
 
 struct Frame {
   double left = 0, right = 0, top = 0, bottom = 0;
@@ -163,7 +164,7 @@ std::vector<std::pair<size_t, size_t>> Runs(const std::vector<Bucket>& buckets) 
 
 void DrawLine(const Curve& curve, const Frame& frame, Picture* picture) {
   const std::vector<Bucket> buckets = Thin(curve, kMostPoints);
-  const bool band = buckets.size() < curve.x.size();
+  const bool band = !curve.least.empty() || buckets.size() < curve.x.size();
   for (const auto& [from, to] : Runs(buckets)) {
     if (to - from == 1) {  // a line of one point is invisible
       picture->Dot(frame.At(buckets[from].x, buckets[from].mean), 2, curve.colour);
@@ -187,19 +188,24 @@ void DrawDots(const Curve& curve, const Frame& frame, Picture* picture) {
   }
 }
 
-bool HasValue(const Chart& chart) {
-  return std::ranges::any_of(chart.curves, [](const Curve& curve) {
-    return std::ranges::any_of(curve.y, [](double y) { return std::isfinite(y); });
-  });
+// A cross on the axis below the points that have values without a place.
+void DrawNonfinite(const Curve& curve, const Frame& frame, Picture* picture) {
+  for (const Bucket& bucket : Thin(curve, kMostDots)) {
+    if (bucket.nonfinite == 0) continue;
+    picture->Text({frame.X(bucket.x), frame.bottom + 4}, Align::kMiddle, kNonfinite);
+  }
 }
 
 void DrawChart(const Chart& chart, int width, int height, Picture* picture) {
-  picture->Begin(width, height, chart.title, chart.note);
+  const std::string nonfinite = NonfiniteNote(chart, kNonfinite);
+  const bool both = !chart.note.empty() && !nonfinite.empty();
+  picture->Begin(width, height, chart.title, absl::StrCat(chart.note, both ? "; " : "", nonfinite));
   const int lines = Legend(chart, width, picture);
   Frame frame{.left = 72, .right = width - 24.0, .top = 40.0 + kLine * lines};
   frame.bottom = std::max(frame.top + 20, height - 48.0);
-  if (!HasValue(chart)) {
-    picture->Text({width / 2.0, (frame.top + frame.bottom) / 2}, Align::kMiddle, "no values yet");
+  if (!HasFinite(chart)) {
+    picture->Text({width / 2.0, (frame.top + frame.bottom) / 2}, Align::kMiddle,
+                  nonfinite.empty() ? "no values yet" : "no finite values");
     return;
   }
   frame.x = HorizontalAxis(chart, std::max(2, width / 85));
@@ -208,6 +214,7 @@ void DrawChart(const Chart& chart, int width, int height, Picture* picture) {
   for (const Curve& curve : chart.curves) DrawLine(curve, frame, picture);
   for (const Curve& curve : chart.curves) {
     if (curve.dots) DrawDots(curve, frame, picture);
+    DrawNonfinite(curve, frame, picture);
   }
 }
 

@@ -131,9 +131,10 @@ void DrawLetters(const Curve& curve, int index, const Axis& x_axis, const Axis& 
   if (!any && x >= 0) canvas->Sign(x, y, curve.colour % kColours, letter);
 }
 
-// `join`: lines between the points of the curve. `sign`: of a measurement.
-void Draw(const Curve& curve, bool join, const std::string& sign, const Axis& x_axis,
-          const Axis& y_axis, Canvas* canvas) {
+// `join`: lines between the points of the curve. `sign`: of a measurement. `nonfinite`: of values
+// that have no place.
+void Draw(const Curve& curve, bool join, const std::string& sign, const std::string& nonfinite,
+          const Axis& x_axis, const Axis& y_axis, Canvas* canvas) {
   const int wide = canvas->dots_wide() - 1;
   const int high = canvas->dots_high() - 1;
   const int colour = curve.colour % kColours;
@@ -141,11 +142,12 @@ void Draw(const Curve& curve, bool join, const std::string& sign, const Axis& x_
   int last_x = 0;
   int last_y = 0;
   for (const Bucket& bucket : Thin(curve, canvas->dots_wide())) {
+    const int x = static_cast<int>(std::lround(Place(x_axis, bucket.x) * wide));
+    if (bucket.nonfinite > 0) canvas->Sign(x, high, colour, nonfinite);
     if (!std::isfinite(bucket.mean)) {
       joined = false;
       continue;
     }
-    const int x = static_cast<int>(std::lround(Place(x_axis, bucket.x) * wide));
     const int y = static_cast<int>(std::lround((1 - Place(y_axis, bucket.mean)) * high));
     if (joined) canvas->Line(last_x, last_y, x, y, colour);
     if (curve.dots) {
@@ -165,19 +167,20 @@ std::string SignOf(const Curve& curve, const Letters& letters) {
   return "●";
 }
 
-void DrawCurves(const Chart& chart, const Letters& letters, const Axis& x_axis, const Axis& y_axis,
-                Canvas* canvas) {
+void DrawCurves(const Chart& chart, const Letters& letters, const std::string& nonfinite,
+                const Axis& x_axis, const Axis& y_axis, Canvas* canvas) {
   // Beside lines, measurements are points alone: a line through them would cover the other.
   const bool lines_too = std::ranges::any_of(chart.curves, [](const auto& c) { return !c.dots; });
   for (const Curve& curve : chart.curves) {
-    if (!curve.dots) Draw(curve, true, "", x_axis, y_axis, canvas);
+    if (!curve.dots) Draw(curve, true, "", nonfinite, x_axis, y_axis, canvas);
   }
   int index = 0;
   for (const Curve& curve : chart.curves) {
     if (!curve.dots && letters.lines) DrawLetters(curve, index++, x_axis, y_axis, canvas);
   }
   for (const Curve& curve : chart.curves) {
-    if (curve.dots) Draw(curve, !lines_too, SignOf(curve, letters), x_axis, y_axis, canvas);
+    if (curve.dots)
+      Draw(curve, !lines_too, SignOf(curve, letters), nonfinite, x_axis, y_axis, canvas);
   }
 }
 
@@ -232,13 +235,13 @@ std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
   const int rows = std::max(size.rows, 4);
   const Letters letters = LettersOf(chart, size);
   std::vector<std::string> lines;
-  lines.push_back(absl::StrCat(chart.title, chart.note.empty() ? "" : ", ", chart.note));
+  const std::string nonfinite = size.unicode ? "×" : "x";
+  const std::string note = NonfiniteNote(chart, nonfinite);
+  lines.push_back(absl::StrCat(chart.title, chart.note.empty() ? "" : ", ", chart.note,
+                               note.empty() ? "" : "; ", note));
   if (std::string names = Legend(chart, size, letters); !names.empty()) lines.push_back(names);
-  const bool any = std::ranges::any_of(chart.curves, [](const Curve& curve) {
-    return std::ranges::any_of(curve.y, [](double y) { return std::isfinite(y); });
-  });
-  if (!any) {
-    lines.emplace_back("  no values yet");
+  if (!HasFinite(chart)) {
+    lines.emplace_back(note.empty() ? "  no values yet" : "  no finite values");
     for (std::string& line : lines) line = Clip(line, columns);
     return lines;
   }
@@ -248,7 +251,7 @@ std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
   for (const std::string& label : labels) margin = std::max(margin, DisplayWidth(label));
   Canvas canvas(columns - margin - 2, rows);
   const Axis x_axis = HorizontalAxis(chart, std::max(2, canvas.dots_wide() / 28));
-  DrawCurves(chart, letters, x_axis, y_axis, &canvas);
+  DrawCurves(chart, letters, nonfinite, x_axis, y_axis, &canvas);
   for (int row = 0; row < rows; ++row) {
     const char* wall =
         labels[row].empty() ? (size.unicode ? "│" : "|") : (size.unicode ? "┤" : "+");

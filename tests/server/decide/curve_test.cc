@@ -73,6 +73,16 @@ TEST(Curve, ALossThatIsNotFiniteSpoilsNoMean) {
   EXPECT_EQ(bucket.count(0), 1);
   EXPECT_THAT(bucket.mean(0), FloatEq(2));
   EXPECT_THAT(bucket.least(0), FloatEq(2));
+  ASSERT_EQ(bucket.nonfinite_size(), bucket.count_size());
+  EXPECT_EQ(bucket.nonfinite(0), 2) << "and is counted";
+  EXPECT_EQ(bucket.nonfinite(2), 0);
+}
+
+TEST(Curve, BucketsOfFiniteValuesCountNoOthers) {
+  v1::CurveBucket bucket = StepBucket(Step(1, 1));
+  MergeInto(StepBucket(Step(2, 1e300)), &bucket);
+  EXPECT_EQ(bucket.nonfinite_size(), 0);
+  EXPECT_EQ(bucket.greatest(0), std::numeric_limits<float>::max()) << "what a float cannot hold";
 }
 
 TEST(Curve, BucketsBeginAtTheStepAfterAMultipleOfTheirWidth) {

@@ -6,6 +6,8 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/rpc/rpc.h"
+#include "server/decide/curve.h"
+#include "server/decide/curve_table.h"
 
 namespace nsa {
 
@@ -157,6 +159,40 @@ grpc::Status FakeCoordinatorService::WatchRecords(
     if (!status.ok()) return status;
   }
   return status;
+}
+
+// Made of the records of rank 0, as a coordinator does it.
+grpc::Status FakeCoordinatorService::GetCurves(grpc::ServerContext* context,
+                                               const v1::GetCurvesRequest* request,
+                                               v1::GetCurvesResponse* response) {
+  if (auto status = Enter(context, "GetCurves", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  const v1::Job* job = Find(request->job());
+  if (job == nullptr) return NoSuchJob(request->job());
+  response->set_job_id(job->id());
+  std::vector<v1::CurveBucket> steps;
+  std::vector<v1::CurveBucket> layers;
+  std::vector<v1::WorkerRecord> evals;
+  for (const v1::WatchRecordsResponse& sent : state_.records) {
+    const v1::WorkerRecord& record = sent.record();
+    if (sent.rank() != 0) continue;
+    if (record.has_started()) response->add_start_unix_nanos(record.unix_nanos());
+    if (record.has_eval()) evals.push_back(record);
+    if (record.has_started() || record.has_sample() || !record.checkpoint().error().empty()) {
+      *response->add_marks() = record;
+    }
+    if (!record.has_step()) continue;
+    steps.push_back(server::StepBucket(record));
+    if (record.step().layers_size() > 0) layers.push_back(server::LayerBucket(record));
+  }
+  using server::Entries;
+  *response->mutable_steps() =
+      server::TableOf(steps, server::kStepValues, Entries::kOfStep, request->columns());
+  *response->mutable_layers() =
+      server::TableOf(layers, server::kLayerValues, Entries::kOfLayers, request->columns());
+  *response->mutable_validations() = server::ValidationsOf(evals, evals.size());
+  if (!request->marks()) response->clear_marks();
+  return grpc::Status::OK;
 }
 
 grpc::Status FakeCoordinatorService::StreamLogs(

@@ -74,6 +74,8 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
                            grpc::ServerWriter<v1::WatchEventsResponse>* writer) override;
   grpc::Status WatchRecords(grpc::ServerContext* context, const v1::WatchRecordsRequest* request,
                             grpc::ServerWriter<v1::WatchRecordsResponse>* writer) override;
+  grpc::Status GetCurves(grpc::ServerContext* context, const v1::GetCurvesRequest* request,
+                         v1::GetCurvesResponse* response) override;
   grpc::Status StreamLogs(grpc::ServerContext* context, const v1::StreamLogsRequest* request,
                           grpc::ServerWriter<v1::StreamLogsResponse>* writer) override;
   grpc::Status StopJob(grpc::ServerContext* context, const v1::StopJobRequest* request,

@@ -1,6 +1,7 @@
-// Records as numbers, and jobs side by side.
-#include "client/show/history.h"
+// Curves as numbers, and jobs side by side.
+#include "client/show/curves.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -21,95 +22,144 @@ using ::testing::Not;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
-v1::WatchRecordsResponse StepAt(int64_t step, double loss, int64_t generation = 1,
-                                int64_t seconds = 0) {
-  v1::WatchRecordsResponse record;
-  record.set_generation(generation);
-  record.mutable_record()->set_unix_nanos((1000 + (seconds == 0 ? step : seconds)) * kSecond);
-  v1::StepRecord& made = *record.mutable_record()->mutable_step();
-  made.set_step(step);
-  made.set_loss(loss);
-  made.set_total_tokens(100 * step);
-  made.set_tokens_per_second(static_cast<double>(1000 + step));
-  made.set_memory_allocated_bytes(step << 20);
-  made.mutable_times()->set_step_seconds(0.5);
-  return record;
+// Adds a point of these steps, the last of which was done so many seconds after 1000.
+void AddPoint(int64_t first, int64_t last, int64_t seconds, v1::CurveTable* table) {
+  table->set_width(last - first + 1);
+  table->add_first_step(first);
+  table->add_last_step(last);
+  table->add_unix_nanos((1000 + seconds) * kSecond);
+  table->add_total_tokens(100 * last);
 }
 
-v1::WatchRecordsResponse EvalAt(int64_t step, double loss) {
-  v1::WatchRecordsResponse record;
-  record.mutable_record()->mutable_eval()->set_step(step);
-  record.mutable_record()->mutable_eval()->set_loss(loss);
-  return record;
+// Adds a point's values: `count` finite ones, all of them `value`, and so many others.
+void AddValue(const std::string& name, double value, int64_t count, int64_t nonfinite,
+              v1::CurveTable* table) {
+  auto found = std::ranges::find(*table->mutable_columns(), name, &v1::CurveColumn::name);
+  v1::CurveColumn& column =
+      found == table->mutable_columns()->end() ? *table->add_columns() : *found;
+  column.set_name(name);
+  column.add_count(count);
+  column.add_nonfinite(nonfinite);
+  column.add_mean(static_cast<float>(value));
+  column.add_least(static_cast<float>(value));
+  column.add_greatest(static_cast<float>(value));
+}
+
+// A step of half a second, done so many seconds after 1000.
+void AddStep(int64_t step, double loss, int64_t seconds, v1::GetCurvesResponse* curves) {
+  v1::CurveTable* const steps = curves->mutable_steps();
+  AddPoint(step, step, seconds, steps);
+  AddValue("step_seconds", 0.5, 1, 0, steps);
+  AddValue("loss", loss, std::isfinite(loss) ? 1 : 0, std::isfinite(loss) ? 0 : 1, steps);
+  AddValue("tokens_per_second", 1000.0 + static_cast<double>(step), 1, 0, steps);
+  AddValue("memory_bytes", static_cast<double>(step << 20), 1, 0, steps);
+}
+
+void AddEval(int64_t step, double loss, v1::GetCurvesResponse* curves) {
+  curves->mutable_validations()->add_step(step);
+  curves->mutable_validations()->add_unix_nanos((1000 + step) * kSecond);
+  curves->mutable_validations()->add_loss(loss);
 }
 
 const Metric& Named(const char* name) { return *FindMetric(name); }
 
-TEST(History, IsOneCurveOverARestart) {
-  History history;
-  for (int step = 1; step <= 4; ++step) history.Add(StepAt(step, step));
-  history.Add(EvalAt(4, 4.5));
-  for (int step = 3; step <= 5; ++step) history.Add(StepAt(step, 10 * step, 2, 500 + step));
-  const Curve loss = history.CurveOf(Named("loss"), Across::kSteps);
+TEST(JobCurves, TimeLeavesOutTheWaitBetweenStarts) {
+  v1::GetCurvesResponse all;
+  all.add_start_unix_nanos(990 * kSecond);
+  for (int step = 1; step <= 2; ++step) AddStep(step, step, step, &all);
+  all.add_start_unix_nanos(1500 * kSecond);
+  for (int step = 3; step <= 5; ++step) AddStep(step, 10 * step, 500 + step, &all);
+  const JobCurves curves(all);
+  const Curve loss = curves.CurveOf(Named("loss"), Across::kSteps);
   EXPECT_THAT(loss.x, ElementsAre(1, 2, 3, 4, 5));
   EXPECT_THAT(loss.y, ElementsAre(1, 2, 30, 40, 50));
-  EXPECT_TRUE(history.evaluations().empty()) << "the validation was of steps that were repeated";
-  EXPECT_THAT(history.CurveOf(Named("loss"), Across::kTokens).x,
+  EXPECT_THAT(curves.CurveOf(Named("loss"), Across::kTokens).x,
               ElementsAre(100, 200, 300, 400, 500));
-  EXPECT_THAT(history.CurveOf(Named("loss"), Across::kTime).x, ElementsAre(0, 1, 1.5, 2.5, 3.5))
+  EXPECT_THAT(curves.CurveOf(Named("loss"), Across::kTime).x, ElementsAre(0, 1, 1.5, 2.5, 3.5))
       << "the wait between the starts is left out";
 }
 
-TEST(History, FindsTheFigures) {
-  History history;
-  EXPECT_TRUE(std::isnan(history.RecentLoss()) && std::isnan(history.MedianSpeed()));
-  EXPECT_EQ(history.PeakMemory(), 0);
-  EXPECT_FALSE(history.Best().has_value());
-  for (int step = 1; step <= 100; ++step) history.Add(StepAt(step, step <= 50 ? 9 : 2));
-  history.Add(StepAt(101, std::nan("")));
-  history.Add(EvalAt(20, 3.5));
-  history.Add(EvalAt(40, std::nan("")));
-  history.Add(EvalAt(60, 2.5));
-  history.Add(EvalAt(80, 2.75));
-  EXPECT_EQ(history.RecentLoss(), 2) << "the step that is not finite does not count";
-  EXPECT_EQ(history.MedianSpeed(), 1051);
-  EXPECT_EQ(history.PeakMemory(), 101 << 20);
-  EXPECT_EQ(history.Best()->step, 60);
-  const Curve validations = history.CurveOf(Named("val_loss"), Across::kTokens);
+TEST(JobCurves, ValidationsOfALongRunLieWhereTheirStepsAre) {
+  v1::GetCurvesResponse all;
+  for (int point = 0; point < 4; ++point) {
+    AddPoint(100 * point + 1, 100 * point + 100, 50 * (point + 1), all.mutable_steps());
+    AddValue("step_seconds", 0.5, 100, 0, all.mutable_steps());
+    AddValue("loss", 4 - point, 100, 0, all.mutable_steps());
+  }
+  for (const int step : {50, 100, 125, 150, 400}) AddEval(step, 3, &all);
+  const JobCurves curves(all);
+  EXPECT_THAT(curves.CurveOf(Named("val_loss"), Across::kSteps).x,
+              ElementsAre(50, 100, 125, 150, 400));
+  EXPECT_THAT(curves.CurveOf(Named("val_loss"), Across::kTokens).x,
+              ElementsAre(5000, 10000, 12500, 15000, 40000));
+  EXPECT_THAT(curves.CurveOf(Named("val_loss"), Across::kTime).x,
+              ElementsAre(24.5, 49.5, 62, 74.5, 199.5));
+}
+
+TEST(JobCurves, FindsTheFigures) {
+  EXPECT_FALSE(JobCurves().RecentLoss().has_value());
+  EXPECT_TRUE(std::isnan(JobCurves().MedianSpeed()));
+  EXPECT_EQ(JobCurves().PeakMemory(), 0);
+  EXPECT_FALSE(JobCurves().Best().has_value() || JobCurves().Newest().has_value());
+  v1::GetCurvesResponse all;
+  for (int step = 1; step <= 100; ++step) AddStep(step, step <= 50 ? 9 : 2, step, &all);
+  AddStep(101, std::nan(""), 101, &all);
+  AddEval(20, 3.5, &all);
+  AddEval(40, std::nan(""), &all);
+  AddEval(60, 2.5, &all);
+  AddEval(80, 2.75, &all);
+  const JobCurves curves(all);
+  EXPECT_EQ(curves.RecentLoss(), 2) << "the step that is not finite does not count";
+  EXPECT_EQ(curves.MedianSpeed(), 1051);
+  EXPECT_EQ(curves.PeakMemory(), 101 << 20);
+  EXPECT_EQ(curves.Best()->step, 60);
+  EXPECT_EQ(curves.Newest()->step, 80);
+  const Curve validations = curves.CurveOf(Named("val_loss"), Across::kTokens);
   EXPECT_TRUE(validations.dots);
   EXPECT_THAT(validations.x, ElementsAre(2000, 4000, 6000, 8000));
 }
 
-TEST(History, LeavesOutStepsThatDoNotHaveAMetric) {
-  History history;
-  v1::WatchRecordsResponse audited = StepAt(2, 1);
-  auto& layers = *audited.mutable_record()->mutable_step()->mutable_layers();
-  layers.Add()->mutable_audit()->set_selected_mass(0.5);
-  layers.Add()->mutable_audit()->set_selected_mass(0.75);
-  layers.Add();
-  history.Add(StepAt(1, 1));
-  history.Add(audited);
-  history.Add(StepAt(3, 1));
-  const Curve kept = history.CurveOf(Named("mass_kept"), Across::kSteps);
+TEST(JobCurves, ALossThatIsNeverFiniteIsNoMissingLoss) {
+  v1::GetCurvesResponse all;
+  AddStep(1, std::nan(""), 1, &all);
+  AddEval(1, std::nan(""), &all);
+  const JobCurves curves(all);
+  ASSERT_TRUE(curves.RecentLoss().has_value() && curves.Newest().has_value());
+  EXPECT_TRUE(std::isnan(*curves.RecentLoss()) && std::isnan(curves.Newest()->loss));
+  EXPECT_FALSE(curves.Best().has_value());
+  const Curve loss = curves.CurveOf(Named("loss"), Across::kSteps);
+  EXPECT_THAT(loss.x, ElementsAre(1));
+  EXPECT_THAT(loss.nonfinite, ElementsAre(1));
+  std::vector<ComparedJob> jobs(2);
+  for (ComparedJob& job : jobs) job.job = DemoJob();
+  jobs[0].curves = curves;
+  const auto document = ComparisonDocument(jobs, {}, absl::UnixEpoch());
+  EXPECT_EQ(document["jobs"][0]["loss"], "NaN");
+  EXPECT_EQ(document["jobs"][0]["val_loss"], "NaN");
+  EXPECT_TRUE(document["jobs"][1]["loss"].is_null()) << "it has done no step";
+}
+
+TEST(JobCurves, LeavesOutWhatWasNotMeasured) {
+  v1::GetCurvesResponse all;
+  for (int step = 1; step <= 3; ++step) {
+    AddStep(step, 1, step, &all);
+    AddPoint(step, step, step, all.mutable_layers());
+    AddValue("mass_kept", step == 2 ? 0.625 : std::nan(""), step == 2 ? 2 : 0, 0,
+             all.mutable_layers());
+  }
+  const Curve kept = JobCurves(all).CurveOf(Named("mass_kept"), Across::kSteps);
   EXPECT_THAT(kept.x, ElementsAre(2));
   EXPECT_THAT(kept.y, ElementsAre(0.625));
-  EXPECT_TRUE(history.CurveOf(Named("gate_entropy"), Across::kSteps).y.empty());
+  EXPECT_TRUE(JobCurves(all).CurveOf(Named("gate_entropy"), Across::kSteps).y.empty());
 }
 
-TEST(History, KeepsFaults) {
-  History history;
-  v1::WatchRecordsResponse record;
-  record.mutable_record()->mutable_checkpoint()->set_path("/out");
-  history.Add(record);
-  EXPECT_TRUE(history.faults().empty());
-  record.mutable_record()->mutable_checkpoint()->set_error("disk full");
-  history.Add(record);
-  record.mutable_record()->mutable_finished()->set_outcome(v1::OUTCOME_FAILED);
-  history.Add(record);
-  EXPECT_EQ(history.faults().size(), 2u);
+TEST(JobCurves, ANumberHasTheDigitsThatThePageShows) {
+  v1::GetCurvesResponse all;
+  AddStep(1, 5.95, 1, &all);
+  EXPECT_THAT(JobCurves(all).CurveOf(Named("loss"), Across::kSteps).y, ElementsAre(5.95));
 }
 
-TEST(History, EveryMetricHasANameOfItsOwn) {
+TEST(JobCurves, EveryMetricHasANameOfItsOwn) {
   for (const Metric& metric : kMetricTable) EXPECT_EQ(FindMetric(metric.name), &metric);
   EXPECT_EQ(FindMetric("no_such"), nullptr);
   EXPECT_FALSE(FindAcross("no_such").has_value());
@@ -190,16 +240,15 @@ Report ReportOf(const std::string& text) {
   return report;
 }
 
-// The records of a run of three steps with such texts.
-void AddRecords(const std::string& text, Report* report) {
-  v1::WatchRecordsResponse started;
-  started.mutable_record()->mutable_started()->set_device(text);
-  started.mutable_record()->mutable_started()->set_resumed_from(text);
-  report->history.Add(started);
-  for (int step = 1; step <= 3; ++step) report->history.Add(StepAt(step, 1));
-  v1::WatchRecordsResponse failed;
-  failed.mutable_record()->mutable_checkpoint()->set_error(text);
-  report->history.Add(failed);
+// The curves of a run of three steps with such texts.
+void AddCurves(const std::string& text, Report* report) {
+  v1::GetCurvesResponse all;
+  v1::WorkerStarted& started = *all.add_marks()->mutable_started();
+  started.set_device(text);
+  started.set_resumed_from(text);
+  for (int step = 1; step <= 3; ++step) AddStep(step, 1, step, &all);
+  all.add_marks()->mutable_checkpoint()->set_error(text);
+  report->curves = JobCurves(all);
 }
 
 int CountOf(std::string_view part, std::string_view text) {
@@ -214,21 +263,12 @@ TEST(ReportPage, EscapesWhateverComesFromAJob) {
   const std::string hostile =
       "</pre></style><script>alert('1')</script><img src=x onerror=\"a\">&\x1b[2J";
   Report report = ReportOf(hostile);
-  AddRecords(hostile, &report);
+  AddCurves(hostile, &report);
   const std::string page = ReportPage(report);
   EXPECT_EQ(MarkupProblem(page), "");
   EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("<img")), Not(HasSubstr("\x1b")),
                           HasSubstr("default-src 'none'")));
   EXPECT_GE(CountOf("&lt;script&gt;", page), 28) << "a text is missing in the report";
-}
-
-v1::WatchRecordsResponse SampleAt(int64_t step, const std::string& text) {
-  v1::WatchRecordsResponse record;
-  v1::SampleRecord& sample = *record.mutable_record()->mutable_sample();
-  sample.set_step(step);
-  sample.set_prompt("To be");
-  sample.set_text(text);
-  return record;
 }
 
 TEST(ReportPage, HasTheSamplesOfTheNewestValidation) {
@@ -237,17 +277,18 @@ TEST(ReportPage, HasTheSamplesOfTheNewestValidation) {
   EXPECT_THAT(ReportPage(report), HasSubstr("The job has no sample.prompts;"));
   report.job.mutable_spec()->mutable_sample()->add_prompts("To be");
   EXPECT_THAT(ReportPage(report), HasSubstr("The job has not written any yet."));
-  for (const int64_t step : {100, 1200}) {
-    for (int i = 0; i < 8; ++i) report.history.Add(SampleAt(step, absl::StrCat(" <", step, i)));
+  v1::GetCurvesResponse all;
+  for (int i = 0; i < 8; ++i) {
+    v1::SampleRecord& sample = *all.add_marks()->mutable_sample();
+    sample.set_step(1200);
+    sample.set_prompt("To be");
+    sample.set_text(absl::StrCat(" <1200", i));
   }
+  report.curves = JobCurves(all);
   const std::string page = ReportPage(report);
   EXPECT_EQ(MarkupProblem(page), "");
   EXPECT_THAT(page, AllOf(HasSubstr("Written by the job at step 1,200; nsactl samples j1 shows"),
-                          HasSubstr("To be &lt;12000"), HasSubstr("To be &lt;12007"),
-                          Not(HasSubstr("&lt;100"))));
-  report.history.Add(StepAt(1201, 1));
-  report.history.Add(StepAt(1150, 1, 2));
-  EXPECT_TRUE(report.history.samples().empty()) << "their step will be done again";
+                          HasSubstr("To be &lt;12000"), HasSubstr("To be &lt;12007")));
 }
 
 TEST(ReportPage, HasTheSourcesAndTheValidationSets) {

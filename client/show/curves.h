@@ -1,0 +1,93 @@
+// A job's curves, as the coordinator keeps them (GetCurves): from its first step to its last,
+// thinned as the page shows them. Pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/show/draw/chart.h"
+#include "nsa/v1/coordinator.pb.h"
+
+namespace nsa::client {
+
+// What may be drawn of a job: a column of its curves, or its validations.
+struct Metric {
+  const char* name;   // of the column, and for --metric
+  const char* title;  // "training loss"
+  const char* note;   // "nats a token"
+  Unit unit;
+};
+inline constexpr char kValidationLoss[] = "val_loss";  // not a column
+inline constexpr size_t kMetrics = 14;
+extern const std::array<Metric, kMetrics> kMetricTable;
+
+// By its name; null when there is none of this name.
+const Metric* FindMetric(std::string_view name);
+// "loss, val_loss, …".
+std::string MetricNames();
+
+// Over what curves are drawn.
+enum class Across { kSteps, kTokens, kTime };
+// "steps", "tokens", "time".
+std::optional<Across> FindAcross(std::string_view name);
+
+// A request for these metrics of a job (id or name) and the columns that JobCurves needs besides.
+v1::GetCurvesRequest CurvesRequest(const std::string& job,
+                                   const std::vector<std::string_view>& metrics);
+
+// The curves of rank 0 of one job. Steps that were repeated after a restart are in them once.
+class JobCurves {
+ public:
+  struct Evaluation {
+    int64_t step = 0;
+    double loss = 0;  // NaN or infinite if it was
+  };
+
+  JobCurves() = default;  // of a job that has not done a step
+  explicit JobCurves(v1::GetCurvesResponse curves);
+
+  // The values of a metric over steps, tokens, or seconds of training, which leave out the time
+  // between the end of a start and the first step of the next. What was not measured is left out; a
+  // value that is not finite leaves a gap and is counted.
+  Curve CurveOf(const Metric& metric, Across across) const;
+
+  // How many points there are; not more than steps.
+  size_t points() const { return static_cast<size_t>(curves_.steps().last_step_size()); }
+  // The newest validation, and the one with the lowest finite loss; none without one.
+  std::optional<Evaluation> Newest() const;
+  std::optional<Evaluation> Best() const;
+  // Mean of the finite values of the last 50 steps or, in a long run, of the last points that hold
+  // as many; NaN when none is finite, nothing without a step.
+  std::optional<double> RecentLoss() const;
+  // Median of the points; NaN without any.
+  double MedianSpeed() const;
+  // The most that any step had; 0 without one.
+  int64_t PeakMemory() const;
+  // With GetCurvesRequest.marks: what the newest start reported, the texts that the job wrote after
+  // its newest validation, and checkpoints that failed, the oldest first.
+  v1::WorkerStarted Started() const;
+  std::vector<v1::SampleRecord> Samples() const;
+  std::vector<v1::WorkerRecord> FailedCheckpoints() const;
+
+ private:
+  // Where a step lies.
+  double PlaceOf(int64_t step, Across across) const;
+  double SecondsBefore(int point) const;
+
+  v1::GetCurvesResponse curves_;
+  std::vector<double> seconds_;  // of training until the end of each point of `steps`
+};
+
+// A chart that compares one metric across jobs, each in its colour. With one job, the chart of
+// `loss` also has its validations.
+struct NamedCurves {
+  std::string name;
+  const JobCurves* curves = nullptr;
+};
+Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves>& jobs);
+
+}  // namespace nsa::client
