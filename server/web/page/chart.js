@@ -6,6 +6,7 @@ import { clock, middle, number, short, span } from './format.js';
 /* global uPlot */
 
 export const COLORS = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7', '--c8'];
+export const RUNS = COLORS.slice(0, 7);  // of runs beside each other; grey is none of them
 
 const POWERS = Array.from({ length: 50 }, (_, i) => 2 ** i);
 const MARKS = { restart: '--warning', checkpoint: '--muted', failure: '--bad', stop: '--c4', alert: '--bad', note: '--accent' };
@@ -313,7 +314,7 @@ export class Chart {
       const stroke = this.many ? () => (curve.name === this.group.pointed ? own : grey) : own;
       this.columns.push(series.length);
       series.push({ stroke, width: curve.pale ? 1 : 1.5, spanGaps: true, dash: curve.pale ? undefined : curve.dash,
-        points: { show: !!curve.dots, size: 5, fill: stroke, width: 0 }, paths: curve.dots === 'only' ? () => null : undefined });
+        points: { show: this.many && curve.dots ? () => curve.name === this.group.pointed : !!curve.dots, size: 5, fill: stroke, width: 0 }, paths: curve.dots === 'only' ? () => null : undefined });
       if (curve.min) {
         series.push({ show: true, width: 0, points: { show: false }, spanGaps: true }, { show: true, width: 0, points: { show: false }, spanGaps: true });
         bands.push({ series: [series.length - 1, series.length - 2], fill: `${own}3c` });
@@ -579,10 +580,11 @@ export class Chart {
     ctx.lineWidth = 3 * ratio;
     ctx.lineJoin = 'round';
     ctx.setLineDash([]);
-    let above = -Infinity;
-    for (const { curve, x, y } of ends.sort((a, b) => a.y - b.y)) {
-      const base = Math.max(y - 3 * ratio, above + 13 * ratio);
-      above = base;
+    const line = 13 * ratio;
+    ends.sort((a, b) => a.y - b.y).forEach((end, i) => { end.base = Math.max(end.y - 3 * ratio, i > 0 ? ends[i - 1].base + line : 0); });
+    let below = bbox.top + bbox.height + line;
+    for (const end of ends.toReversed()) below = end.base = Math.min(end.base, below - line);
+    for (const { curve, x, base } of ends) {
       const name = middle(curve.name);
       const right = Math.max(x - 2 * ratio, bbox.left + ctx.measureText(name).width + 4 * ratio);
       ctx.strokeStyle = color('--panel');

@@ -1,6 +1,6 @@
 // The ticked jobs over each other: curves, what happened to them, final figures, and what differs in their configurations.
 import { get } from './api.js';
-import { COLORS, Chart, Group, MANY, smooth, swatch } from './chart.js';
+import { Chart, Group, MANY, RUNS, smooth, swatch } from './chart.js';
 import { Curves } from './curves.js';
 import { h, replace, toast } from './dom.js';
 import { differentData, flatten } from './filter.js';
@@ -43,7 +43,7 @@ export function ticked(view, { write, untick, point }) {
     h('section', {}, h('h2', {}, 'Configuration'), differences), h('section', {}, h('h2', {}, 'Figures'), finals));
 
   function colour(i) {
-    return view.on.length > MANY ? '--c8' : COLORS[i % COLORS.length];
+    return view.on.length > MANY ? '--c8' : RUNS[i % RUNS.length];
   }
 
   function zoomed(zoom) {
@@ -88,7 +88,7 @@ export function ticked(view, { write, untick, point }) {
     showBar();
     replace(chosen, jobs.length <= MANY && jobs.map(({ job }, i) => h('span', { class: 'chosen-job' }, mark(i), h('a', { href: `#/job/${job.id}`, title: job.name }, title[i]), badge(job),
       h('button', { type: 'button', class: 'quiet', 'aria-label': `Remove ${title[i]}`, onclick: () => untick(job.id) }, '×'))));
-    const look = (i) => ({ name: title[i], color: COLORS[view.on.indexOf(jobs[i].job.id) % COLORS.length], dash: dashOf(i) });
+    const look = (i) => ({ name: title[i], color: RUNS[view.on.indexOf(jobs[i].job.id) % RUNS.length], dash: dashOf(i) });
     const lanes = jobs.length <= MANY ? jobs.map(({ curves, happened }, i) => ({ color: look(i).color, marks: curves.marks(happened.groups, mode()) })) : [];
     const marks = lanes.flatMap((lane, i) => lane.marks.map((one) => ({ ...one, text: jobs.length > 1 ? `${title[i]}: ${one.text}` : one.text })));
     const broken = jobs.flatMap(({ curves }, i) => curves.broken(mode()).map((one) => ({ ...one, name: title[i] })));

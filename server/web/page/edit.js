@@ -107,13 +107,16 @@ export function withKey(text, path, value) {
   const keys = path.split('.');
   const lines = text.split('\n');
   let depth = 0;
-  let indent = -1;
+  let indent = -1;  // of the key that the next one is in
+  let inner = 0;    // of the keys in it
   for (let i = 0; i < lines.length; ++i) {
     const [, space, key] = /^( *)([^ :#]+):/.exec(lines[i]) || [];
     if (key === undefined) continue;
     if (space.length <= indent) return text;  // the part of the file that may have it is over
-    if (key !== keys[depth] || (depth === 0 && space.length > 0)) continue;
+    if (inner < 0) inner = space.length;
+    if (space.length !== inner || key !== keys[depth]) continue;
     indent = space.length;
+    inner = -1;
     if (++depth < keys.length) continue;
     lines[i] = `${space}${key}: ${value}`;
     return lines.join('\n');

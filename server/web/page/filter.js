@@ -5,7 +5,7 @@ import { STATES } from './rows.js';
 export const FIGURES = { loss: (job) => job.loss, val: (job) => job.val_loss, step: (job) => job.step, steps: (job) => job.steps, progress: (job) => job.step / job.steps, speed: (job) => job.tokens_per_second,
   tokens: (job) => job.total_tokens, left: (job) => job.eta_seconds, ran: (job) => job.run_seconds, restarts: (job) => job.restarts, ranks: (job) => job.ranks };
 
-const TERM = /^([^=<>!]+)(<=|>=|!=|=|<|>)(.+)$/;
+const TERM = /^([^=<>!]+)(<=|>=|!=|=|<|>)(.*)$/;
 
 function holds(actual, operator, wanted) {
   const [one, other] = [Number(actual), Number(wanted)];
@@ -30,6 +30,8 @@ export function parse(text) {
     if (key === undefined) {
       if (!asked.name) asked.name = term;
       else tests.push((job) => job.name.toLowerCase().includes(term.toLowerCase()) || job.id.includes(term));
+    } else if (value === '') {
+      continue;  // it is being typed
     } else if (key === 'state' && operator === '=') {
       asked.state = stateNamed(value);
     } else if (key in FIGURES) {

@@ -1,7 +1,6 @@
 // The workspace: what needs somebody, the list of all jobs or of a sweep, and the curves of those that are ticked. All that is chosen stands in the address.
 import { follow, get } from './api.js';
 import { showCards } from './cards.js';
-import { COLORS } from './chart.js';
 import { ticked } from './compare.js';
 import { setTokenFile, show as showDialog } from './dialogs.js';
 import { copyText, h, morph, replace, toast, update } from './dom.js';
@@ -17,7 +16,7 @@ const GROUPS = [['need', 'Needs you'], ['training', 'Training'], ['waiting', 'Wa
 const TONIGHT = 12 * 3600 * 1000;
 const ROWS = 200;
 const MOST_ROWS = 1000;
-const BEST = COLORS.length;  // so many jobs of a sweep are ticked at first
+const BEST = 8;  // so many jobs of a sweep are ticked at first
 
 const ends = (job) => (isActive(job) ? (job.eta_seconds === null ? null : Date.now() + job.eta_seconds * 1000) : job.ended);
 // The time of day, of another day the day alone.
@@ -54,11 +53,13 @@ export function fleetPage(main, parameters, sweep = null) {
   let filter = parse(view.q);
 
   // The address says what is shown; going back to it shows the same.
-  function write() {
-    const found = new URLSearchParams(Object.entries({ ...view, on: view.on.join(',') }).filter(([, value]) => value !== ''));
+  function address(changes = {}) {
+    const found = new URLSearchParams(Object.entries({ ...view, on: view.on.join(','), ...changes }).filter(([, value]) => value !== ''));
     const query = found.toString().replaceAll('%2C', ',').replaceAll('%3D', '=');
-    history.replaceState(null, '', `#/${sweep ? `sweep/${encodeURIComponent(sweep)}` : ''}${query ? `?${query}` : ''}`);
+    return `#/${sweep ? `sweep/${encodeURIComponent(sweep)}` : ''}${query ? `?${query}` : ''}`;
   }
+
+  const write = () => history.replaceState(null, '', address());
 
   const head = h('section', { class: 'top' });
   const cards = h('section', { class: 'cards', 'aria-label': 'What needs you', hidden: true });
@@ -125,6 +126,11 @@ export function fleetPage(main, parameters, sweep = null) {
       title: known && apart ? 'Other data than the baseline: not comparable' : 'The baseline, to which others are compared', onclick: () => setStar(job.id) }, text);
   }
 
+  function starCell(job) {
+    const button = job && delta(job);
+    return h('td', { class: 'num', data: { title: button?.textContent.replace('☆', '') ?? '' } }, button);
+  }
+
   async function setStar(id) {
     view.star = view.star === id ? '' : id;
     write();
@@ -162,7 +168,7 @@ export function fleetPage(main, parameters, sweep = null) {
       h('td', { class: 'sparkcell' }, sparkLine(job.spark, scale)),
       h('td', { class: 'num more' }, lossText(job.loss, job.nonfinite)),
       h('td', { class: sweep && place === 0 && validated(job) ? 'num best' : 'num' }, lossText(bestOf(job), job.val_nonfinite), sweep && job.val_step > 0 && h('div', {}, h('small', {}, `step ${number(job.val_step)}`))),
-      h('td', { class: 'num' }, delta(job)),
+      starCell(job),
       h('td', { class: 'ends' }, endCell(job), h('div', { class: 'under' }, progress(job))),
       h('td', { class: 'num more' }, job.tokens_per_second ? short(job.tokens_per_second) : '–'), h('td', { class: 'num submitted more' }, brief(job.submitted)));
   }
@@ -200,7 +206,7 @@ export function fleetPage(main, parameters, sweep = null) {
       h('td', { class: 'pick' }, h('button', { type: 'button', class: 'quiet', 'aria-expanded': String(open), 'aria-label': `Jobs of ${fold.name}` }, open ? '▾' : '▸')),
       h('td', { class: 'name' }, fold.kind === 'sweep' ? h('a', { href: sweepLink(inside[0]) }, fold.name) : h('b', {}, `${fold.jobs} jobs wait for the same`), h('div', { class: 'words', title: said }, fold.kind === 'sweep' ? said : fold.name)),
       h('td', { class: 'more' }), h('td', { class: 'wide more' }), h('td', { class: 'sparkcell' }, best && sparkLine(best.spark, scale)), h('td', { class: 'num more' }),
-      h('td', { class: 'num' }, best ? number(bestOf(best)) : '–'), h('td', { class: 'num' }, best && delta(best)), h('td', { class: 'ends' }, end ? dayOr(end) : '–'), h('td', { class: 'more' }), h('td', { class: 'submitted more' }));
+      h('td', { class: 'num' }, best ? number(bestOf(best)) : '–'), starCell(best), h('td', { class: 'ends' }, end ? dayOr(end) : '–'), h('td', { class: 'more' }), h('td', { class: 'submitted more' }));
   }
 
   // The jobs that the filter lets through, in the order of the list.
@@ -218,7 +224,7 @@ export function fleetPage(main, parameters, sweep = null) {
     const sorter = (name, title) => h('button', { type: 'button', class: 'quiet', data: { act: `sort ${name}` }, onclick: () => { view.sort = view.sort === name ? `-${name}` : view.sort === `-${name}` ? '' : name; write(); showJobs(); } },
       title, view.sort.replace('-', '') === name && (view.sort.startsWith('-') ? ' ▼' : ' ▲'));
     const sorted = (name) => (view.sort === name ? 'ascending' : view.sort === `-${name}` ? 'descending' : null);
-    const column = ([name, title, look, value]) => h('th', { class: look || null, 'aria-sort': sorted(name) }, value ? sorter(name, title) : h('span', { class: 'hidden' }, 'Loss'));
+    const column = ([name, title, look, value]) => h('th', { class: look || null, data: { title }, 'aria-sort': sorted(name) }, value ? sorter(name, title) : h('span', { class: 'hidden' }, 'Loss'));
     update(columns, h('th', { class: 'pick' }, h('span', { class: 'hidden' }, 'Tick')), column(COLUMNS[0]), keys.map((key) => column([key, key, 'num', true])), COLUMNS.slice(1).map(column));
   }
 
@@ -231,7 +237,7 @@ export function fleetPage(main, parameters, sweep = null) {
     const done = new Set();
     const list = (job) => {
       const one = fold.get(job.id);
-      if (!one) return [row(job, all.indexOf(job))];
+      if (!one) return [row(job)];
       if (done.has(one)) return [];
       done.add(one);
       return [foldRow(one), ...(unfolded.has(one.key) ? one.ids.map((id) => jobs.get(id)).filter(Boolean).map((inner) => row(inner)) : [])];
@@ -251,7 +257,7 @@ export function fleetPage(main, parameters, sweep = null) {
   }
 
   function showRest() {
-    const left = fleet.matching - order.length;
+    const left = sweep ? 0 : fleet.matching - order.length;
     more.hidden = left <= 0 || rows >= MOST_ROWS;
     more.textContent = `${left} more`;
     rest.hidden = left <= 0 || rows < MOST_ROWS;
@@ -294,7 +300,7 @@ export function fleetPage(main, parameters, sweep = null) {
     const calm = running === 0 || fine === 0 ? '' : fine === running ? (running === 1 ? 'The one that runs is fine.' : `All ${running} are fine.`) : `${fine} of ${running} ${fine === 1 ? 'is' : 'are'} fine.`;
     const word = total === 0 ? 'No job yet.' : need === 0 ? (running ? 'Nothing needs you.' : 'Nothing needs you; nothing runs.') : `${need} ${need === 1 ? 'needs' : 'need'} you.`;
     update(head, h('h1', { class: 'sentence' }, h('i', { class: `dot ${red ? 'bad' : need ? 'warning' : running ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }),
-      h('span', {}, need > 0 ? h('button', { type: 'button', class: 'looks', data: { act: 'look' }, onclick: () => showState('look') }, word) : word, calm && ` ${calm}`, h('span', { class: 'aside' }, aside(of)),
+      h('span', {}, need > 0 ? h('a', { class: 'looks', data: { act: 'look' }, href: address({ state: 'look' }) }, word) : word, calm && ` ${calm}`, h('span', { class: 'aside' }, aside(of)),
         of('FAILED') > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${of('FAILED')} failed`))));
     showCards(cards, fleet, jobs, () => { showSummary(); showJobs(); });
   }
@@ -394,6 +400,7 @@ export function fleetPage(main, parameters, sweep = null) {
       Object.assign(fleet, told);
       const same = ids.length === order.length && ids.every((id, i) => id === order[i]);
       if (sweep) return;
+      redrawSoon();  // what is folded may be more
       if (!same && !ids.every((id) => jobs.has(id))) { later(); return; }
       if (!same) {
         order = ids;

@@ -127,7 +127,7 @@ export function jobPage(main, id) {
     chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true, spikes: true }).show({ ...shared, broken: lost, log: isWide(curves.data.values.grad_norm.max), curves: [norm, ...before('grad_norm')] });
     chart('rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
     chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
-      .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c6'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dash: [5, 4] }] });
+      .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c3'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dash: [5, 4] }] });
     if (gpus) showGpus(shared);
   }
 
@@ -209,7 +209,7 @@ export function jobPage(main, id) {
 
   function showHead() {
     update(head,
-      h('div', { class: 'names' }, h('a', { href: '#/' }, 'Fleet'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
+      h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
       sentence(),
       latest(),
       h('div', { class: 'done' }, progress(job), h('span', {}, `${number(job.step)} of ${number(job.steps)} steps`)));

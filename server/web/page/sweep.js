@@ -1,5 +1,5 @@
 // What a sweep is about: its jobs from best to worst, the keys in which they differ, and the loss by each key and by two of them.
-import { COLORS } from './chart.js';
+import { RUNS } from './chart.js';
 import { h, svg } from './dom.js';
 import { number, short } from './format.js';
 import { isActive, waitsForSweep as waits, wasDropped as dropped } from './rows.js';
@@ -105,7 +105,8 @@ function lossByKey(key, jobs, place) {
     ...seen.map(([job, i]) => {
       const dot = svg('circle', { cx: x.place(job.labels[key]), cy: y(job.val_loss), r: i === 0 ? 5 : 4, class: job.val_step < furthest ? 'early' : '' },
         svg('title', {}, `${job.name}: ${key}=${job.labels[key]}, ${number(job.val_loss)} at step ${job.val_step}`));
-      dot.style.fill = `var(${COLORS[place(job.id)] || '--c8'})`;
+      const at = place(job.id);
+      dot.style.fill = `var(${at < 0 ? '--c8' : RUNS[at % RUNS.length]})`;
       return dot;
     }));
   return h('figure', { class: 'chart dots', 'aria-label': `Validation loss by ${key}` }, h('figcaption', {}, h('span', { class: 'title' }, h('code', {}, key)), h('span', { class: 'note' }, 'nats a token; pale: stopped earlier')), picture);

@@ -178,7 +178,28 @@ def check_phone(stub, browser):
     print("ok: phone")
 
 
-CHECKS = (check_night, check_bulk, check_filter, check_ticked, check_many_runs, check_phone)
+WORDS = """const [done] = arguments;
+(async () => {
+  const { withKey } = await import('./edit.js');
+  const { parse } = await import('./filter.js');
+  const text = 'name: a\\nmodel:\\n  lr: 1\\ntrain:\\n  betas:\\n    lr: 2\\n  lr: 3\\nguard:\\n  x: 4';
+  const { asked, tests, keys } = parse('book team=lm state=failed left<60 owner=mara val<');
+  return [withKey(text, 'train.lr', '0.5'), withKey(text, 'guard.lr', '9') === text, withKey(text, 'name', 'b'), asked, tests.length, keys];
+})().then(done, (error) => done({ error: String(error) }));"""
+
+
+def check_words(_, browser):
+    """A clone changes the key that is meant and no other; of the filter, names, states and one label go to the coordinator."""
+    browser.open("#/")
+    source = WORDS.replace("'./edit.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'edit.js')").replace("'./filter.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'filter.js')")
+    changed, same, renamed, asked, tests, keys = browser.driver.execute_async_script(source)
+    assert changed == "name: a\nmodel:\n  lr: 1\ntrain:\n  betas:\n    lr: 2\n  lr: 0.5\nguard:\n  x: 4", changed
+    assert same and renamed.startswith("name: b\n"), (same, renamed)
+    assert asked == {"state": "FAILED", "name": "book", "label": "team=lm"} and tests == 2 and not keys, (asked, tests, keys)
+    print("ok: words")
+
+
+CHECKS = (check_night, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words)
 
 
 def check_tonight(browser):
