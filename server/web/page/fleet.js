@@ -21,11 +21,11 @@ const BEST = 8;  // so many jobs of a sweep are ticked at first
 const ends = (job) => (isActive(job) ? (job.eta_seconds === null ? null : Date.now() + job.eta_seconds * 1000) : job.ended);
 // The time of day, of another day the day alone.
 const dayOr = (time) => brief(time).split(' ').slice(0, 2).join(' ');
-const bestOf = (job) => (job.val_step > 0 ? job.best_val ?? job.val_loss : null);
+const bestOf = (job) => (!(job.val_step > 0) || job.val_loss === null ? null : Math.min(job.val_loss, job.best_val ?? Infinity));
 
 // Columns of the list, and by what each sorts.
 const COLUMNS = [['name', 'Run', '', (job) => job.name], ['state', 'State', 'more', (job) => job.state], ['progress', 'Progress', 'wide more', (job) => job.step / job.steps],
-  ['loss', 'Loss', 'sparkcell', (job) => job.loss], ['number', '', 'num more', null], ['val', 'Val', 'num', bestOf], ['delta', 'vs ★', 'num', bestOf], ['ends', 'Ends', 'ends', ends],
+  ['loss', 'Loss', 'sparkcell', (job) => job.loss], ['number', '', 'num more', null], ['val', 'Best val', 'num', bestOf], ['delta', 'vs ★', 'num', bestOf], ['ends', 'Ends', 'ends', ends],
   ['speed', 'Tok/s', 'num more', (job) => job.tokens_per_second], ['submitted', 'Submitted', 'num submitted more', (job) => job.submitted]];
 
 function groupOf(job) {
@@ -167,7 +167,7 @@ export function fleetPage(main, parameters, sweep = null) {
       h('td', { class: 'wide more' }, h('div', { class: 'done' }, progress(job), h('span', {}, `${share} %`)), h('small', {}, `${number(job.step)} of ${number(job.steps)} steps`)),
       h('td', { class: 'sparkcell' }, sparkLine(job.spark, scale)),
       h('td', { class: 'num more' }, lossText(job.loss, job.nonfinite)),
-      h('td', { class: sweep && place === 0 && validated(job) ? 'num best' : 'num' }, lossText(bestOf(job), job.val_nonfinite), sweep && job.val_step > 0 && h('div', {}, h('small', {}, `step ${number(job.val_step)}`))),
+      h('td', { class: sweep && place === 0 && validated(job) ? 'num best' : 'num' }, h('span', { title: job.val_step > 0 ? `last ${number(job.val_loss)} at step ${number(job.val_step)}` : null }, lossText(sweep ? job.val_loss : bestOf(job), job.val_nonfinite)), sweep && job.val_step > 0 && h('div', {}, h('small', {}, `step ${number(job.val_step)}`))),
       starCell(job),
       h('td', { class: 'ends' }, endCell(job), h('div', { class: 'under' }, progress(job))),
       h('td', { class: 'num more' }, job.tokens_per_second ? short(job.tokens_per_second) : '–'), h('td', { class: 'num submitted more' }, brief(job.submitted)));
@@ -243,12 +243,15 @@ export function fleetPage(main, parameters, sweep = null) {
       return [foldRow(one), ...(unfolded.has(one.key) ? one.ids.map((id) => jobs.get(id)).filter(Boolean).map((inner) => row(inner)) : [])];
     };
     const flat = view.sort || sweep;
+    const focused = body.contains(document.activeElement) && document.activeElement;
+    const place = focused && [focused.closest('tr').dataset.act, [...focused.closest('tr').querySelectorAll('a, input, button')].indexOf(focused)];
     const title = (word, count) => h('tr', { class: 'group' }, h('th', { colspan: String(COLUMNS.length + 1), scope: 'rowgroup' }, word, h('small', {}, ` ${count}`)));
     replace(body, flat ? all.map((job, i) => row(job, i)) : GROUPS.flatMap(([name, word]) => {
       const inside = all.filter((job) => groupOf(job) === name);
       const made = inside.flatMap(list);
       return made.length > 0 ? [title(word, inside.length), ...made] : [];
     }));
+    if (place) [...body.rows].find((one) => one.dataset.act === place[0])?.querySelectorAll('a, input, button')[place[1]]?.focus({ preventScroll: true });
     table.hidden = all.length === 0;
     empty.hidden = all.length > 0;
     replace(empty, view.q || view.state ? h('p', {}, 'No job matches. ', h('button', { type: 'button', class: 'quiet', onclick: () => { Object.assign(view, { state: '', q: '' }); field.value = ''; typed(); } }, 'Show all'))
@@ -275,7 +278,7 @@ export function fleetPage(main, parameters, sweep = null) {
   function aside(of) {
     const next = fleet.verdict ? fleet.verdict.next_end : [...jobs.values()].filter((job) => job.state === 'RUNNING' && job.eta_seconds !== null).sort((a, b) => a.eta_seconds - b.eta_seconds)[0];
     const slots = fleet.nodes.reduce(([used, all], node) => (node.gpus.length ? [used + node.gpus_used, all + node.gpus.length] : [used + node.cpu_slots_used, all + node.cpu_slots]), [0, 0]);
-    return [next && ['next to end: ', h('a', { href: `#/job/${next.id}` }, next.name), ` at ${brief(Date.now() + next.eta_seconds * 1000)}`], of('QUEUED') > 0 ? [`${of('QUEUED')} waiting`] : ['queue empty'],
+    return [next && ['next to end: ', h('a', { href: `#/job/${next.id}` }, next.name), ` at ${brief(next.ends ?? Date.now() + next.eta_seconds * 1000)}`], of('QUEUED') > 0 ? [`${of('QUEUED')} waiting`] : ['queue empty'],
       slots[1] > 0 && [`${slots[0]} of ${slots[1]} slots in use`], fleet.verdict?.muted > 0 && [`${fleet.verdict.muted} muted`]].filter(Boolean).flatMap((part, i) => (i > 0 ? [' · ', ...part] : part));
   }
 
@@ -386,7 +389,7 @@ export function fleetPage(main, parameters, sweep = null) {
       for (const fresh of changed) {
         const before = jobs.get(fresh.id);
         if (sweep && !before) continue;
-        const job = { ...before, ...fresh, spark: before?.spark };  // means of many steps, which come with the list
+        const job = { spark: null, best_val: null, ...before, ...fresh };  // the first two come with the list
         jobs.set(job.id, job);
         const old = body.querySelector(`tr[data-id="${CSS.escape(job.id)}"]`);
         if (old) morph(old, row(job, [...body.rows].indexOf(old)));
@@ -411,6 +414,7 @@ export function fleetPage(main, parameters, sweep = null) {
       showRest();
       showSummary();
     },
+    verdict: (verdict) => { fleet.verdict = verdict; showSummary(); },
     nodes: (nodes) => { fleet.nodes = nodes; showMachines(machines, nodes); },
     event: (event) => happened.add(event),
   };

@@ -17,7 +17,7 @@ def night(stub):
            "actions": [{"action": "clone", "text": "Clone with train.lr 0.001", "command": "nsactl fork j-hot", "set": {"train.lr": "0.001"}}]}
     jobs = [row("hot", level="bad", said=("training, 65 %", "the run has diverged"), loss=8.07, val_loss=7.9, problems=[hot], needs_you=True),
             row("lost", "FAILED", "bad", ("failed at step 813", "rank 0 was killed"), ended=NOW - 3600000, val_loss=2.1, problems=[wrong], needs_you=True),
-            row("a", val_loss=1.6, eta_seconds=600.0, labels={"team": "lm"}, problems=[], needs_you=False), row("b", val_loss=1.75, eta_seconds=1200.0, labels={"team": "vision"}, problems=[], needs_you=False),
+            row("a", val_loss=1.6, best_val=1.55, eta_seconds=600.0, labels={"team": "lm"}, problems=[], needs_you=False), row("b", val_loss=1.75, eta_seconds=1200.0, labels={"team": "vision"}, problems=[], needs_you=False),
             row("base", "SUCCEEDED", "good", ("finished", ""), ended=NOW - 7200000, val_loss=1.7, problems=[], needs_you=False),
             row("other", "SUCCEEDED", "good", ("finished", ""), ended=NOW - 7200000, val_loss=1.2, problems=[], needs_you=False)]
     for job in jobs:
@@ -63,7 +63,8 @@ def check_night(stub, browser):
     browser.click("[data-id=j-base] .delta")
     delta = f"Object.fromEntries({ROWS}.map((one) => [one.dataset.id.slice(2), one.querySelector('.delta').textContent]))"
     browser.until(f"({delta}).other === '≠ data'", "that other data is not compared")
-    assert browser.run(f"return {delta}") == {"hot": "+6.200", "lost": "+0.400", "a": "−0.100", "b": "+0.050", "base": "★", "other": "≠ data"}
+    assert browser.run(f"return {delta}") == {"hot": "+6.200", "lost": "+0.400", "a": "−0.150", "b": "+0.050", "base": "★", "other": "≠ data"}
+    assert "1.5500" in browser.text("[data-id=j-a]"), "the best validation"
     for job in ("a", "base"):
         browser.click(f"[data-id=j-{job}] input")
     browser.until("document.querySelectorAll('.ticked .chart canvas').length === 4", "the charts of two runs")
