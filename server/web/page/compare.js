@@ -9,6 +9,9 @@ import { Folded, badge, isActive, lossText, runSeconds } from './rows.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Since start'], ['time', 'Clock']];
 const POINTS = 1000;
+const POINTS_OF_MANY = 300;
+const AGAIN = 3000;   // milliseconds until a job that trains is read again
+const SELDOM = 15000;  // until its events are, and until any of many jobs is
 const CHARTS = [['loss', { title: 'Loss', note: 'nats a token; line: training, dots: validation', height: 300, format: number, big: true, named: true }, 'loss'],
   ['speed', { title: 'Throughput', note: 'tokens a second', zero: true }, 'tokens_per_second'], ['norm', { title: 'Gradient norm', note: 'before clipping', zero: true }, 'grad_norm'],
   ['rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }, 'learning_rate']];
@@ -17,7 +20,7 @@ const OWN = (key) => key === 'name' || key === 'train.out_dir' || key.startsWith
 
 const same = (values) => values.every((value) => value === values[0]);
 
-// `view` is the address: x, s, y and zoom are of these charts. `write` writes it; `untick` takes a job away; `point` says which job is pointed at.
+// `view` is the address: x, s, y, r and zoom are of these charts. `write` writes it; `untick` takes a job away; `point` says which job is pointed at.
 export function ticked(view, { write, untick, point }) {
   const group = new Group((zoom) => zoomed(zoom), (name) => point(jobs.find((one, i) => names()[i] === name)?.job.id ?? ''));
   const charts = {};
@@ -33,13 +36,14 @@ export function ticked(view, { write, untick, point }) {
   const chosen = h('div', { class: 'chosen' });
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const scale = h('div', { class: 'chips', role: 'group', 'aria-label': 'Scale of the loss' });
+  const reach = h('div', { class: 'chips', role: 'group', 'aria-label': 'Values that are much higher than the others' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', 'aria-label': 'Smoothing', oninput: (event) => { view.s = event.target.value; localStorage.setItem('smooth', view.s); write(); draw(); } });
   slider.value = String(weight());
   const zoomChip = h('button', { type: 'button', class: 'chip', hidden: true, title: 'Show all', data: { act: 'zoom' }, onclick: () => group.zoomTo(null) });
   const grid = h('div', { class: 'charts' });
   const finals = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': 'Figures' });
   const differences = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': 'Configuration' });
-  const element = h('section', { class: 'ticked', 'aria-label': 'Ticked jobs', hidden: true }, h('div', { class: 'filters' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), scale, zoomChip), chosen, grid,
+  const element = h('section', { class: 'ticked', 'aria-label': 'Ticked jobs', hidden: true }, h('div', { class: 'filters' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), scale, reach, zoomChip), chosen, grid,
     h('section', {}, h('h2', {}, 'Configuration'), differences), h('section', {}, h('h2', {}, 'Figures'), finals));
 
   function colour(i) {
@@ -73,6 +77,7 @@ export function ticked(view, { write, untick, point }) {
     replace(scale, [['', 'Linear'], ['log', 'Log']].map(([name, word]) => chip(view.y === name, `scale ${name}`, word, () => { view.y = name; write(); draw(); })));
     zoomChip.hidden = !group.zoom;
     const say = { step: number, tokens: short, elapsed: span, time: (one) => clock(1000 * one) }[mode()];
+    replace(reach, [['', 'Usual range'], ['all', 'All']].map(([name, word]) => chip(view.r === name, `range ${name}`, word, () => { view.r = name; write(); draw(); })));
     if (group.zoom) zoomChip.textContent = `${mode() === 'step' ? 'steps ' : ''}${group.zoom.map((one) => say(Math.round(one))).join('–')} ×`;
   }
 
@@ -94,9 +99,10 @@ export function ticked(view, { write, untick, point }) {
     const broken = jobs.flatMap(({ curves }, i) => curves.broken(mode()).map((one) => ({ ...one, name: title[i] })));
     for (const [name, options, key] of CHARTS) {
       if (!charts[name]) {
-        charts[name] = new Chart(group, { ...options, spikes: 'runs' });
+        charts[name] = new Chart(group, options);
         grid.append(charts[name].element);
       }
+      charts[name].spikes = view.r === 'all' ? false : 'runs';
       const lines = jobs.map(({ curves }, i) => {
         const value = curves.data.values[key];
         const band = jobs.length <= 4 && weight() === 0;
@@ -164,11 +170,15 @@ export function ticked(view, { write, untick, point }) {
   }
 
   async function read(id) {
-    const one = known.get(id) || { curves: new Curves(id, POINTS), happened: new Folded() };
+    const one = known.get(id) || { curves: new Curves(id, view.on.length > MANY ? POINTS_OF_MANY : POINTS), happened: new Folded(), read: 0 };
     const path = `jobs/${encodeURIComponent(id)}`;
-    const [job, events] = await Promise.all([get(path), get(`${path}/events`), one.curves.refresh()]);
-    one.happened = new Folded();
-    for (const event of events.events) one.happened.add(event);
+    const old = Date.now() - one.read > SELDOM;
+    const [job, events] = await Promise.all([get(path), old && get(`${path}/events`), one.curves.refresh()]);
+    if (old) {
+      one.read = Date.now();
+      one.happened = new Folded();
+      for (const event of events.events) one.happened.add(event);
+    }
     known.set(id, Object.assign(one, { job, flat: flatten(job.config) }));
   }
 
@@ -184,12 +194,14 @@ export function ticked(view, { write, untick, point }) {
     draw();
   }
 
-  // Jobs that still train are read again every few seconds.
+  // Jobs that still train are read again.
+  let last = Date.now();
   const timer = setInterval(async () => {
     const active = jobs.filter(({ job }) => isActive(job));
-    if (document.hidden || active.length === 0) return;
+    if (document.hidden || active.length === 0 || (active.length > MANY && Date.now() - last < SELDOM)) return;
+    last = Date.now();
     await Promise.all(active.map(({ job }) => read(job.id))).then(draw, () => {});  // the list says that the connection is lost
-  }, 3000);
+  }, AGAIN);
 
   const recolour = () => { for (const one of Object.values(charts)) one.layout = ''; draw(); };
   document.addEventListener('theme', recolour);

@@ -49,7 +49,7 @@ export function fleetPage(main, parameters, sweep = null) {
   const unfolded = new Set();
   const configs = new Configs();
   const view = { q: parameters.get('q') || [parameters.get('name'), parameters.get('label')].filter(Boolean).join(' '), state: parameters.get('state') || '', on: (parameters.get('on') ?? '').split(',').filter(Boolean),
-    star: parameters.get('star') || '', sort: parameters.get('sort') || '', owner: parameters.get('owner') || '', x: parameters.get('x') || '', s: parameters.get('s') || '', y: parameters.get('y') || '', zoom: parameters.get('zoom') || '' };
+    star: parameters.get('star') || '', sort: parameters.get('sort') || '', owner: parameters.get('owner') || '', x: parameters.get('x') || '', s: parameters.get('s') || '', y: parameters.get('y') || '', r: parameters.get('r') || '', zoom: parameters.get('zoom') || '' };
   let filter = parse(view.q);
 
   // The address says what is shown; going back to it shows the same.
@@ -299,6 +299,7 @@ export function fleetPage(main, parameters, sweep = null) {
     const need = Math.max(0, (fleet.verdict?.need ?? fleet.look) - seen);
     const running = fleet.verdict?.running ?? ACTIVE.reduce((sum, one) => sum + of(one), 0) - of('QUEUED');
     const fine = fleet.verdict?.fine ?? Math.max(0, running - known.filter((job) => needsYou(job) && isActive(job)).length);
+    document.title = need > 0 ? `(${need}) NSA training` : 'NSA training';
     const red = known.some((job) => needsYou(job) && job.health.level === 'bad');
     const calm = running === 0 || fine === 0 ? '' : fine === running ? (running === 1 ? 'The one that runs is fine.' : `All ${running} are fine.`) : `${fine} of ${running} ${fine === 1 ? 'is' : 'are'} fine.`;
     const word = total === 0 ? 'No job yet.' : need === 0 ? (running ? 'Nothing needs you.' : 'Nothing needs you; nothing runs.') : `${need} ${need === 1 ? 'needs' : 'need'} you.`;

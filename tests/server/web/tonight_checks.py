@@ -145,6 +145,11 @@ def check_ticked(stub, browser):
     browser.until("!/zoom=/.test(location.hash)", "all again")
     browser.keys("2")
     browser.until("location.hash.includes('x=tokens')", "the axis in the address")
+    address = browser.run("return location.hash")
+    browser.click(".chosen-job a", "b")
+    browser.until("location.hash === '#/job/j-b'", "the page of the job")
+    browser.back()
+    browser.until(f"location.hash === '{address}' && {LOSS}.plot && {LOSS}.mode === 'tokens' && {LOSS}.log", "the view before")
     print("ok: ticked")
 
 
@@ -159,6 +164,7 @@ def check_many_runs(stub, browser):
     assert browser.text(".ticked .chart .values") == "24 runs; point at one"
     browser.run("document.querySelector('[data-id=j-run7]').dispatchEvent(new PointerEvent('pointerenter'))")
     browser.until("document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run7'", "the run of the row")
+    browser.run("document.querySelector('[data-id=j-run7]').dispatchEvent(new PointerEvent('pointerleave'))")
     place = browser.run(f"const box = {LOSS}.plot.over.getBoundingClientRect(); return [box.left + {LOSS}.plot.valToPos(50, 'x'), box.top + {LOSS}.plot.valToPos(2.25, 'y')]")
     browser.point(*place)
     browser.until("document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run12' && document.querySelector('tr.current').dataset.id === 'j-run12'", "the run of the line")
