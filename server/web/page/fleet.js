@@ -46,16 +46,16 @@ export function fleetPage(main, parameters, sweep = null) {
   let stop = () => {};
   let closed = false;
   let current = '';    // the job that the keyboard is at
-  const unfolded = new Set();
   const configs = new Configs();
   const view = { q: parameters.get('q') || [parameters.get('name'), parameters.get('label')].filter(Boolean).join(' '), state: parameters.get('state') || '', on: (parameters.get('on') ?? '').split(',').filter(Boolean),
-    star: parameters.get('star') || '', sort: parameters.get('sort') || '', owner: parameters.get('owner') || '', x: parameters.get('x') || '', s: parameters.get('s') || '', y: parameters.get('y') || '', r: parameters.get('r') || '', zoom: parameters.get('zoom') || '' };
+    star: parameters.get('star') || '', sort: parameters.get('sort') || '', owner: parameters.get('owner') || '', x: parameters.get('x') || '', s: parameters.get('s') || '', y: parameters.get('y') || '', r: parameters.get('r') || '', zoom: parameters.get('zoom') || '', open: parameters.get('open') || '' };
+  const unfolded = new Set(view.open.split(',').filter(Boolean));
   let filter = parse(view.q);
 
   // The address says what is shown; going back to it shows the same.
   function address(changes = {}) {
     const found = new URLSearchParams(Object.entries({ ...view, on: view.on.join(','), ...changes }).filter(([, value]) => value !== ''));
-    const query = found.toString().replaceAll('%2C', ',').replaceAll('%3D', '=');
+    const query = found.toString().replaceAll('%2C', ',').replaceAll('%3D', '=').replaceAll('%2F', '/');
     return `#/${sweep ? `sweep/${encodeURIComponent(sweep)}` : ''}${query ? `?${query}` : ''}`;
   }
 
@@ -179,19 +179,27 @@ export function fleetPage(main, parameters, sweep = null) {
     if (view.sort || sweep || !fleet) return of;
     const add = (fold) => { if (fold.ids.length > 1) for (const id of fold.ids) of.set(id, fold); };
     const known = new Map(all.map((job) => [job.id, job]));
+    const keyOf = (kind, name, job) => (kind === 'sweep' ? `${name}/${job?.owner}`.replaceAll(',', ';') : kind);
     if (fleet.groups) {
-      for (const group of fleet.groups) add({ ...group, key: `${group.kind} ${group.name} ${group.ids[0]}`, ids: group.ids.filter((id) => known.has(id) && !needsYou(known.get(id))) });
+      for (const group of fleet.groups) add({ ...group, key: keyOf(group.kind, group.name, known.get(group.ids[0])), ids: group.ids.filter((id) => known.has(id) && !needsYou(known.get(id))) });
       return of;
     }
     const bySweep = new Map();
     for (const job of all) {
       if (!job.sweep || needsYou(job)) continue;
-      const key = `${job.sweep.name} ${job.owner}`;
+      const key = keyOf('sweep', job.sweep.name, job);
       if (!bySweep.has(key)) bySweep.set(key, { key, kind: 'sweep', name: job.sweep.name, jobs: job.sweep.jobs, ids: [] });
       bySweep.get(key).ids.push(job.id);
     }
     bySweep.forEach(add);
     return of;
+  }
+
+  function unfold(key) {
+    if (!unfolded.delete(key)) unfolded.add(key);
+    view.open = [...unfolded].join(',');
+    write();
+    showJobs();
   }
 
   function foldRow(fold) {
@@ -202,7 +210,7 @@ export function fleetPage(main, parameters, sweep = null) {
     for (const job of inside) { const word = badge(job).textContent; count[word] = (count[word] || 0) + 1; }
     const said = [`${fold.jobs} jobs`, ...Object.entries(count).map(([word, n]) => `${n} ${word}`), best && `best ${best.name}`].filter(Boolean).join(' · ');
     const end = Math.max(0, ...inside.map((job) => ends(job) || 0));
-    return h('tr', { class: 'fold', data: { fold: fold.key, act: fold.key }, onclick: (event) => { if (!event.target.closest('a')) { if (!unfolded.delete(fold.key)) unfolded.add(fold.key); showJobs(); } } },
+    return h('tr', { class: 'fold', data: { fold: fold.key, act: fold.key }, onclick: (event) => { if (!event.target.closest('a')) unfold(fold.key); } },
       h('td', { class: 'pick' }, h('button', { type: 'button', class: 'quiet', 'aria-expanded': String(open), 'aria-label': `Jobs of ${fold.name}` }, open ? '▾' : '▸')),
       h('td', { class: 'name' }, fold.kind === 'sweep' ? h('a', { href: sweepLink(inside[0]) }, fold.name) : h('b', {}, `${fold.jobs} jobs wait for the same`), h('div', { class: 'words', title: said }, fold.kind === 'sweep' ? said : fold.name)),
       h('td', { class: 'more' }), h('td', { class: 'wide more' }), h('td', { class: 'sparkcell' }, best && sparkLine(best.spark, scale)), h('td', { class: 'num more' }),

@@ -16,7 +16,7 @@ except ImportError:
     print("skipped: no python3-selenium; deploy/packages.sh test installs it")
     sys.exit(77)
 from service import Service  # noqa: E402
-from look_checks import check_curves, check_keys, check_marks, check_print, check_spikes  # noqa: E402
+from look_checks import check_curves, check_keys, check_marks, check_print, check_spikes, unfold  # noqa: E402
 from trace_checks import check_trace  # noqa: E402
 from tonight_checks import check_tonight  # noqa: E402
 from trust_checks import check_trust  # noqa: E402
@@ -335,12 +335,12 @@ def check_many(page, browser):
         status, _, body = page.ask(f"/api/v1/jobs/{page.job}/clone", "POST", {"Authorization": f"Bearer {page.token}"}, json.dumps({"text": job}))
         assert status == 200, (status, body)
     browser.open("#/")
-    browser.until("document.querySelectorAll('.jobs tr[data-id]').length === 200", "200 rows")
+    browser.until(lambda: unfold(browser) == 200, "200 rows")
     browser.until("document.body.textContent.includes('12 more')", "that there are more: the jobs of the checks before")
     browser.type("input[aria-label=Filter]", "many-07")
-    browser.until("document.querySelectorAll('.jobs tr[data-id]').length === 10", "ten rows", 10)
+    browser.until(lambda: unfold(browser) == 10, "ten rows", 10)
     browser.type("input[aria-label=Filter]", "many-07 team=b")
-    browser.until("document.querySelectorAll('.jobs tr[data-id]').length === 5", "five rows", 10)
+    browser.until(lambda: unfold(browser) == 5, "five rows", 10)
     check_keys(browser)
     waiting = browser.until("[...document.querySelectorAll('.jobs tr[data-id]')].find((row) => row.querySelector('.badge').textContent === 'waiting').querySelector('.words').textContent", "one that waits")
     assert waiting.startswith("waiting at position"), waiting

@@ -78,6 +78,22 @@ def check_night(stub, browser):
     print("ok: night")
 
 
+def check_folds(stub, browser):
+    """Jobs of a sweep, and jobs that wait for the same, are one row each; what is unfolded stands in the address."""
+    sweep = [row(f"s{i}", val_loss=1.9 - i / 10, labels={"sweep": "s"}, sweep={"name": "s", "jobs": 8, "index": i, "halve_at": []}) for i in range(3)]
+    waiting = [row(f"w{i}", "QUEUED", "waiting", ("waiting", "needs 2 GPUs"), val_step=0, step=0) for i in range(4)]
+    stub.fleet(*sweep, *waiting, groups=[{"kind": "sweep", "name": "s", "ids": [job["id"] for job in sweep], "jobs": 8, "states": {"RUNNING": 8}, "need": 0, "best": {"id": "j-s2", "val_loss": 1.7}},
+                                         {"kind": "waiting", "name": "needs 2 GPUs", "ids": [job["id"] for job in waiting], "jobs": 4, "states": {"QUEUED": 4}, "need": 0, "best": None}])
+    opened(browser, count=0)
+    told = browser.run("return [...document.querySelectorAll('.fold .name')].map((one) => one.textContent)")
+    assert told == ["s8 jobs · 3 training · best s2", "4 jobs wait for the sameneeds 2 GPUs"], told
+    browser.click(".fold button", "▸")
+    browser.until(f"{NAMES} === 's0,s1,s2' && location.hash === '#/?open=s/operator'", "the jobs of the sweep")
+    opened(browser, "#/?open=waiting", 4)
+    assert browser.run(f"return {NAMES}") == "w0,w1,w2,w3"
+    print("ok: folds")
+
+
 def check_bulk(stub, browser):
     """Of the ticked jobs those that run are stopped together, after a question; the others are left alone."""
     night(stub)
@@ -206,7 +222,7 @@ def check_words(_, browser):
     print("ok: words")
 
 
-CHECKS = (check_night, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words)
+CHECKS = (check_night, check_folds, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words)
 
 
 def check_tonight(browser):
