@@ -104,10 +104,10 @@ Json SparkCache::Of(const v1::Job& job, bool may_read) {
     const auto known = sparks_.find(job.id());
     if (known != sparks_.end() && (!may_read || known->second.step == job.progress().step() ||
                                    (!ended && now - known->second.made < kSparkAge))) {
-      return known->second.points;
+      return known->second.row;
     }
   }
-  if (!may_read) return {};
+  if (!may_read) return Json{{"spark", nullptr}};
   const auto buckets = store_.Buckets(job.id(), CurveKind::kSteps, 0);
   Json points = Json::array();
   bool partial = false;
@@ -120,10 +120,18 @@ Json SparkCache::Of(const v1::Job& job, bool may_read) {
     }
   }
   if (partial && points.size() > 2) points.erase(points.size() - 1);
+  double best = std::numeric_limits<double>::infinity();
+  if (const auto evals = store_.Marks(job.id(), CurveKind::kEval); evals.ok()) {
+    for (const v1::WorkerRecord& record : *evals) {
+      if (record.eval().loss() < best) best = record.eval().loss();
+    }
+  }
+  Json row = {{"spark", std::move(points)},
+              {"best_val", std::isfinite(best) ? Json(best) : Json()}};
   MutexLock lock(&mutex_);
   if (sparks_.size() >= kMostSparks) sparks_.clear();
-  sparks_[job.id()] = {job.progress().step(), now, points};
-  return points;
+  sparks_[job.id()] = {job.progress().step(), now, row};
+  return row;
 }
 
 void SparkCache::Forget(const std::string& job_id) {
@@ -190,7 +198,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
   for (const JobPtr& job : selected.jobs) {
     Json row = RowNow(parts, *job);
     const absl::Duration begin = parts.clock.Monotonic();
-    row["spark"] = sparks->Of(job->job(), reading < kSparkTime);
+    row.update(sparks->Of(job->job(), reading < kSparkTime));
     reading += parts.clock.Monotonic() - begin;
     jobs.push_back(std::move(row));
   }

@@ -20,7 +20,8 @@ class SparkCache {
   static constexpr size_t kMostSparks = 2'000;  // about 2 KB each
 
   explicit SparkCache(JobStore& store, const Clock& clock) : store_(store), clock_(clock) {}
-  // Null when it is not known and may not be read, which takes up to 5 ms.
+  // {spark, best_val}: the shape of the loss and the lowest validation loss, null without one. Of
+  // what is not known and may not be read, which takes up to 5 ms, only `spark`, which is null.
   Json Of(const v1::Job& job, bool may_read);
   void Forget(const std::string& job_id);
 
@@ -28,7 +29,7 @@ class SparkCache {
   struct Spark {
     int64_t step = 0;
     absl::Duration made;  // monotonic
-    Json points;
+    Json row;
   };
   JobStore& store_;
   const Clock& clock_;

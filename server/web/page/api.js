@@ -104,7 +104,7 @@ export function requestId() {
 // Messages since `after`, a sequence of events, about {job}, or about the list of {state, name, label, rows}. The browser reconnects by itself and then sends the last sequence that it saw.
 // `handlers` has a function for each kind of message; `reconnected` is called when the stream is there again.
 export function follow(after, subject, handlers) {
-  const parameters = new URLSearchParams(Object.entries(subject).filter(([, value]) => value !== ''));
+  const parameters = new URLSearchParams(Object.entries({ ...subject, changes: '1' }).filter(([, value]) => value !== ''));  // of rows, only the members that have changed
   let source;
   let last = after;
   let lost = false;
@@ -130,7 +130,7 @@ export function follow(after, subject, handlers) {
     };
     source.addEventListener('beat', heard);
     source.addEventListener('warning', (message) => showWarning(JSON.parse(message.data).text));
-    for (const kind of ['event', 'rows', 'list', 'job', 'nodes']) {
+    for (const kind of ['event', 'rows', 'list', 'verdict', 'job', 'nodes']) {
       source.addEventListener(kind, (message) => {
         heard();
         last = Number(message.lastEventId) || last;

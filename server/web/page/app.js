@@ -5,8 +5,6 @@ import { replace, toast } from './dom.js';
 import { askToken, showHelp } from './dialogs.js';
 import { fleetPage } from './fleet.js';
 import { jobPage } from './job.js';
-import { comparePage } from './compare.js';
-import { sweepPage } from './sweep.js';
 
 const main = document.getElementById('main');
 let page = null;
@@ -16,18 +14,15 @@ function route() {
   const parameters = new URLSearchParams(query);
   const parts = path.split('/').filter(Boolean).map(decodeURIComponent);
   if (parts[0] === 'job' && parts[1]) return { name: 'job', make: (at) => jobPage(at, parts[1]) };
-  if (parts[0] === 'sweep' && parts[1]) return { name: 'sweep', make: (at) => sweepPage(at, parts[1], parameters) };
-  if (parts[0] === 'compare') return { name: 'compare', make: (at) => comparePage(at, parameters) };
+  if (parts[0] === 'sweep' && parts[1]) return { name: 'sweep', make: (at) => fleetPage(at, parameters, parts[1]) };
+  // Addresses of the page that compared jobs.
+  if (parts[0] === 'compare' && parameters.has('jobs')) parameters.set('on', parameters.get('jobs'));
   return { name: 'fleet', make: (at) => fleetPage(at, parameters) };
 }
 
 function show() {
   if (page) page.close();
   const { name, make } = route();
-  for (const link of document.querySelectorAll('header nav a')) {
-    if (link.dataset.page === name) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
-  }
   replace(main);
   main.className = name;
   scrollTo(0, 0);

@@ -1,14 +1,18 @@
 // A chart of curves over steps, tokens or time, drawn by uPlot. Behind each curve a band shows the least and the greatest value of every bucket;
-// marks on the axis show restarts, checkpoints and alerts. Charts of one page share their cursor and their zoom.
-import { color, h, replace } from './dom.js';
-import { clock, number, short, span } from './format.js';
+// lanes below it show restarts, checkpoints and alerts. Charts of one page share their cursor and their zoom.
+import { color, h, replace, save } from './dom.js';
+import { clock, middle, number, short, span } from './format.js';
 
 /* global uPlot */
 
 export const COLORS = ['--c1', '--c2', '--c3', '--c4', '--c5', '--c6', '--c7', '--c8'];
+export const RUNS = COLORS.slice(0, 7);  // of runs beside each other; grey is none of them
 
 const POWERS = Array.from({ length: 50 }, (_, i) => 2 ** i);
 const MARKS = { restart: '--warning', checkpoint: '--muted', failure: '--bad', stop: '--c4', alert: '--bad', note: '--accent' };
+const LANE = 14;  // pixels
+const AXIS = 24;
+export const MANY = 10;  // so many curves have colours; of more, only the one that is pointed at
 
 // An exponential mean that does not begin at 0. `weight` 0 leaves the values as they are.
 export function smooth(values, weight) {
@@ -23,12 +27,22 @@ export function smooth(values, weight) {
   });
 }
 
-// Of the ticks of a logarithmic axis of many decades only powers of ten have a line.
-function sparse(ticks) {
-  const decades = Math.log10(ticks[ticks.length - 1] / ticks[0]);
-  if (!(decades > 3)) return ticks;
-  const every = Math.ceil(decades / 6);
-  return ticks.map((tick) => { const power = Math.log10(tick); return Math.abs(power - Math.round(power)) < 1e-6 && Math.round(power) % every === 0 ? tick : null; });
+// Ticks of a logarithmic axis: round numbers, as many as there is room for.
+function logTicks(low, high) {
+  const decades = Math.log10(high / low);
+  const every = Math.max(1, Math.ceil(decades / 6));
+  const first = Math.floor(Math.log10(low));
+  const steps = decades > 3 ? [1] : decades > 1.2 ? [1, 2, 5] : decades > 0.5 ? [1, 1.5, 2, 2.5, 3, 4, 5, 7] : null;
+  if (steps) return Array.from({ length: Math.ceil(decades) + 2 }, (_, i) => first + i).filter((power) => power % every === 0).flatMap((power) => steps.map((step) => step * 10 ** power)).filter((tick) => tick >= low && tick <= high);
+  const unit = 10 ** Math.floor(Math.log10((high - low) / 4));
+  const step = unit * [1, 2, 5, 10].find((one) => (high - low) / (one * unit) <= 6);
+  return Array.from({ length: 8 }, (_, i) => (Math.ceil(low / step) + i) * step).filter((tick) => tick <= high);
+}
+
+export function swatch({ color: name, dash }) {
+  const box = h('i', { class: dash ? 'swatch dashed' : 'swatch' });
+  box.style.setProperty('--c', `var(${name})`);
+  return box;
 }
 
 function sinceText({ step }) {
@@ -85,11 +99,13 @@ const views = new IntersectionObserver((entries) => {
 
 // Charts that are zoomed and pointed at together.
 export class Group {
-  // `zoomed` is called when a part is chosen.
-  constructor(zoomed = () => {}) {
+  // `zoomed` is called with [from, to] when a part is chosen, and with null when all is shown again; `pointed` with the name of a curve, or ''.
+  constructor(zoomed = () => {}, pointed = () => {}) {
     this.charts = new Set();
     this.zoomed = zoomed;
+    this.told = pointed;
     this.zoom = null;
+    this.pointed = '';
     this.hidden = new Set();  // names of curves
     this.sync = uPlot.sync(`group${Math.random()}`);
   }
@@ -109,15 +125,24 @@ export class Group {
   zoomTo(from, to) {
     this.zoom = from === null ? null : [from, to];
     for (const chart of this.charts) chart.applyZoom();
-    if (this.zoom) this.zoomed();
+    this.zoomed(this.zoom);
+  }
+
+  // Of many curves, the one of this name has its colour.
+  point(name) {
+    if (this.pointed === name) return;
+    this.pointed = name;
+    for (const chart of this.charts) chart.showPointed();
+    this.told(name);
   }
 }
 
 export class Chart {
   // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `spikes`: it may end below a few much higher values, 'runs': of
   // several runs below those that are much higher; `binary`: its
-  // numbers are powers of two; `big`: the chart is two columns wide.
-  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, spikes = false, binary = false, big = false }) {
+  // numbers are powers of two; `big`: the chart is two columns wide; `named`: names stand at the ends of the lines.
+  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, spikes = false, binary = false, big = false, named = false }) {
+    this.named = named;
     this.group = group;
     this.title = title;
     this.format = format;
@@ -146,10 +171,12 @@ export class Chart {
       }
     });
     this.sizes.observe(this.values);
-    this.holder = h('div', { class: 'plot' });
+    this.holder = h('div', { class: 'plot', tabindex: '0', role: 'group', 'aria-label': `${title}: arrow keys move along it, + and − zoom, Escape shows all`, onkeydown: (event) => this.press(event),
+      onfocus: () => this.values.setAttribute('aria-live', 'polite'), onblur: () => this.values.removeAttribute('aria-live') });
+    this.files = h('span', { class: 'files', hidden: true }, ['PNG', 'CSV'].map((kind) => h('button', { type: 'button', class: 'quiet', title: `Save this chart as ${kind}`, 'aria-label': `${title} as ${kind}`, onclick: () => this.save(kind) }, kind)));
     this.empty = h('p', { class: 'empty' }, 'nothing yet');
     this.element = h('figure', { class: big ? 'chart big' : 'chart', 'aria-label': title },
-      h('figcaption', {}, h('span', { class: 'title' }, title), note && h('span', { class: 'note' }, note), this.values), this.holder, this.empty);
+      h('figcaption', {}, h('span', { class: 'title' }, title), note && h('span', { class: 'note' }, note), this.files, this.values), this.holder, this.empty);
     this.holder.style.minHeight = `${height}px`;  // what is below does not move when the chart is drawn
     this.layout = '';
     this.current = false;  // the drawing has the present layout
@@ -181,28 +208,30 @@ export class Chart {
     this.group.toggle(name, this.given.curves.map((curve) => curve.name), event.detail > 1);
   }
 
-  // `curves`: [{name, color, x, y, min, max, dots, dashed}]; `mode`: step, tokens, time or elapsed; `marks`: [{x, to, kind, text}], from `x` on to `to`, if it is
-  // there; `broken`: [{from, to, step, open}] where the values were not finite, up to the end if `open`. They are drawn in one of the next frames; the first chart
-  // of a page at once.
+  // `curves`: [{name, color, x, y, min, max, raw, dots, dash, part}]: `raw` is drawn pale behind `y`; one with a `part`, such as 'val', is told beside the curve
+  // of its name. `mode`: step, tokens, time or elapsed; `marks`: [{x, to, kind, text}], from `x` on to `to`, if it is there, are told where they are; `lanes`:
+  // [{color, marks}] have marks that are drawn, too; `broken`: [{from, to, step, open, name}] where the values, of `name` or of all, were not finite, up to the end
+  // if `open`. They are drawn in one of the next frames; the first chart of a page at once.
   show(given) {
     this.given = given;
-    const { curves, mode, log = false, marks = [], broken = [] } = given;
+    const { mode, log = false, lanes = [], marks = lanes.flatMap((lane) => lane.marks), broken = [] } = given;
+    const curves = given.curves.flatMap((curve) => (curve.raw ? [{ ...curve, y: curve.raw, min: undefined, max: undefined, raw: undefined, breaks: false, pale: true }, curve] : [curve]));
     const known = curves.filter((curve) => curve.x.length > 0 && curve.y.some((value) => Number.isFinite(value)));
     this.off = known.filter((curve) => this.group.hidden.has(curve.name));
     if (this.off.length === known.length) this.off = [];
     const drawn = known.filter((curve) => !this.off.includes(curve));
-    this.lost = broken.length > 0 ? curves.filter((curve) => curve.breaks && !known.includes(curve)) : [];  // no value of them is finite
+    this.lost = curves.filter((curve) => curve.breaks && !known.includes(curve) && broken.some((one) => !one.name || one.name === curve.name));  // no value of them is finite
     this.empty.hidden = drawn.length > 0;
     this.empty.textContent = broken.length > 0 ? sinceText(broken[0]) : 'nothing yet';
     this.empty.classList.toggle('bad', broken.length > 0);
-    this.holder.hidden = drawn.length === 0;
+    this.holder.hidden = this.files.hidden = drawn.length === 0;
     if (drawn.length === 0) {
       waiting.delete(this);
       replace(this.values);
       return;
     }
-    const layout = JSON.stringify([mode, log, this.off.map((curve) => curve.name), drawn.map((curve) => [curve.name, curve.color, !!curve.min, curve.dots, curve.dashed])]);
-    this.next = { curves: drawn, mode, log, marks, broken, layout };
+    const layout = JSON.stringify([mode, log, lanes.length, this.off.map((curve) => curve.name), drawn.map((curve) => [curve.name, curve.color, !!curve.min, curve.dots, curve.dash, curve.pale])]);
+    this.next = { curves: drawn, mode, log, lanes, marks, broken, layout };
     this.current = !!this.plot && layout === this.layout;
     if (!this.plot && !turn && waiting.size === 0) {
       this.draw();
@@ -231,8 +260,9 @@ export class Chart {
 
   draw() {
     waiting.delete(this);
-    const { curves, mode, log, marks, broken, layout } = this.next;
+    const { curves, mode, log, lanes, marks, broken, layout } = this.next;
     this.curves = curves;
+    this.lanes = lanes;
     this.marks = marks;
     this.broken = broken;
     const data = this.align(curves);
@@ -277,30 +307,35 @@ export class Chart {
     const series = [{}];
     const bands = [];
     this.columns = [];
+    const grey = `${color('--faint')}66`;
+    this.many = new Set(this.curves.map((curve) => curve.name)).size > MANY;
     for (const curve of this.curves) {
-      const stroke = color(curve.color);
+      const own = color(curve.color) + (curve.pale ? '40' : '');
+      const stroke = this.many ? () => (curve.name === this.group.pointed ? own : grey) : own;
       this.columns.push(series.length);
-      series.push({ stroke, width: 1.5, spanGaps: true, dash: curve.dashed ? [5, 4] : undefined,
-        points: { show: !!curve.dots, size: 5, fill: stroke, width: 0 }, paths: curve.dots === 'only' ? () => null : undefined });
+      series.push({ stroke, width: curve.pale ? 1 : 1.5, spanGaps: true, dash: curve.pale ? undefined : curve.dash,
+        points: { show: this.many && curve.dots ? () => curve.name === this.group.pointed : !!curve.dots, size: 5, fill: stroke, width: 0 }, paths: curve.dots === 'only' ? () => null : undefined });
       if (curve.min) {
         series.push({ show: true, width: 0, points: { show: false }, spanGaps: true }, { show: true, width: 0, points: { show: false }, spanGaps: true });
-        bands.push({ series: [series.length - 1, series.length - 2], fill: `${stroke}3c` });
+        bands.push({ series: [series.length - 1, series.length - 2], fill: `${own}3c` });
       }
     }
     const axis = { stroke: color('--muted'), grid: { stroke: color('--grid'), width: 1 }, ticks: { show: false }, font: `11px ${color('--font')}`, gap: 4 };
     this.plot = new uPlot({
-      width: Math.max(this.holder.clientWidth, 100), height: this.height,
+      width: Math.max(this.holder.clientWidth, 100), height: this.whole(),
       legend: { show: false },
       padding: [8, 16, 0, 0],
-      cursor: { sync: { key: this.group.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false },
+      cursor: { sync: { key: this.group.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false, ...(this.many && { focus: { prox: 24 } }) },
+      focus: { alpha: 1 },
       select: { show: true },
-      scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: this.log ? undefined : (plot, low, high) => this.range(plot, low, high) } },
-      axes: [{ ...axis, size: 24, space: 70, values: this.mode === 'time' ? undefined : (plot, ticks) => ticks.map((tick) => (this.mode === 'elapsed' ? span(tick) : short(tick))) },
+      scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => this.range(plot, low, high) } },
+      axes: [{ ...axis, size: AXIS + LANE * this.lanes.length, space: 70, values: this.mode === 'time' ? undefined : (plot, ticks) => ticks.map((tick) => (this.mode === 'elapsed' ? span(tick) : short(tick))) },
         { ...axis, size: this.binary ? 56 : 46, incrs: this.binary ? POWERS : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? '' : this.axisFormat(tick))),
-          grid: this.log ? { ...axis.grid, filter: (plot, ticks) => sparse(ticks) } : axis.grid }],
+          ...(this.log && { splits: (plot, i, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks, grid: { ...axis.grid, filter: (plot, ticks) => ticks } }) }],
       series, bands,
       hooks: {
-        draw: [() => this.drawMarks()],
+        draw: [() => this.drawMore()],
+        setSeries: [(plot, i, change) => { if (this.many && change.focus) this.group.point(i === null ? '' : this.curves[this.columns.indexOf(i)]?.name ?? ''); }],
         setCursor: [(plot) => this.showValues(plot.cursor.idx)],
         setSelect: [(plot) => this.select(plot)],
       },
@@ -312,10 +347,11 @@ export class Chart {
 
   range(plot, low, high) {
     if (low === null || high === null) return [0, 1];
-    const bottom = this.zero ? Math.min(0, low) : low;
-    const top = this.spikes ? this.usualTop(plot, high) : high;
+    const bottom = this.zero && !this.log ? Math.min(0, low) : low;
+    const top = this.spikes ? Math.max(this.usualTop(plot, high), low) : high;
     this.beyond = top < high ? high : null;
-    this.above = this.beyond !== null && this.spikes === 'runs' ? this.curves.filter((_, i) => plot.data[this.columns[i]].some((value) => value > top)).map((curve) => curve.name) : [];
+    this.above = this.beyond !== null && this.spikes === 'runs' ? [...new Set(this.curves.filter((_, i) => plot.data[this.columns[i]].some((value) => value > top)).map((curve) => curve.name))] : [];
+    if (this.log) return low > 0 ? [0.97 * low, 1.03 * top] : [0.1, 1];
     const room = (top - bottom) * 0.06 || Math.abs(top) * 0.1 || 1;
     return [this.zero && low >= 0 ? 0 : bottom - room, top + room];
   }
@@ -352,7 +388,91 @@ export class Chart {
 
   resize() {
     const width = this.holder.clientWidth;
-    if (this.plot && width > 0 && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: this.height });
+    if (this.plot && width > 0 && Math.abs(width - this.plot.width) > 1) this.plot.setSize({ width, height: this.whole() });
+  }
+
+  // Its height with its lanes.
+  whole() {
+    return this.height + LANE * this.lanes.length;
+  }
+
+  showPointed() {
+    if (!this.plot || !this.many) return;
+    this.plot.redraw(false);
+    this.showValues(this.underCursor());
+  }
+
+  // Arrows move the cursor, + and - zoom around it.
+  press(event) {
+    if (!this.plot || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { min, max } = this.plot.scales.x;
+    const { left } = this.plot.cursor;
+    const at = left >= 0 ? this.plot.posToVal(left, 'x') : (min + max) / 2;
+    const move = { ArrowLeft: -0.01, ArrowRight: 0.01 }[event.key];
+    const grow = { '+': 0.25, '=': 0.25, '-': 1 }[event.key];
+    if (move) {
+      const next = Math.min(Math.max(at + move * (event.shiftKey ? 10 : 1) * (max - min), min), max);
+      this.plot.setCursor({ left: this.plot.valToPos(next, 'x'), top: this.height / 3 });
+    } else if (grow) {
+      const x = this.plot.data[0];
+      const [from, to] = [Math.max(x[0], at - grow * (max - min)), Math.min(x[x.length - 1], at + grow * (max - min))];
+      if (from <= x[0] && to >= x[x.length - 1]) this.group.zoomTo(null);
+      else this.group.zoomTo(from, to);
+    } else if (event.key === 'Escape' && this.group.zoom) {
+      this.group.zoomTo(null);
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  save(kind) {
+    const name = `${this.title.toLowerCase().replaceAll(' ', '-')}.${kind.toLowerCase()}`;
+    if (kind === 'CSV') save(new Blob([this.csv()], { type: 'text/csv' }), name);
+    else this.picture().toBlob((blob) => save(blob, name));
+  }
+
+  // What is drawn, a column a curve.
+  csv() {
+    const text = (words) => (/[",\n]/.test(words) ? `"${words.replaceAll('"', '""')}"` : words);
+    const title = (curve) => text([curve.name, curve.part, curve.pale && 'not smoothed'].filter(Boolean).join(' '));
+    const { data } = this.plot;
+    return [[this.mode, ...this.curves.map(title)], ...data[0].map((x, i) => [x, ...this.columns.map((column) => data[column][i] ?? '')])].map((line) => `${line.join(',')}\n`).join('');
+  }
+
+  // The chart with its title and its legend.
+  picture() {
+    const source = this.plot.ctx.canvas;
+    const ratio = devicePixelRatio || 1;
+    const entries = this.curves.filter((curve) => !curve.pale && !curve.part);
+    const canvas = h('canvas');
+    const ctx = canvas.getContext('2d');
+    const font = (weight) => `${weight} ${12 * ratio}px ${color('--font')}`;
+    const places = [];
+    ctx.font = font(400);
+    let [x, y] = [10 * ratio, 40 * ratio];
+    for (const curve of entries) {
+      const width = ctx.measureText(curve.name).width + 32 * ratio;
+      if (x + width > source.width && x > 10 * ratio) [x, y] = [10 * ratio, y + 18 * ratio];
+      places.push([curve, x, y]);
+      x += width;
+    }
+    Object.assign(canvas, { width: source.width, height: y + 12 * ratio + source.height });
+    ctx.fillStyle = color('--panel');
+    ctx.fillRect(0, 0, canvas.width, canvas.height);
+    ctx.fillStyle = color('--text');
+    ctx.font = font(600);
+    ctx.fillText(this.title, 10 * ratio, 20 * ratio);
+    ctx.font = font(400);
+    for (const [curve, left, base] of places) {
+      ctx.fillStyle = color(curve.color);
+      ctx.fillRect(left, base - 5 * ratio, 10 * ratio, 3 * ratio);
+      ctx.fillStyle = color('--text');
+      ctx.fillText(curve.name, left + 15 * ratio, base);
+    }
+    ctx.drawImage(source, 0, y + 12 * ratio);
+    return canvas;
   }
 
   // The values under the cursor, or the last ones.
@@ -360,22 +480,30 @@ export class Chart {
     if (!this.plot) return;
     const data = this.plot.data;
     const at = index === null || index === undefined ? data[0].length - 1 : index;
-    const last = index === null || index === undefined ? this.broken.find((one) => one.open) : null;
-    const items = this.curves.map((curve, i) => {
-      const column = data[this.columns[i]];
+    const value = (curve) => {
+      const column = data[this.columns[this.curves.indexOf(curve)]];
       let place = at;
       while (place > 0 && (column[place] === null || column[place] === undefined)) --place;
-      const spread = curve.min && this.curves.length < 4 && index !== null && Number.isFinite(data[this.columns[i] + 1][place]) &&
-        data[this.columns[i] + 1][place] !== data[this.columns[i] + 2][place];
-      const lost = curve.breaks && (last || (index !== null && index !== undefined && this.broken.find((one) => data[0][at] > one.from && data[0][at] <= one.to)));
-      return h('span', { class: 'value', data: { name: curve.name }, title: 'Click to hide, double-click to see it alone' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `,
-        lost ? h('b', { class: 'bad' }, sinceText(lost)) : h('b', {}, this.format(column[place])),
-        spread && h('small', {}, ` ${this.format(data[this.columns[i] + 1][place])}–${this.format(data[this.columns[i] + 2][place])}`));
+      return [column[place], place];
+    };
+    const main = this.curves.filter((curve) => !curve.pale && !curve.part && (!this.many || curve.name === this.group.pointed));
+    const items = main.map((curve) => {
+      const [own, place] = value(curve);
+      const band = this.columns[this.curves.indexOf(curve)];
+      const spread = curve.min && main.length < 4 && index !== null && Number.isFinite(data[band + 1][place]) && data[band + 1][place] !== data[band + 2][place];
+      const mine = curve.breaks ? this.broken.filter((one) => !one.name || one.name === curve.name) : [];
+      const lost = mine.find((one) => (index === null || index === undefined ? one.open : data[0][at] > one.from && data[0][at] <= one.to));
+      const parts = this.curves.filter((one) => one.part && one.name === curve.name);
+      return h('span', { class: 'value', data: { name: curve.name }, title: 'Click to hide, double-click to see it alone' }, swatch(curve), `${curve.name} `,
+        lost ? h('b', { class: 'bad' }, sinceText(lost)) : h('b', {}, this.format(own)),
+        spread && h('small', {}, ` ${this.format(data[band + 1][place])}–${this.format(data[band + 2][place])}`),
+        parts.map((one) => [` · ${one.part} `, h('b', {}, this.format(value(one)[0]))]).flat());
     });
+    if (this.many && items.length === 0) items.push(h('span', { class: 'value' }, `${new Set(this.curves.map((curve) => curve.name)).size} runs; point at one`));
     const here = index === null || index === undefined ? null : h('span', { class: 'value at' }, axisText(this.mode, data[0][at]));
     const marks = here ? this.marksAt(data[0][at]) : [];
-    const off = this.off.map((curve) => h('span', { class: 'value off', data: { name: curve.name }, title: 'Click to show it again' }, h('i', { class: 'swatch' }), curve.name));
-    const lost = this.lost.map((curve) => h('span', { class: 'value' }, h('i', { class: `swatch ${curve.color.slice(2)}` }), `${curve.name} `, h('b', { class: 'bad' }, sinceText(this.broken[0]))));
+    const off = this.off.filter((curve) => !curve.pale && !curve.part).map((curve) => h('span', { class: 'value off', data: { name: curve.name }, title: 'Click to show it again' }, h('i', { class: 'swatch' }), curve.name));
+    const lost = this.lost.map((curve) => h('span', { class: 'value' }, swatch(curve), `${curve.name} `, h('b', { class: 'bad' }, sinceText(this.broken.find((one) => !one.name || one.name === curve.name)))));
     replace(this.values, here, lost, items, off, marks.map((mark) => h('span', { class: 'value mark' }, mark.text)));
   }
 
@@ -415,51 +543,92 @@ export class Chart {
     ctx.restore();
   }
 
-  drawMarks() {
+  // What uPlot does not draw: where values are not finite, names, and the lanes.
+  drawMore() {
     const { ctx, bbox } = this.plot;
+    const ratio = devicePixelRatio || 1;
     ctx.save();
     ctx.beginPath();
     ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
     ctx.clip();
-    const ratio = devicePixelRatio || 1;
     for (const one of this.broken) this.hatch(one, ratio);
-    const lines = {};  // where the last line of each kind is: one in 8 pixels is enough
-    for (const mark of this.marks) {
-      if (mark.x === null) continue;
-      const x = Math.round(this.plot.valToPos(mark.x, 'x', true));
-      ctx.setLineDash([]);
-      ctx.strokeStyle = ctx.fillStyle = color(MARKS[mark.kind] || '--muted');
-      ctx.lineWidth = ratio;
-      ctx.globalAlpha = 0.7;
-      if (mark.kind === 'checkpoint') {
-        ctx.fillRect(x - ratio, bbox.top + bbox.height - 5 * ratio, 2 * ratio, 5 * ratio);
-        continue;
-      }
-      // What happened again and again is a bar along the top.
-      if (mark.to) ctx.fillRect(x, bbox.top, Math.max(this.plot.valToPos(mark.to, 'x', true) - x, 2 * ratio), 4 * ratio);
-      if (Math.abs(x - lines[mark.kind]) < 8 * ratio) continue;
-      lines[mark.kind] = x;
-      ctx.setLineDash([4 * ratio, 3 * ratio]);
-      ctx.lineDashOffset = mark.kind === 'stop' ? 3.5 * ratio : 0;  // a stop and the restart at the same place are both seen
-      ctx.beginPath();
-      ctx.moveTo(x, bbox.top);
-      ctx.lineTo(x, bbox.top + bbox.height);
-      ctx.stroke();
-      ctx.setLineDash([]);
-      ctx.beginPath();
-      ctx.moveTo(x - 4 * ratio, bbox.top);
-      ctx.lineTo(x + 4 * ratio, bbox.top);
-      ctx.lineTo(x, bbox.top + 6 * ratio);
-      ctx.fill();
-    }
+    if (this.named) this.drawNames(ratio);
     if (this.beyond !== null) {
-      ctx.globalAlpha = 1;
       ctx.fillStyle = color('--muted');
       ctx.font = `${11 * ratio}px ${color('--font')}`;
       ctx.textAlign = 'right';
       ctx.textBaseline = 'top';
       ctx.fillText(`▲ ${this.above.length > 0 && this.above.length < 3 ? `${this.above.join(', ')} ` : ''}up to ${this.format(this.beyond)}`, bbox.left + bbox.width - 4 * ratio, bbox.top + 2 * ratio);
     }
+    ctx.restore();
+    this.lanes.forEach((lane, i) => this.drawLane(lane, bbox.top + bbox.height + (AXIS + LANE * i) * ratio, ratio));
+  }
+
+  // Above the end of each line, one below the other where they would overlap.
+  drawNames(ratio) {
+    const { ctx, bbox, data } = this.plot;
+    const ends = this.curves.map((curve, i) => {
+      const column = data[this.columns[i]];
+      let last = column.length - 1;
+      while (last > 0 && !Number.isFinite(column[last])) --last;
+      return { curve, x: this.plot.valToPos(data[0][last], 'x', true), y: this.plot.valToPos(column[last], 'y', true) };
+    }).filter(({ curve, x, y }) => !curve.pale && !curve.part && Number.isFinite(y) && x >= bbox.left && x <= bbox.left + bbox.width + 1 && y > bbox.top && (!this.many || curve.name === this.group.pointed));
+    if (ends.length < 2 && !this.many) return;
+    ctx.font = `600 ${11 * ratio}px ${color('--font')}`;
+    ctx.textAlign = 'right';
+    ctx.textBaseline = 'bottom';
+    ctx.lineWidth = 3 * ratio;
+    ctx.lineJoin = 'round';
+    ctx.setLineDash([]);
+    const line = 13 * ratio;
+    ends.sort((a, b) => a.y - b.y).forEach((end, i) => { end.base = Math.max(end.y - 3 * ratio, i > 0 ? ends[i - 1].base + line : 0); });
+    let below = bbox.top + bbox.height + line;
+    for (const end of ends.toReversed()) below = end.base = Math.min(end.base, below - line);
+    for (const { curve, x, base } of ends) {
+      const name = middle(curve.name);
+      const right = Math.max(x - 2 * ratio, bbox.left + ctx.measureText(name).width + 4 * ratio);
+      ctx.strokeStyle = color('--panel');
+      ctx.strokeText(name, right, base);
+      ctx.fillStyle = color(curve.color);
+      ctx.fillText(name, right, base);
+    }
+  }
+
+  // What happened to a run: checkpoints are ticks, the rest bars and dots with as much text as there is room for.
+  drawLane({ color: name, marks }, top, ratio) {
+    const { ctx, bbox } = this.plot;
+    const right = bbox.left + bbox.width;
+    const place = (x) => Math.round(this.plot.valToPos(x, 'x', true));
+    ctx.save();
+    ctx.fillStyle = color(name);
+    ctx.fillRect(bbox.left - 12 * ratio, top + 3 * ratio, 7 * ratio, 7 * ratio);
+    ctx.fillStyle = color('--grid');
+    ctx.fillRect(bbox.left, top + 13 * ratio, bbox.width, ratio);
+    ctx.beginPath();
+    ctx.rect(bbox.left, top, bbox.width, LANE * ratio);
+    ctx.clip();
+    ctx.font = `${10 * ratio}px ${color('--font')}`;
+    ctx.textAlign = 'left';
+    ctx.textBaseline = 'middle';
+    const seen = marks.filter((mark) => mark.x !== null).map((mark) => ({ ...mark, left: place(mark.x), right: mark.to ? place(mark.to) : place(mark.x) })).filter((mark) => mark.right >= bbox.left && mark.left <= right);
+    for (const mark of seen.filter((one) => one.kind === 'checkpoint')) {
+      ctx.fillStyle = color(MARKS.checkpoint);
+      ctx.fillRect(mark.left, top + 3 * ratio, ratio, 7 * ratio);
+    }
+    const others = seen.filter((one) => one.kind !== 'checkpoint').sort((a, b) => a.left - b.left);
+    others.forEach((mark, i) => {
+      const wide = Math.max(mark.right - mark.left, 5 * ratio);
+      ctx.fillStyle = color(MARKS[mark.kind] || '--muted');
+      // A stop and the restart at its place are both seen.
+      ctx.fillRect(mark.left - 2 * ratio, top + (mark.kind === 'restart' ? 7 : 1) * ratio, wide, (mark.kind === 'restart' || mark.kind === 'stop' ? 5 : 11) * ratio);
+      const from = Math.max(mark.left + wide + 3 * ratio, bbox.left);
+      const room = (others[i + 1]?.left ?? right) - from;
+      if (room < 60 * ratio) return;
+      let { text } = mark;
+      while (text.length > 4 && ctx.measureText(text).width > room) text = `${text.slice(0, -2).replace(/…$/, '')}…`;
+      ctx.fillStyle = color('--muted');
+      ctx.fillText(text, from, top + 7 * ratio);
+    });
     ctx.restore();
   }
 }

@@ -1,85 +1,68 @@
-// Several jobs over each other: curves, final figures, and what differs in their configurations.
-import { get, showLive } from './api.js';
-import { COLORS, Chart, Group, smooth } from './chart.js';
+// The ticked jobs over each other: curves, what happened to them, final figures, and what differs in their configurations.
+import { get } from './api.js';
+import { Chart, Group, MANY, RUNS, smooth, swatch } from './chart.js';
 import { Curves } from './curves.js';
 import { h, replace, toast } from './dom.js';
-import { middle, number, short, span } from './format.js';
-import { badge, isActive, lossText, runSeconds } from './rows.js';
+import { differentData, flatten } from './filter.js';
+import { clock, middle, number, rate, short, span } from './format.js';
+import { Folded, badge, isActive, lossText, runSeconds } from './rows.js';
 
-const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Time']];
-const MOST = 8;
-const CHARTS = [['loss', 'Training loss', 'nats a token', 'loss'], ['val', 'Validation loss', 'nats a token', null], ['speed', 'Throughput', 'tokens a second', 'tokens_per_second'], ['norm', 'Gradient norm', 'before clipping', 'grad_norm']];
+const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Since start'], ['time', 'Clock']];
+const POINTS = 1000;
+const POINTS_OF_MANY = 300;
+const AGAIN = 3000;   // milliseconds until a job that trains is read again
+const SELDOM = 15000;  // until its events are, and until any of many jobs is
+const CHARTS = [['loss', { title: 'Loss', note: 'nats a token; line: training, dots: validation', height: 300, format: number, big: true, named: true }, 'loss'],
+  ['speed', { title: 'Throughput', note: 'tokens a second', zero: true }, 'tokens_per_second'], ['norm', { title: 'Gradient norm', note: 'before clipping', zero: true }, 'grad_norm'],
+  ['rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }, 'learning_rate']];
+const DASHES = [undefined, [7, 3], [2, 3]];  // of the first four, the next four, and those after them
+const OWN = (key) => key === 'name' || key === 'train.out_dir' || key.startsWith('labels');  // differs between any two jobs
 
-// A value as a job file has it: 'BRANCH_CMP' of nsa.branches is 'cmp', 'DATA_SOURCE_TEXT' of data.source is 'text'. Names and labels are anybody's words.
-function word(path, value) {
-  const text = value !== null && typeof value === 'object' ? JSON.stringify(value) : String(value);
-  if (path.startsWith('labels') || path === 'name' || text !== text.toUpperCase()) return text;
-  const whole = path.toUpperCase().replaceAll('.', '_');
-  const key = path.split('.').pop().toUpperCase();
-  const prefix = [whole, key, key.replace(/S$/, ''), key.replace(/ES$/, ''), key.split('_').pop()].find((one) => text.startsWith(`${one}_`));
-  return prefix ? text.slice(prefix.length + 1).toLowerCase() : text;
-}
+const same = (values) => values.every((value) => value === values[0]);
 
-// {a: {b: 1}} → {'a.b': '1'}
-function flatten(value, path = '', into = {}) {
-  if (value !== null && typeof value === 'object' && !Array.isArray(value)) {
-    for (const [name, inner] of Object.entries(value)) flatten(inner, path ? `${path}.${name}` : name, into);
-  } else {
-    into[path] = [].concat(value).map((one) => word(path, one)).join(', ');
-  }
-  return into;
-}
-
-export function comparePage(main, parameters) {
-  const group = new Group();
+// `view` is the address: x, s, y, r and zoom are of these charts. `write` writes it; `untick` takes a job away; `point` says which job is pointed at.
+export function ticked(view, { write, untick, point }) {
+  const group = new Group((zoom) => zoomed(zoom), (name) => point(jobs.find((one, i) => names()[i] === name)?.job.id ?? ''));
   const charts = {};
+  const known = new Map();  // what was read of jobs, by id: {job, curves, happened}
   let jobs = [];
-  let mode = 'step';
-  let weight = Number(localStorage.getItem('smooth') || 0);
   let all = false;
   let closed = false;
-  const ids = (parameters.get('jobs') || '').split(',').filter(Boolean).slice(0, MOST);
+  let asked = 0;
+  group.zoom = view.zoom ? view.zoom.split('..').map(Number) : null;
+  const mode = () => (MODES.some(([name]) => name === view.x) ? view.x : 'step');
+  const weight = () => Math.min(Math.max(Number(view.s || localStorage.getItem('smooth') || 0), 0), 0.99);
 
   const chosen = h('div', { class: 'chosen' });
-  const list = h('datalist', { id: 'known' });
-  const field = h('input', { type: 'search', list: 'known', placeholder: 'Add a job: name or id', 'aria-label': 'Add a job by name or id', oninput: () => typed(), onchange: (event) => add(event.target.value) });
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
-  const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing', oninput: (event) => { weight = Number(event.target.value); show(); } });
+  const scale = h('div', { class: 'chips', role: 'group', 'aria-label': 'Scale of the loss' });
+  const reach = h('div', { class: 'chips', role: 'group', 'aria-label': 'Values that are much higher than the others' });
+  const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', 'aria-label': 'Smoothing', oninput: (event) => { view.s = event.target.value; localStorage.setItem('smooth', view.s); write(); draw(); } });
+  slider.value = String(weight());
+  const zoomChip = h('button', { type: 'button', class: 'chip', hidden: true, title: 'Show all', data: { act: 'zoom' }, onclick: () => group.zoomTo(null) });
   const grid = h('div', { class: 'charts' });
   const finals = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': 'Figures' });
   const differences = h('div', { class: 'scroll', role: 'region', tabindex: '0', 'aria-label': 'Configuration' });
-  const content = h('div', { hidden: true }, h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider)), grid,
-    h('section', {}, h('h2', {}, 'Figures'), finals), h('section', {}, h('h2', {}, 'Configuration'), differences));
-  const blank = h('div', { class: 'blank' }, h('p', {}, 'Choose jobs to lay over each other: type a name above, or tick them on the ', h('a', { href: '#/' }, 'fleet page'), '.'));
-  main.append(h('section', { class: 'top' }, h('h1', { class: 'sentence' }, 'Compare'), h('div', { class: 'filters' }, chosen, field, list)), blank, content);
+  const element = h('section', { class: 'ticked', 'aria-label': 'Ticked jobs', hidden: true }, h('div', { class: 'filters' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), scale, reach, zoomChip), chosen, grid,
+    h('section', {}, h('h2', {}, 'Configuration'), differences), h('section', {}, h('h2', {}, 'Figures'), finals));
 
-  function go(next) {
-    location.hash = `#/compare${next.length ? `?jobs=${next.map(encodeURIComponent).join(',')}` : ''}`;
+  function colour(i) {
+    return view.on.length > MANY ? '--c8' : RUNS[i % RUNS.length];
   }
 
-  function add(text) {
-    const name = text.trim().split(' ')[0];
-    if (!name || ids.includes(name)) return;
-    if (ids.length >= MOST) toast(`At most ${MOST} jobs.`, true);
-    else go([...ids, name]);
-  }
-
-  // The coordinator looks among all jobs for what is typed.
-  async function suggest() {
-    const found = await get('fleet', { name: field.value.trim().split(' ')[0], rows: 50 });
-    replace(list, found.jobs.map((job) => h('option', { value: `${job.id} ${job.name}` })));
-  }
-
-  let typing = 0;
-  function typed() {
-    clearTimeout(typing);
-    typing = setTimeout(() => suggest().catch((error) => toast(error.message, true)), 150);
+  function zoomed(zoom) {
+    view.zoom = zoom ? zoom.map((one) => Number(one.toPrecision(8))).join('..') : '';
+    write();
+    showBar();
+    // A closer look shows more than there is room for in the whole curve.
+    if (zoom) Promise.all(jobs.map((one) => one.curves.refine())).then(draw, (error) => toast(error.message, true));
   }
 
   function setMode(next) {
-    mode = next;
-    group.zoom = null;
-    show();
+    view.x = next === 'step' ? '' : next;
+    if (group.zoom) group.zoomTo(null);
+    write();
+    draw();
   }
 
   function names() {
@@ -88,25 +71,48 @@ export function comparePage(main, parameters) {
     return jobs.map(({ job }) => (count[job.name] > 1 ? `${middle(job.name)} ${job.id.slice(0, 5)}` : middle(job.name)));
   }
 
-  function show() {
+  function showBar() {
+    const chip = (on, act, word, onclick) => h('button', { type: 'button', class: 'chip', data: { act }, 'aria-pressed': String(on), onclick }, word);
+    replace(axis, MODES.map(([name, word]) => chip(mode() === name, `axis ${name}`, word, () => setMode(name))));
+    replace(scale, [['', 'Linear'], ['log', 'Log']].map(([name, word]) => chip(view.y === name, `scale ${name}`, word, () => { view.y = name; write(); draw(); })));
+    zoomChip.hidden = !group.zoom;
+    const say = { step: number, tokens: short, elapsed: span, time: (one) => clock(1000 * one) }[mode()];
+    replace(reach, [['', 'Usual range'], ['all', 'All']].map(([name, word]) => chip(view.r === name, `range ${name}`, word, () => { view.r = name; write(); draw(); })));
+    if (group.zoom) zoomChip.textContent = `${mode() === 'step' ? 'steps ' : ''}${group.zoom.map((one) => say(Math.round(one))).join('–')} ×`;
+  }
+
+  const mark = (i) => swatch({ color: colour(view.on.indexOf(jobs[i].job.id)), dash: dashOf(i) });
+
+  function dashOf(i) {
+    return jobs.length > MANY ? undefined : DASHES[Math.min(Math.floor(i / 4), DASHES.length - 1)];
+  }
+
+  function draw() {
+    if (closed || jobs.length === 0) return;
     const title = names();
-    replace(axis, MODES.map(([name, word]) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(mode === name), onclick: () => setMode(name) }, word)));
-    replace(chosen, jobs.map(({ job }, i) => h('span', { class: 'chosen-job' }, h('i', { class: `swatch ${COLORS[i].slice(2)}` }), h('a', { href: `#/job/${job.id}`, title: job.name }, title[i]), badge(job),
-      h('button', { type: 'button', class: 'quiet', 'aria-label': `Remove ${title[i]}`, onclick: () => go(ids.filter((_, k) => k !== i)) }, '×'))));
-    for (const [name, heading, note, key] of CHARTS) {
+    showBar();
+    replace(chosen, jobs.length <= MANY && jobs.map(({ job }, i) => h('span', { class: 'chosen-job' }, mark(i), h('a', { href: `#/job/${job.id}`, title: job.name }, title[i]), badge(job),
+      h('button', { type: 'button', class: 'quiet', 'aria-label': `Remove ${title[i]}`, onclick: () => untick(job.id) }, '×'))));
+    const look = (i) => ({ name: title[i], color: RUNS[view.on.indexOf(jobs[i].job.id) % RUNS.length], dash: dashOf(i) });
+    const lanes = jobs.length <= MANY ? jobs.map(({ curves, happened }, i) => ({ color: look(i).color, marks: curves.marks(happened.groups, mode()) })) : [];
+    const marks = lanes.flatMap((lane, i) => lane.marks.map((one) => ({ ...one, text: jobs.length > 1 ? `${title[i]}: ${one.text}` : one.text })));
+    const broken = jobs.flatMap(({ curves }, i) => curves.broken(mode()).map((one) => ({ ...one, name: title[i] })));
+    for (const [name, options, key] of CHARTS) {
       if (!charts[name]) {
-        charts[name] = new Chart(group, { title: heading, note, height: name === 'loss' || name === 'val' ? 260 : 190, format: name === 'speed' ? short : number, zero: name === 'speed' || name === 'norm', spikes: 'runs' });
+        charts[name] = new Chart(group, options);
         grid.append(charts[name].element);
       }
-      const curves = jobs.map(({ curves: one }, i) => {
-        if (key) {
-          const value = one.data.values[key];
-          return { name: title[i], color: COLORS[i], x: one.x(mode), y: smooth(value.mean, weight), min: value.min, max: value.max };
-        }
-        const evals = Object.values(one.data.evals)[0] || { step: [], loss: [] };
-        return { name: title[i], color: COLORS[i], x: evals.step.map((step) => one.at(step, mode)), y: evals.loss, dots: true };
+      charts[name].spikes = view.r === 'all' ? false : 'runs';
+      const lines = jobs.map(({ curves }, i) => {
+        const value = curves.data.values[key];
+        const band = jobs.length <= 4 && weight() === 0;
+        return { ...look(i), x: curves.x(mode()), y: smooth(value.mean, weight()), raw: weight() > 0 && name !== 'rate' ? value.mean : undefined, min: band ? value.min : undefined, max: band ? value.max : undefined, breaks: name === 'loss' || name === 'norm' };
       });
-      charts[name].show({ curves, mode });
+      const dots = name !== 'loss' ? [] : jobs.map(({ curves }, i) => {
+        const evals = Object.values(curves.data.evals)[0] || { step: [], loss: [], time: [] };
+        return { ...look(i), part: 'val', x: evals.step.map((step, k) => (mode() === 'time' ? evals.time[k] / 1000 : curves.at(step, mode()))), y: evals.loss, dots: 'only' };
+      });
+      charts[name].show({ curves: [...lines, ...dots], mode: mode(), log: view.y === 'log' && name !== 'speed' && name !== 'rate', broken: name === 'loss' || name === 'norm' ? broken : [], lanes: name === 'loss' ? lanes : [], marks });
     }
     showFinals(title);
     showDifferences(title);
@@ -118,17 +124,13 @@ export function comparePage(main, parameters) {
   }
 
   const isLost = (name, job) => (name === 'Final loss' && job.nonfinite) || (name === 'Last validation' && job.val_nonfinite);
-  const same = (values) => values.every((value) => value === values[0]);
 
-  // Losses are compared only where they are of the same data and tokens; empty if they are.
-  function differentData() {
-    const flat = jobs.map(({ job }) => flatten(job.config));
-    const keys = [...new Set(flat.flatMap(Object.keys))].filter((key) => key.startsWith('data.') || key === 'train.seq_len');
-    return keys.filter((key) => !same(flat.map((one) => one[key]))).sort();
+  function heads(title, first) {
+    return h('thead', {}, h('tr', {}, h('th', {}, first), title.map((name, i) => h('th', { class: 'num' }, mark(i), name))));
   }
 
   function showFinals(title) {
-    const other = differentData();
+    const other = differentData(jobs.map((one) => one.flat));
     const low = other.length === 0 && 'low';
     // Nor is a loss at another step.
     const lowAt = (step) => same(jobs.map(step)) && low;
@@ -144,69 +146,69 @@ export function comparePage(main, parameters) {
       ['Restarts', (one) => one.job.restarts, String],
     ];
     replace(finals, jobs.length > 1 && other.length > 0 && h('p', { class: 'apart' }, 'The losses are of different data (', h('code', {}, other.slice(0, 4).join(', ')), other.length > 4 && ' …', '): not comparable.'),
-      h('table', { class: 'figures-table' }, h('thead', {}, h('tr', {}, h('th'), title.map((name, i) => h('th', { class: 'num' }, h('i', { class: `swatch ${COLORS[i].slice(2)}` }), name)))),
+      h('table', { class: 'figures-table' }, heads(title, ''),
       h('tbody', {}, figures.map(([name, of, format, wins]) => {
         const values = jobs.map(of);
-        const known = values.filter((value) => Number.isFinite(value) && value > 0);
-        const winner = wins && known.length > 1 ? (wins === 'low' ? Math.min(...known) : Math.max(...known)) : null;
+        const finite = values.filter((value) => Number.isFinite(value) && value > 0);
+        const winner = wins && finite.length > 1 ? (wins === 'low' ? Math.min(...finite) : Math.max(...finite)) : null;
         const single = winner !== null && values.filter((value) => value === winner).length === 1;
         return h('tr', {}, h('th', { scope: 'row' }, name), values.map((value, i) => h('td', { class: single && value === winner ? 'num best' : 'num' }, value === null || value === undefined ? lossText(value, isLost(name, jobs[i].job)) : format(value))));
       }))));
   }
 
+  // The keys that differ; what differs from most is tinted.
   function showDifferences(title) {
-    const flat = jobs.map(({ job }) => flatten(job.config));
-    const keys = [...new Set(flat.flatMap(Object.keys))].sort();
-    const rows = keys.map((key) => [key, flat.map((one) => one[key] ?? '–')]);
-    const differing = rows.filter(([, values]) => values.some((value) => value !== values[0]));
-    const shown = all ? rows : differing;
+    const keys = [...new Set(jobs.flatMap((one) => Object.keys(one.flat)))].sort();
+    const rows = keys.map((key) => [key, jobs.map((one) => one.flat[key] ?? '–')]);
+    const shown = rows.filter(([key, values]) => all || (!OWN(key) && !same(values)));
+    const odd = (values, value) => jobs.length > 2 && 2 * values.filter((one) => one === value).length < jobs.length;
     replace(differences,
       h('label', { class: 'inline' }, h('input', { type: 'checkbox', checked: all, onchange: (event) => { all = event.target.checked; showDifferences(title); } }), `All ${rows.length} keys`),
-      shown.length === 0 ? h('p', { class: 'muted' }, jobs.length > 1 ? 'The configurations are equal.' : 'Add a second job to see what differs.')
-        : h('table', { class: 'differences' }, h('thead', {}, h('tr', {}, h('th', {}, 'Key'), title.map((name, i) => h('th', {}, h('i', { class: `swatch ${COLORS[i].slice(2)}` }), name)))),
-          h('tbody', {}, shown.map(([key, values]) => h('tr', { class: values.some((value) => value !== values[0]) ? 'differs' : '' }, h('th', { scope: 'row' }, h('code', {}, key)), values.map((value) => h('td', {}, value)))))));
+      shown.length === 0 ? h('p', { class: 'muted' }, jobs.length > 1 ? 'The configurations are equal, but for names and folders.' : 'Tick a second job to see what differs.')
+        : h('table', { class: 'differences' }, heads(title, 'Key'),
+          h('tbody', {}, shown.map(([key, values]) => h('tr', { class: same(values) ? '' : 'differs' }, h('th', { scope: 'row' }, h('code', {}, key)), values.map((value) => h('td', { class: odd(values, value) ? 'num odd' : 'num', title: value.length > 40 ? value : null }, value)))))));
   }
 
-  async function load() {
-    try {
-      await suggest();
-      showLive('live');
-      if (ids.length === 0 || closed) return;
-      jobs = await Promise.all(ids.map(async (id) => {
-        const curves = new Curves(id, 1000);
-        const [job] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), curves.refresh()]);
-        return { job, curves };
-      }));
-      if (closed) return;
-      blank.hidden = true;
-      content.hidden = false;
-      show();
-    } catch (error) {
-      toast(error.message, true);
+  async function read(id) {
+    const one = known.get(id) || { curves: new Curves(id, view.on.length > MANY ? POINTS_OF_MANY : POINTS), happened: new Folded(), read: 0 };
+    const path = `jobs/${encodeURIComponent(id)}`;
+    const old = Date.now() - one.read > SELDOM;
+    const [job, events] = await Promise.all([get(path), old && get(`${path}/events`), one.curves.refresh()]);
+    if (old) {
+      one.read = Date.now();
+      one.happened = new Folded();
+      for (const event of events.events) one.happened.add(event);
     }
+    known.set(id, Object.assign(one, { job, flat: flatten(job.config) }));
   }
 
-  // Jobs that still train are read again every few seconds.
+  async function show(ids) {
+    const turn = ++asked;
+    element.hidden = ids.length === 0;
+    const failed = [];
+    await Promise.all(ids.filter((id) => !known.has(id)).map((id) => read(id).catch((error) => failed.push([id, error]))));
+    if (closed || turn !== asked) return;
+    jobs = ids.map((id) => known.get(id)).filter(Boolean);
+    if (failed.length > 0) toast(`${failed[0][0]}: ${failed[0][1].message}`, true);
+    element.hidden = jobs.length === 0;
+    draw();
+  }
+
+  // Jobs that still train are read again.
+  let last = Date.now();
   const timer = setInterval(async () => {
-    if (document.hidden || !jobs.some(({ job }) => isActive(job))) return;
-    try {
-      await Promise.all(jobs.filter(({ job }) => isActive(job)).map(async (one) => {
-        one.job = await get(`jobs/${one.job.id}`);
-        await one.curves.refresh();
-      }));
-      showLive('live');
-      if (!closed) show();
-    } catch {
-      showLive('reconnecting');
-    }
-  }, 3000);
+    const active = jobs.filter(({ job }) => isActive(job));
+    if (document.hidden || active.length === 0 || (active.length > MANY && Date.now() - last < SELDOM)) return;
+    last = Date.now();
+    await Promise.all(active.map(({ job }) => read(job.id))).then(draw, () => {});  // the list says that the connection is lost
+  }, AGAIN);
 
-  const recolour = () => { for (const one of Object.values(charts)) one.layout = ''; if (jobs.length) show(); };
+  const recolour = () => { for (const one of Object.values(charts)) one.layout = ''; draw(); };
   document.addEventListener('theme', recolour);
-  document.title = 'Compare – NSA training';
-  load();
   return {
+    element, show, colour,
+    point: (id) => { if (jobs.length > MANY) group.point(names()[jobs.findIndex(({ job }) => job.id === id)] ?? ''); },
     close: () => { closed = true; clearInterval(timer); document.removeEventListener('theme', recolour); for (const one of Object.values(charts)) one.close(); },
-    key: (event) => { if (event.key >= '1' && event.key <= '3') setMode(MODES[Number(event.key) - 1][0]); },
+    key: (event) => { if (event.key >= '1' && event.key <= String(MODES.length)) setMode(MODES[Number(event.key) - 1][0]); },
   };
 }

@@ -117,6 +117,38 @@ export class Curves {
     return this.x(mode)[place];
   }
 
+  // Where steps were not finite, from the last bucket before them on; the last one is open when the newest step is one.
+  broken(mode) {
+    const skipped = this.data.values.skipped_nonfinite.max;
+    const means = this.data.values.loss.mean;
+    const x = this.x(mode);
+    const list = [];
+    x.forEach((place, i) => {
+      if (!(skipped[i] > 0) && means[i] !== null) return;
+      const last = list[list.length - 1];
+      if (last && last.end === i - 1) Object.assign(last, { end: i, to: place });
+      else list.push({ from: x[Math.max(i - 1, 0)], to: place, end: i, step: this.data.step[i] - this.data.width + 1, open: false });
+    });
+    const last = list[list.length - 1];
+    if (last && last.end === x.length - 1 && means[last.end] === null) last.open = true;
+    return list;
+  }
+
+  // Restarts and checkpoints, and of folded events what was wrong, stops and notes.
+  marks(groups, mode) {
+    const list = this.data.marks.map((mark) => ({ x: mode === 'time' && mark.kind === 'restart' ? mark.time / 1000 : this.at(mark.step, mode), kind: mark.kind, text: `${mark.text} at step ${mark.step}` }));
+    for (const { first, last: event, count } of groups) {
+      const alert = event.severity !== 'info' && event.reason !== 'CHECKPOINT_FAILED';
+      const stopped = /^STOP/.test(event.reason);
+      const note = event.reason === 'NOTE';
+      if (!alert && !stopped && !note) continue;
+      const word = event.reason.toLowerCase().replaceAll('_', ' ');
+      list.push({ x: this.atTime(first.time, mode), to: count > 1 ? this.atTime(event.time, mode) : undefined, kind: alert ? 'alert' : stopped ? 'stop' : 'note',
+        text: `${word}${count > 1 ? ` ×${count.toLocaleString('en-US')}` : ''}: ${event.text}` });
+    }
+    return list;
+  }
+
   last(name) {
     const column = this.data && this.data.values[name] && this.data.values[name].mean;
     return column && column.length ? column[column.length - 1] : null;

@@ -71,14 +71,18 @@ export async function change(question, said) {
   return done;
 }
 
-export function showHelp() {
-  const keys = [['/', 'filter the jobs'], ['j k', 'next and previous job'], ['Enter', 'open the job'], ['x', 'choose the job for a comparison'],
-    ['c', 'compare the chosen jobs'], ['1 2 3', 'curves by step, by tokens, by time'], ['g', 'all jobs'], ['t', 'light or dark'], ['?', 'this list']];
-  const dialog = h('dialog', { 'aria-label': 'Keyboard', onclose: () => dialog.remove() },
-    h('form', { method: 'dialog' }, h('h2', {}, 'Keyboard'),
-      h('table', { class: 'keys' }, h('tbody', {}, keys.map(([key, what]) => h('tr', {}, h('td', {}, key.split(' ').map((one) => h('kbd', {}, one))), h('td', {}, what))))),
-      h('p', { class: 'muted' }, 'In a chart: drag to zoom in, double-click to zoom out.'),
-      h('div', { class: 'buttons' }, h('button', { class: 'primary' }, 'Close'))));
+// A dialog with nothing to answer.
+export function show(title, { wide = false } = {}, ...content) {
+  const dialog = h('dialog', { 'aria-label': title, class: wide && 'wide', onclose: () => dialog.remove() },
+    h('form', { method: 'dialog' }, h('h2', {}, title), ...content, h('div', { class: 'buttons' }, h('button', { class: 'primary' }, 'Close'))));
+  dialog.addEventListener('click', (event) => { if (event.target.closest('a')) dialog.close(); });
   document.body.append(dialog);
   dialog.showModal();
+}
+
+export function showHelp() {
+  const keys = [['/', 'filter the jobs'], ['j k', 'next and previous job'], ['Enter', 'open the job'], ['x', 'tick the job: its curves are drawn'],
+    ['c', 'to the charts of the ticked jobs'], ['b', 'make the job the baseline'], ['1 2 3 4', 'curves by step, by tokens, by time'], ['g', 'all jobs'], ['t', 'light or dark'], ['?', 'this list']];
+  show('Keyboard', {}, h('table', { class: 'keys' }, h('tbody', {}, keys.map(([key, what]) => h('tr', {}, h('td', {}, key.split(' ').map((one) => h('kbd', {}, one))), h('td', {}, what))))),
+    h('p', { class: 'muted' }, 'In a chart: drag to zoom in, double-click to zoom out. With the keyboard: Tab to a chart, arrows move along it, + and − zoom, Esc shows all.'));
 }

@@ -76,3 +76,19 @@ export function toast(text, bad = false) {
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => { box.className = ''; }, bad ? 9000 : 4000);
 }
+
+// Copies a text. False where a browser lets no page do it: without HTTPS, except on this machine.
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+export function save(blob, name) {
+  const link = h('a', { href: URL.createObjectURL(blob), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}

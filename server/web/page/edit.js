@@ -1,7 +1,73 @@
 // What people write about a job, and a new job like it: notes, labels, clones. `send` posts a change of the job.
-import { requestId } from './api.js';
-import { change } from './dialogs.js';
+import { get, post, requestId } from './api.js';
+import { change, show } from './dialogs.js';
 import { h } from './dom.js';
+import { number } from './format.js';
+import { isActive } from './rows.js';
+
+export function askStop(job, send) {
+  const step = h('input', { name: 'at_step', type: 'number', min: String(job.step + 1), max: String(job.steps), value: String(Math.min(job.steps, Math.ceil((job.step + 1) / 100) * 100)), 'aria-label': 'last step' });
+  const choice = (value, text, more) => h('label', { class: 'choice' }, h('input', { type: 'radio', name: 'mode', value, checked: value === 'graceful' }), h('span', {}, text, more));
+  const lost = Math.max(job.step - job.checkpoint_step, 0);
+  const loses = lost > 0 ? `lose ${number(lost)} step${lost === 1 ? '' : 's'}` : 'lose nothing';
+  const fields = [choice('graceful', 'After the step in progress, with a checkpoint'), choice('at_step', 'After step ', step), choice('now', `At once, without a checkpoint: ${loses}`)];
+  const agree = (form) => {
+    const mode = form.elements.mode.value;
+    if (mode === 'at_step') return `Stop after step ${Number(step.value).toLocaleString('en-US')}`;
+    return mode === 'now' ? `Stop now, ${loses}` : 'Stop the job';
+  };
+  // Who types a step means it.
+  const chooseStep = () => {
+    step.form.elements.mode.value = 'at_step';
+    step.form.dispatchEvent(new Event('change'));
+  };
+  step.addEventListener('click', chooseStep);
+  step.addEventListener('input', chooseStep);
+  change({
+    title: `Stop ${job.name}?`, text: 'A stopped job can be resumed from its newest checkpoint.', danger: true, agree, fields,
+    send: (data) => send('stop', data.get('mode') === 'at_step' ? { mode: 'at_step', at_step: Number(data.get('at_step')) } : { mode: data.get('mode') }),
+  }, 'The job was asked to stop.');
+}
+
+export const canResume = (job) => ['STOPPED', 'FAILED'].includes(job.state);
+
+export function askResume(job, send) {
+  const request = requestId();
+  change({ title: `Resume ${job.name}?`, text: job.checkpoint_step ? `It continues from the checkpoint of step ${job.checkpoint_step}.` : 'It has no checkpoint and begins anew.', agree: 'Resume the job',
+    send: () => send('resume', { request_id: request }) }, 'The job is in the queue.');
+}
+
+// Stops or resumes those of the jobs that can be. What one of them answers does not keep the others from it.
+export function askMany(verb, jobs) {
+  const wanted = jobs.filter(verb === 'stop' ? isActive : canResume);
+  const requests = new Map(wanted.map((job) => [job.id, requestId()]));
+  const body = (job) => (verb === 'stop' ? { mode: 'graceful' } : { request_id: requests.get(job.id) });
+  const many = `${wanted.length} job${wanted.length === 1 ? '' : 's'}`;
+  return change({ title: verb === 'stop' ? `Stop ${many}?` : `Resume ${many}?`, danger: verb === 'stop', agree: verb === 'stop' ? `Stop ${many}` : `Resume ${many}`,
+    text: verb === 'stop' ? 'Each stops after the step in progress, with a checkpoint.' : 'Each continues from its newest checkpoint; one without any begins anew.',
+    fields: [h('ul', { class: 'findings' }, wanted.map((job) => h('li', {}, job.name)))],
+    send: async () => {
+      const done = await Promise.allSettled(wanted.map((job) => post(`jobs/${job.id}/${verb}`, body(job))));
+      const wrong = done.map(({ reason }, i) => reason && `${wanted[i].name}: ${reason.message}`).filter(Boolean);
+      if (wrong.length > 0) throw new Error(wrong.join('\n'));
+    } }, verb === 'stop' ? `${many} asked to stop.` : `${many} in the queue.`);
+}
+
+export function askStacks(send) {
+  return change({ title: 'Dump the stacks of all ranks?', text: 'They are taken from outside the processes: training goes on. The coordinator keeps the newest 20 dumps of a job.', agree: 'Dump stacks',
+    send: () => send('stacks') }, 'The stacks are saved; see Stacks on the page of the job.');
+}
+
+const LOG_LINES = 20;
+const MOST_LOGS = 8;
+
+// The end of the log of a rank; -1: of each.
+export async function showLog(job, rank) {
+  const ranks = rank >= 0 ? [rank] : Array.from({ length: Math.min(job.ranks, MOST_LOGS) }, (_, i) => i);
+  const logs = await Promise.all(ranks.map((one) => get(`jobs/${job.id}/log`, { rank: String(one), lines: LOG_LINES })));
+  show(`Log of ${job.name}`, { wide: true }, logs.flatMap((log, i) => [h('p', {}, `Rank ${ranks[i]}, the last ${LOG_LINES} lines`), h('pre', { class: 'log', tabindex: '0' }, log.text || 'Nothing was logged.')]),
+    h('p', {}, h('a', { href: `#/job/${job.id}` }, 'The page of the job')));
+}
 
 export function askNote(job, send) {
   const request = requestId();
@@ -36,12 +102,37 @@ export function askLabels(job, send) {
     } }, 'The labels are as you wrote them.');
 }
 
-// The settings of this job as a job file, with another name and folder.
-export function askClone(job, send) {
+// The text of a job file with another value of a key that is in it.
+export function withKey(text, path, value) {
+  const keys = path.split('.');
+  const lines = text.split('\n');
+  let depth = 0;
+  let indent = -1;  // of the key that the next one is in
+  let inner = 0;    // of the keys in it
+  for (let i = 0; i < lines.length; ++i) {
+    const [, space, key] = /^( *)([^ :#]+):/.exec(lines[i]) || [];
+    if (key === undefined) continue;
+    if (space.length <= indent) return text;  // the part of the file that may have it is over
+    if (inner < 0) inner = space.length;
+    if (space.length !== inner || key !== keys[depth]) continue;
+    indent = space.length;
+    inner = -1;
+    if (++depth < keys.length) continue;
+    lines[i] = `${space}${key}: ${value}`;
+    return lines.join('\n');
+  }
+  return text;
+}
+
+// The settings of this job as a job file, with another name and folder, and with `changes`: {key: value}.
+export function askClone(job, send, changes = {}) {
   const request = requestId();
   const file = h('textarea', { name: 'text', rows: '20', required: true, spellcheck: 'false' });
-  file.value = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
+  const own = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
+  file.value = Object.entries(changes).reduce((text, [key, value]) => withKey(text, key, value), own);
+  const changed = Object.entries(changes).map(([key, value]) => `${key}: ${value}`).join(', ');
   let made = '';
-  change({ title: `A new job like ${job.name}`, text: 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.', wide: true, fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
+  change({ title: `A new job like ${job.name}`, text: [changed && `Changed already: ${changed}.`, 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.'].filter(Boolean), wide: true,
+    fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
     send: async (data) => { made = (await send('clone', { text: data.get('text'), request_id: request })).id; } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
 }

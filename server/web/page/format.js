@@ -97,7 +97,14 @@ export function clock(milliseconds) {
 export function moment(milliseconds) {
   const date = new Date(milliseconds);
   if (new Date().toDateString() === date.toDateString()) return date.toLocaleTimeString('en-GB');
-  return `${date.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' })} ${date.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' })}`;
+  return brief(milliseconds);
+}
+
+// Hours and minutes; of another day its date, too.
+export function brief(milliseconds) {
+  const date = new Date(milliseconds);
+  const time = date.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+  return new Date().toDateString() === date.toDateString() ? time : `${date.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' })} ${time}`;
 }
 
 function pad(value) {

@@ -1,13 +1,13 @@
 // One job: how it is, its curves, its attention, and what can be done about it.
-import { follow, get, post, requestId } from './api.js';
+import { follow, get, post } from './api.js';
 import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
-import { change, setTokenFile } from './dialogs.js';
+import { setTokenFile } from './dialogs.js';
 import { h, painted, replace, toast, update } from './dom.js';
 import { ago, bytes, capital, number, percent, rate, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
-import { askClone, askLabels, askNote } from './edit.js';
+import { askClone, askLabels, askNote, askResume, askStacks, askStop } from './edit.js';
 import { traceSection } from './profile.js';
 import { badge, isActive, labels, lossText, markSeen, progress, runSeconds } from './rows.js';
 import { samplesSection } from './samples.js';
@@ -20,7 +20,7 @@ const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'bac
 export function jobPage(main, id) {
   const curves = new Curves(id, POINTS);
   // A closer look shows more than there is room for in the whole curve.
-  const group = new Group(() => curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true)));
+  const group = new Group((zoom) => zoom && curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true)));
   const charts = {};
   let job = null;
   let arrived = [];  // events that are not shown yet
@@ -44,7 +44,7 @@ export function jobPage(main, id) {
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing',
     oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); showCurves(); } });
   const logBox = h('input', { type: 'checkbox', onchange: (event) => { log = event.target.checked; showCurves(); } });
-  const compareLink = h('a', { class: 'button', href: `#/compare?jobs=${encodeURIComponent(id)}` }, 'Compare with…');
+  const compareLink = h('a', { class: 'button', href: `#/?on=${encodeURIComponent(id)}` }, 'Compare with…');
   main.append(head, figures, traces.element,
     h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), h('span', { class: 'grow' }), compareLink),
     grid, samples.element, attention.element, details.element);
@@ -80,7 +80,7 @@ export function jobPage(main, id) {
     return parents.map((parent) => {
       const data = parent.curves.data;
       const count = data.step.filter((step) => step <= parent.step).length;
-      return { name: `${parent.name} to step ${number(parent.step)}`, color: '--c8', dashed: true, x: parent.curves.x(mode).slice(0, count), y: smooth(data.values[key].mean.slice(0, count), weight) };
+      return { name: `${parent.name} to step ${number(parent.step)}`, color: '--c8', dash: [5, 4], x: parent.curves.x(mode).slice(0, count), y: smooth(data.values[key].mean.slice(0, count), weight) };
     });
   }
 
@@ -96,37 +96,6 @@ export function jobPage(main, id) {
     if (!closed && parents.length > 0) showCurves();
   }
 
-  function marks() {
-    const list = curves.data.marks.map((mark) => ({ x: mode === 'time' && mark.kind === 'restart' ? mark.time / 1000 : curves.at(mark.step, mode), kind: mark.kind, text: `${mark.text} at step ${mark.step}` }));
-    for (const { first, last: event, count } of details.happened.groups) {
-      const alert = event.severity !== 'info' && event.reason !== 'CHECKPOINT_FAILED';
-      const stopped = /^STOP/.test(event.reason);
-      const note = event.reason === 'NOTE';
-      if (!alert && !stopped && !note) continue;
-      const word = event.reason.toLowerCase().replaceAll('_', ' ');
-      list.push({ x: curves.atTime(first.time, mode), to: count > 1 ? curves.atTime(event.time, mode) : undefined, kind: alert ? 'alert' : stopped ? 'stop' : 'note',
-        text: `${word}${count > 1 ? ` ×${count.toLocaleString('en-US')}` : ''}: ${event.text}` });
-    }
-    return list;
-  }
-
-  // Where steps were not finite, from the last bucket before them on; the last one is open when the newest step is one.
-  function broken() {
-    const skipped = curves.data.values.skipped_nonfinite.max;
-    const means = curves.data.values.loss.mean;
-    const x = curves.x(mode);
-    const list = [];
-    x.forEach((place, i) => {
-      if (!(skipped[i] > 0) && means[i] !== null) return;
-      const last = list[list.length - 1];
-      if (last && last.end === i - 1) Object.assign(last, { end: i, to: place });
-      else list.push({ from: x[Math.max(i - 1, 0)], to: place, end: i, step: curves.data.step[i] - curves.data.width + 1, open: false });
-    });
-    const last = list[list.length - 1];
-    if (last && last.end === x.length - 1 && means[last.end] === null) last.open = true;
-    return list;
-  }
-
   // Of a run that diverges, a few values are so high that nothing else is seen beside them.
   function isWide(values) {
     const known = values.filter(Number.isFinite).sort((a, b) => a - b);
@@ -135,11 +104,11 @@ export function jobPage(main, id) {
 
   function showCurves() {
     if (!curves.data || !job) return;
-    const shared = { mode, marks: marks() };
-    const lost = broken();
+    const shared = { mode, marks: curves.marks(details.happened.groups, mode) };
+    const lost = curves.broken(mode);
     const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, big: true, format: number }).show({ ...shared, broken: lost, log, curves: [{ ...curve('training', 'loss', '--c1'), breaks: true }, ...evals, ...before('loss')] });
+    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, big: true, format: number }).show({ ...shared, lanes: [{ color: '--c1', marks: shared.marks }], broken: lost, log, curves: [{ ...curve('training', 'loss', '--c1'), breaks: true }, ...evals, ...before('loss')] });
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
     chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1'), ...before('tokens_per_second')] });
@@ -158,7 +127,7 @@ export function jobPage(main, id) {
     chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true, spikes: true }).show({ ...shared, broken: lost, log: isWide(curves.data.values.grad_norm.max), curves: [norm, ...before('grad_norm')] });
     chart('rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
     chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
-      .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c6'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dashed: true }] });
+      .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c3'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dash: [5, 4] }] });
     if (gpus) showGpus(shared);
   }
 
@@ -210,9 +179,9 @@ export function jobPage(main, id) {
     const hasRanks = ['STARTING', 'RUNNING', 'STOPPING'].includes(job.state);
     const resumable = ['STOPPED', 'FAILED'].includes(job.state);
     return h('div', { class: 'actions' },
-      isActive(job) && h('button', { type: 'button', data: { act: 'stop' }, onclick: () => askStop() }, 'Stop…'),
-      resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume() }, 'Resume…'),
-      hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks() }, 'Dump stacks…'),
+      isActive(job) && h('button', { type: 'button', data: { act: 'stop' }, onclick: () => askStop(job, send) }, 'Stop…'),
+      resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume(job, send) }, 'Resume…'),
+      hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks(send).then((done) => { if (done) details.refresh(); }) }, 'Dump stacks…'),
       job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'),
       h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote(job, send) }, 'Note…'),
       h('button', { type: 'button', data: { act: 'label' }, onclick: () => askLabels(job, send) }, 'Labels…'),
@@ -240,7 +209,7 @@ export function jobPage(main, id) {
 
   function showHead() {
     update(head,
-      h('div', { class: 'names' }, h('a', { href: '#/' }, 'Fleet'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
+      h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
       sentence(),
       latest(),
       h('div', { class: 'done' }, progress(job), h('span', {}, `${number(job.step)} of ${number(job.steps)} steps`)));
@@ -248,41 +217,6 @@ export function jobPage(main, id) {
   }
 
   const send = (verb, body) => post(`jobs/${job.id}/${verb}`, body);
-
-  function askStop() {
-    const step = h('input', { name: 'at_step', type: 'number', min: String(job.step + 1), max: String(job.steps), value: String(Math.min(job.steps, Math.ceil((job.step + 1) / 100) * 100)), 'aria-label': 'last step' });
-    const choice = (value, text, more) => h('label', { class: 'choice' }, h('input', { type: 'radio', name: 'mode', value, checked: value === 'graceful' }), h('span', {}, text, more));
-    const lost = Math.max(job.step - job.checkpoint_step, 0);
-    const loses = lost > 0 ? `lose ${number(lost)} step${lost === 1 ? '' : 's'}` : 'lose nothing';
-    const fields = [choice('graceful', 'After the step in progress, with a checkpoint'), choice('at_step', 'After step ', step), choice('now', `At once, without a checkpoint: ${loses}`)];
-    const agree = (form) => {
-      const mode = form.elements.mode.value;
-      if (mode === 'at_step') return `Stop after step ${Number(step.value).toLocaleString('en-US')}`;
-      return mode === 'now' ? `Stop now, ${loses}` : 'Stop the job';
-    };
-    // Who types a step means it.
-    const chooseStep = () => {
-      step.form.elements.mode.value = 'at_step';
-      step.form.dispatchEvent(new Event('change'));
-    };
-    step.addEventListener('click', chooseStep);
-    step.addEventListener('input', chooseStep);
-    change({
-      title: `Stop ${job.name}?`, text: 'A stopped job can be resumed from its newest checkpoint.', danger: true, agree, fields,
-      send: (data) => send('stop', data.get('mode') === 'at_step' ? { mode: 'at_step', at_step: Number(data.get('at_step')) } : { mode: data.get('mode') }),
-    }, 'The job was asked to stop.');
-  }
-
-  function askResume() {
-    const request = requestId();
-    change({ title: `Resume ${job.name}?`, text: job.checkpoint_step ? `It continues from the checkpoint of step ${job.checkpoint_step}.` : 'It has no checkpoint and begins anew.', agree: 'Resume the job',
-      send: () => send('resume', { request_id: request }) }, 'The job is in the queue.');
-  }
-
-  function askStacks() {
-    change({ title: 'Dump the stacks of all ranks?', text: 'They are taken from outside the processes: training goes on. The coordinator keeps the newest 20 dumps of a job.', agree: 'Dump stacks',
-      send: () => send('stacks') }, 'The stacks are saved; see Stacks below.').then((done) => { if (done) details.refresh(); });
-  }
 
   async function refreshCurves() {
     try {

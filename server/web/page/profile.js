@@ -1,7 +1,7 @@
 // Traces of a job: asks for one, shows how far it is, and what was recorded as a file and as a picture.
 import { get, getFile, hasToken, postLines } from './api.js';
 import { askToken, change } from './dialogs.js';
-import { h, replace, toast, update } from './dom.js';
+import { h, replace, save, toast, update } from './dom.js';
 import { bytes, clock } from './format.js';
 import { Timeline, topTable } from './timeline.js';
 import { readTrace } from './trace.js';
@@ -88,9 +88,7 @@ export function traceSection(id, current) {
     try {
       const blob = await fetched(trace);
       if (!blob) return;
-      const link = h('a', { href: URL.createObjectURL(blob), download: trace.name });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      save(blob, trace.name);
     } catch (error) {
       toast(error.message, true);
     }

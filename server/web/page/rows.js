@@ -55,6 +55,24 @@ export function markSeen(job) {
   localStorage.setItem(SEEN, JSON.stringify(seen));
 }
 
+const FRESH = 24 * 3600 * 1000;  // how long the end of a job may need somebody
+
+function asks(job) {
+  if (job.needs_you !== undefined) return job.needs_you;
+  if (!['bad', 'warning'].includes(job.health.level)) return false;
+  return isActive(job) || (['FAILED', 'SUCCEEDED'].includes(job.state) && Date.now() - job.ended < FRESH);
+}
+
+// Something is wrong that was not muted, and that nobody has looked at in this browser.
+export function needsYou(job) {
+  return asks(job) && !wasSeen(job);
+}
+
+// It would need somebody, but was looked at here.
+export function isSettled(job) {
+  return asks(job) && wasSeen(job);
+}
+
 export function progress(job) {
   const share = job.steps > 0 ? Math.min(job.step / job.steps, 1) : 0;
   const bar = h('i', {});
@@ -62,14 +80,19 @@ export function progress(job) {
   return h('div', { class: `progress ${job.state === 'SUCCEEDED' && job.health.level === 'good' ? 'done' : job.health.level}`, role: 'progressbar', 'aria-valuenow': String(Math.round(100 * share)), 'aria-valuemin': '0', 'aria-valuemax': '100', 'aria-label': 'steps done' }, bar);
 }
 
-export function sparkLine(points, width = 96, height = 24) {
+// One scale for the spark lines of a list: what is far above the others is cut off.
+export function sparkScale(sparks) {
+  const all = sparks.flatMap((points) => points || []).filter((value) => value !== null).sort((a, b) => a - b);
+  return all.length > 1 ? { low: all[0], high: all[Math.floor(0.97 * (all.length - 1))] } : null;
+}
+
+export function sparkLine(points, scale = null, width = 96, height = 24) {
   const known = (points || []).filter((value) => value !== null);
   const picture = svg('svg', { class: 'spark', width, height, viewBox: `0 0 ${width} ${height}`, role: 'img', 'aria-label': known.length ? `loss from ${known[0]} to ${known[known.length - 1]}` : 'no loss yet' });
   if (known.length < 2) return picture;
-  const low = Math.min(...known);
-  const high = Math.max(...known);
+  const { low, high } = scale || { low: Math.min(...known), high: Math.max(...known) };
   const x = (i) => 1 + i / (points.length - 1) * (width - 5);
-  const y = (value) => 2 + (high - value) / (high - low || 1) * (height - 5);
+  const y = (value) => 2 + Math.min(Math.max((high - value) / (high - low || 1), 0), 1) * (height - 5);
   const places = points.map((value, i) => (value === null ? null : [x(i).toFixed(1), y(value).toFixed(1)])).filter(Boolean);
   const line = places.map((place) => place.join(' ')).join('L');
   picture.append(svg('path', { class: 'area', d: `M${places[0][0]} ${height}L${line}L${places[places.length - 1][0]} ${height}Z` }),
@@ -78,9 +101,13 @@ export function sparkLine(points, width = 96, height = 24) {
   return picture;
 }
 
+export function sweepLink(job) {
+  return `#/sweep/${encodeURIComponent(job.sweep.name)}?owner=${encodeURIComponent(job.owner)}`;
+}
+
 // The label of a sweep leads to its page.
 export function labels(job) {
-  const sweep = job.sweep && `#/sweep/${encodeURIComponent(job.sweep.name)}?owner=${encodeURIComponent(job.owner)}`;
+  const sweep = job.sweep && sweepLink(job);
   return Object.entries(job.labels || {}).map(([name, value]) => (sweep && name === 'sweep' ? h('a', { class: 'label', href: sweep, title: 'All jobs of this sweep' }, `${name}=${value}`)
     : h('span', { class: 'label' }, `${name}=${value}`)));
 }

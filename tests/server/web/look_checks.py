@@ -48,7 +48,7 @@ def check_print(page, browser):
     assert pages >= 2, f"{pages} pages of a job with charts, events and configuration"
     assert browser.run("return [window.printed, window.undrawn]") == ["light", 0], "a chart out of view is in the other colours on paper"
     browser.until("document.documentElement.dataset.theme === 'dark'", "the dark colours after the print")
-    for name, path, ready in (("job", f"#/job/{page.job}", ".chart canvas"), ("fleet", "#/", ".jobs tbody tr")):
+    for name, path, ready in (("job", f"#/job/{page.job}", ".chart canvas"), ("fleet", "#/", ".jobs tr[data-id]")):
         browser.open(path)
         browser.until(f"document.querySelector('{ready}')", name)
         browser.resize(794, 1123)  # A4 at 96 dots an inch
@@ -133,36 +133,47 @@ def check_curves(page, browser):
     print("ok: curves")
 
 
+def unfold(browser):
+    """Shows the jobs of all rows that stand for several; returns how many jobs are shown."""
+    return browser.run("""for (const one of document.querySelectorAll('.fold button[aria-expanded=false]')) one.click();
+        return document.querySelectorAll('.jobs tr[data-id]').length""")
+
+
 def check_keys(browser):
-    """In a list of five jobs: / goes to the filter, j and k move, x chooses and gives up, Enter opens, c compares what is chosen; typing does none of this."""
-    here = "[...document.querySelectorAll('.jobs tbody tr')].findIndex((row) => row.classList.contains('current'))"
-    chosen = "[...document.querySelectorAll('.jobs tbody tr')].filter((row) => row.querySelector('input').checked).map((row) => row.dataset.id)"
-    ids = browser.run("return [...document.querySelectorAll('.jobs tbody tr')].map((row) => row.dataset.id)")
-    label = "document.querySelector(\"input[aria-label='Filter by label']\")"
-    browser.keys("j")  # the field of labels has the focus
-    browser.until(f"{label}.value === 'team=bj'", "the letter in the field")
+    """In a list of five jobs: / goes to the filter, j and k move, x ticks and unticks, Enter opens, b sets the baseline; typing does none of this. Back shows what was chosen."""
+    rows = "[...document.querySelectorAll('.jobs tr[data-id]')]"
+    here = f"{rows}.findIndex((row) => row.classList.contains('current'))"
+    chosen = f"{rows}.filter((row) => row.querySelector('input').checked).map((row) => row.dataset.id)"
+    hash = "location.hash.replace(/&open=[^&]*/, '')"
+    ids = browser.run(f"return {rows}.map((row) => row.dataset.id)")
+    field = "document.querySelector('input[aria-label=Filter]')"
+    browser.keys("j")  # the filter has the focus
+    browser.until(f"{field}.value === 'many-07 team=bj'", "the letter in the field")
     assert browser.run(f"return {here}") == -1, "a letter that is typed moves in the list"
     browser.keys("\b", "\x1b")
-    browser.until(f"{label}.value === 'team=b' && document.activeElement === document.body && document.querySelectorAll('.jobs tbody tr').length === 5", "the list again")
+    browser.until(f"{field}.value === 'many-07 team=b' && document.activeElement === document.body && {rows}.length === 5", "the list again")
     for keys, row in (("jjj", 2), ("k", 1), ("kkk", 0), ("jjjjjjjj", 4), ("kkk", 1)):
         browser.keys(*keys)
         browser.until(f"{here} === {row}", f"row {row} after {keys}")
     browser.keys("c")
+    assert browser.run(f"return {hash}") == "#/?q=many-07+team=b", "c does something although no job is ticked"
     browser.keys("x")
-    browser.until(f"({chosen}).join() === '{ids[1]}' && {here} === 1", "one job chosen")
-    assert browser.run("return location.hash") == "#/", "c compares although no job is chosen"
+    browser.until(f"({chosen}).join() === '{ids[1]}' && {here} === 1", "one job ticked")
     browser.keys("j", "j", "x", "j", "x", "x")
-    browser.until(f"({chosen}).join() === '{ids[1]},{ids[3]}' && document.querySelector('.filters .primary').textContent === 'Compare 2 jobs'", "two jobs chosen")
-    browser.keys("c")
-    browser.until(f"location.hash === '#/compare?jobs={ids[1]},{ids[3]}'", "the comparison")
-    browser.back()
-    browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "the list")
+    browser.until(f"({chosen}).join() === '{ids[1]},{ids[3]}' && document.querySelectorAll('.chosen-job').length === 2", "two jobs ticked")
+    address = f"#/?q=many-07+team=b&on={ids[1]},{ids[3]}"
+    assert browser.run(f"return {hash}") == address, browser.run("return location.hash")
+    browser.keys("b")
+    browser.until("document.querySelectorAll('.delta[aria-pressed=true]').length === 1 && location.hash.includes('&star=')", "the baseline")
+    browser.keys("b")
+    browser.until(f"{hash} === '{address}'", "no baseline")
     browser.keys("/")
-    browser.until("document.activeElement === document.querySelector(\"input[aria-label='Filter by name or id']\")", "the focus")
+    browser.until(f"document.activeElement === {field}", "the focus")
     browser.keys("\x1b", "j", "\r")
     browser.until("/^#\\/job\\//.test(location.hash)", "the job's page")
     browser.back()
-    browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "the list")
-    browser.type("input[aria-label='Filter by name or id']", "many-07")
-    browser.type("input[aria-label='Filter by label']", "team=b")
-    browser.until("document.querySelectorAll('.jobs tbody tr').length === 5", "five rows", 10)
+    browser.until(f"{rows}.length === 5 && ({chosen}).join() === '{ids[1]},{ids[3]}' && {hash} === '{address}'", "the list as it was")
+    browser.open("#/")
+    browser.until(lambda: unfold(browser) == 200, "the list")
+    browser.type("input[aria-label=Filter]", "many-07 team=b")
+    browser.until(lambda: unfold(browser) == 5, "five rows", 10)

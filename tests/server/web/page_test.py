@@ -16,8 +16,9 @@ except ImportError:
     print("skipped: no python3-selenium; deploy/packages.sh test installs it")
     sys.exit(77)
 from service import Service  # noqa: E402
-from look_checks import check_curves, check_keys, check_marks, check_print, check_spikes  # noqa: E402
+from look_checks import check_curves, check_keys, check_marks, check_print, check_spikes, unfold  # noqa: E402
 from trace_checks import check_trace  # noqa: E402
+from tonight_checks import check_tonight  # noqa: E402
 from trust_checks import check_trust  # noqa: E402
 
 if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
@@ -98,7 +99,7 @@ def check_live(page, browser):
     browser.open("#/")
     browser.until("document.body.textContent.includes('No job yet')", "the empty list")
     page.job = page.submit("first")
-    browser.until("document.querySelector('.jobs tbody tr')", "the new job in the list")
+    browser.until("document.querySelector('.jobs tr[data-id]')", "the new job in the list")
     browser.until("document.querySelector('.jobs .badge').textContent === 'training'", "its state", 60)
     browser.until("document.querySelectorAll('.machine').length === 1", "the machine")
     browser.click(".jobs a", "first")
@@ -285,8 +286,8 @@ def check_compare(page, browser):
     """Two jobs over each other, and what differs between them."""
     page.second = page.submit("second", steps=60, lr="3e-3")
     assert page.service.ctl("watch", page.second).returncode == 0
-    browser.open(f"#/compare?jobs={page.job},{page.second}")
-    browser.until("document.querySelectorAll('.compare .chart canvas').length >= 3", "the curves")
+    browser.open(f"#/compare?jobs={page.job},{page.second}")  # the address of earlier versions
+    browser.until("document.querySelectorAll('.ticked .chart canvas').length >= 3", "the curves")
     keys = browser.until("[...document.querySelectorAll('.differences tbody th')].map((one) => one.textContent).join(' ')", "the differences")
     assert "train.lr" in keys and "model.dim" not in keys, keys
     assert "Best validation" in browser.text(".figures-table")
@@ -295,7 +296,7 @@ def check_compare(page, browser):
     words = browser.until(f"document.querySelectorAll('.differences tbody tr').length > 20 && {rows}", "all keys")
     assert words["runtime.device"] == "cpu" and words["data.source"] == "synthetic" and words["preflight.policy"] == "experiment" and words["model.dim"] == "64", words
     browser.click(".chosen-job button")
-    browser.until("document.querySelectorAll('.chosen-job').length === 1", "one job")
+    browser.until("document.querySelectorAll('.chosen-job').length === 1 && location.hash.endsWith(`on=${document.querySelector('.chosen-job a').hash.slice(6)}`)", "one job")
     print("ok: compare")
 
 
@@ -306,22 +307,21 @@ def check_sweep(page, browser):
     done = page.service.ctl("submit", file, "--sweep", "train.lr=1e-4,1e-3,1e-2", "--sweep", "train.warmup_steps=10,20", "--halve-at", "40")
     assert done.returncode == 0, done.stdout + done.stderr
     browser.open("#/?label=sweep=rates")
-    browser.click(".jobs a.label", "sweep=rates")
-    browser.until("document.querySelectorAll('.sweep .jobs tbody tr').length === 6", "six jobs")
+    browser.click(".jobs .fold a", "rates")
+    browser.until("document.querySelectorAll('.sweep .jobs tr[data-id]').length === 6", "six jobs")
     browser.until("document.querySelector('.sentence').textContent.includes('all ended')", "the end of the sweep", 180)
     order = page.service.ctl("sweep", "rates", "-o", "name", check=True).stdout.split()
-    assert browser.run("return [...document.querySelectorAll('.sweep .jobs tbody tr')].map((row) => row.dataset.id)") == order
-    states = browser.run("return [...document.querySelectorAll('.sweep .badge')].map((one) => one.textContent)")
+    assert browser.run("return [...document.querySelectorAll('.sweep .jobs tr[data-id]')].map((row) => row.dataset.id)") == order
+    states = browser.run("return [...document.querySelectorAll('.sweep .jobs .badge')].map((one) => one.textContent)")
     assert states == ["finished"] * 3 + ["dropped"] * 3, states
     best = page.get(f"jobs/{order[0]}")
     told = browser.text(".best-job")
     assert best["name"] in told and f"train.lr={best['labels']['train.lr']}" in told, told
-    browser.until("document.querySelectorAll('.sweep .chart canvas').length === 2", "the curves")
+    browser.until("document.querySelectorAll('.sweep .chart canvas').length === 4 && document.querySelectorAll('.chosen-job').length === 6", "the curves of all")
     assert browser.run("return [...document.querySelectorAll('.dots code')].map((one) => one.textContent)") == ["train.lr", "train.warmup_steps"]
     assert browser.run("return [...document.querySelectorAll('.dots')].map((one) => one.querySelectorAll('circle').length)") == [6, 6]
     assert browser.run("return document.querySelectorAll('.dots circle.early').length") == 6, "three jobs stopped earlier, in two pictures"
-    browser.click("button", "Compare the best")
-    browser.until("document.querySelectorAll('.chosen-job').length === 6", "the comparison")
+    assert browser.run("return [...document.querySelectorAll('.pairs tbody tr')].map((row) => row.querySelectorAll('td a').length)") == [2, 2, 2], "the loss by both keys"
     browser.open("#/sweep/none")
     browser.until("document.body.textContent.includes('There is no sweep none')", "that there is no such sweep")
     print("ok: sweep")
@@ -335,14 +335,14 @@ def check_many(page, browser):
         status, _, body = page.ask(f"/api/v1/jobs/{page.job}/clone", "POST", {"Authorization": f"Bearer {page.token}"}, json.dumps({"text": job}))
         assert status == 200, (status, body)
     browser.open("#/")
-    browser.until("document.querySelectorAll('.jobs tbody tr').length === 200", "200 rows")
+    browser.until(lambda: unfold(browser) == 200, "200 rows")
     browser.until("document.body.textContent.includes('12 more')", "that there are more: the jobs of the checks before")
-    browser.type("input[aria-label='Filter by name or id']", "many-07")
-    browser.until("document.querySelectorAll('.jobs tbody tr').length === 10", "ten rows", 10)
-    browser.type("input[aria-label='Filter by label']", "team=b")
-    browser.until("document.querySelectorAll('.jobs tbody tr').length === 5", "five rows", 10)
+    browser.type("input[aria-label=Filter]", "many-07")
+    browser.until(lambda: unfold(browser) == 10, "ten rows", 10)
+    browser.type("input[aria-label=Filter]", "many-07 team=b")
+    browser.until(lambda: unfold(browser) == 5, "five rows", 10)
     check_keys(browser)
-    waiting = browser.until("[...document.querySelectorAll('.jobs tbody tr')].find((row) => row.querySelector('.badge').textContent === 'waiting').querySelector('.words').textContent", "one that waits")
+    waiting = browser.until("[...document.querySelectorAll('.jobs tr[data-id]')].find((row) => row.querySelector('.badge').textContent === 'waiting').querySelector('.words').textContent", "one that waits")
     assert waiting.startswith("waiting at position"), waiting
     nameless = browser.run("""return [...document.querySelectorAll('button, input, select, a, canvas, svg[role=img]')].filter((one) =>
         !one.hidden && !(one.getAttribute('aria-label') || one.textContent.trim() || one.closest('label'))).map((one) => one.outerHTML.slice(0, 100))""")
@@ -355,7 +355,7 @@ def check_shapes(page, browser, shots):
     if axe() is None:
         print("not checked for barriers, for want of axe-core; deploy/packages.sh test fetches it from npm")
     barriers = []
-    for name, path, ready in (("fleet", "#/", ".jobs tbody tr"), ("job", f"#/job/{page.job}", ".heat canvas"), ("compare", f"#/compare?jobs={page.job},{page.second}", ".figures-table td"),
+    for name, path, ready in (("fleet", "#/", ".jobs tr[data-id]"), ("job", f"#/job/{page.job}", ".heat canvas"), ("compare", f"#/?on={page.job},{page.second}", ".figures-table td"),
                               ("sweep", "#/sweep/rates", ".dots circle"),
                               ("trace", f"#/job/{page.traced}", "[data-act=show-trace]")):
         for theme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
@@ -401,6 +401,7 @@ def main():
                 check_shapes(page, browser, shots)
                 check_many(page, browser)
                 check_trust(browser)
+                check_tonight(browser)
                 wrong += [line for line in browser.log() if "401" not in line and not ("/profile" in line and "409" in line) and not ("/clone" in line and "400" in line)]
                 assert wrong == [], wrong
 

@@ -71,9 +71,9 @@ class Fleet(Page):
 
 
 def shoot(fleet, out):
-    pictures = (("fleet", "#/", ".jobs tbody tr", WIDE), ("job", f"#/job/{fleet.long}", ".heat canvas", WIDE),
-                ("compare", f"#/compare?jobs={fleet.base_job},{fleet.window},{fleet.low}", ".figures-table td", WIDE),
-                ("fleet_narrow", "#/", ".jobs tbody tr", NARROW), ("job_narrow", f"#/job/{fleet.long}", ".heat canvas", NARROW))
+    pictures = (("fleet", "#/", ".jobs tr[data-id]", WIDE), ("job", f"#/job/{fleet.long}", ".heat canvas", WIDE),
+                ("compare", f"#/?on={fleet.base_job},{fleet.window},{fleet.low}&s=0.9", ".figures-table td", WIDE),
+                ("fleet_narrow", "#/", ".jobs tr[data-id]", NARROW), ("job_narrow", f"#/job/{fleet.long}", ".heat canvas", NARROW))
     with Browser(fleet.base) as browser:
         for name, path, ready, width in pictures:
             for theme in ("light", "dark"):
@@ -97,7 +97,7 @@ def shoot_sweep(page, out):
     with Browser(page.base, WIDE, 1100) as browser:
         browser.open("#/sweep/rates")
         browser.until("document.querySelector('.sentence').textContent.includes('all ended')", "the end of the sweep", PATIENCE)
-        browser.until("document.querySelectorAll('.chart canvas').length === 2", "the curves")
+        browser.until("document.querySelectorAll('.chart canvas').length === 4", "the curves")
         browser.shoot(out / "page_sweep_light.png", WIDE, height=TALLEST)
 
 

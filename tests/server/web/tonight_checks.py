@@ -1,0 +1,236 @@
+"""Checks of the workspace of the live page, with the made-up replies of trust_checks.py: what needs somebody and the buttons that mend it, the filter, the ticked runs, and the address.
+By itself: tests/server/web/tonight_checks.py"""
+import trust_checks
+from trust_checks import NOW, curves, event, row
+
+ROWS = "[...document.querySelectorAll('.jobs tr[data-id]')]"
+NAMES = f"{ROWS}.map((one) => one.dataset.id.slice(2)).join()"
+LOSS = "document.querySelector('.ticked .chart[aria-label=Loss]').chart"
+
+
+def night(stub):
+    """A failed job, one that diverges, two that are fine, a finished baseline and one of other data."""
+    wrong = {"word": "KILLED", "level": "bad", "cause": "Rank 0 was killed", "evidence": "signal 9 at step 813; restart.max_restarts 0", "since_step": 813, "since": NOW - 3600000, "muted": False,
+             "actions": [{"action": "resume", "text": "Resume from 800", "command": "nsactl resume j-lost"}, {"action": "log", "text": "Last 20 lines of the log of rank 0", "command": "nsactl logs j-lost", "rank": 0},
+                         {"action": "mute", "text": "Mute until it ends", "command": "nsactl mute j-lost KILLED"}]}
+    hot = {"word": "DIVERGED", "level": "bad", "cause": "The run has diverged", "evidence": "loss 8.07 (a uniform guess has 5.55); train.lr 10", "since_step": 4, "since": None, "muted": False,
+           "actions": [{"action": "clone", "text": "Clone with train.lr 0.001", "command": "nsactl fork j-hot", "set": {"train.lr": "0.001"}}]}
+    jobs = [row("hot", level="bad", said=("training, 65 %", "the run has diverged"), loss=8.07, val_loss=7.9, problems=[hot], needs_you=True),
+            row("lost", "FAILED", "bad", ("failed at step 813", "rank 0 was killed"), ended=NOW - 3600000, val_loss=2.1, problems=[wrong], needs_you=True),
+            row("a", val_loss=1.6, best_val=1.55, eta_seconds=600.0, labels={"team": "lm"}, problems=[], needs_you=False), row("b", val_loss=1.75, eta_seconds=1200.0, labels={"team": "vision"}, problems=[], needs_you=False),
+            row("base", "SUCCEEDED", "good", ("finished", ""), ended=NOW - 7200000, val_loss=1.7, problems=[], needs_you=False),
+            row("other", "SUCCEEDED", "good", ("finished", ""), ended=NOW - 7200000, val_loss=1.2, problems=[], needs_you=False)]
+    for job in jobs:
+        name = job["name"]
+        stub.job(job, config={"name": name, "data": {"source": "DATA_SOURCE_JSONL" if name == "other" else "DATA_SOURCE_TEXT"}, "train": {"lr": 10 if name == "hot" else 1e-3, "out_dir": f"/{name}"}},
+                 config_text="name: hot\ntrain:\n  lr: 10\n  out_dir: /hot\n")
+        stub.replies[f"jobs/{job['id']}/log"] = {"rank": 0, "text": "the last line before the signal"}
+    cards = [{"id": one["id"], "name": one["name"], "state": one["state"], "step": 813, "steps": 4900, "more": 0, **one["problems"][0]} for one in jobs[:2]]
+    stub.fleet(*jobs, look=2, verdict={"words": "2 need you. 2 of 3 are fine.", "need": 2, "fine": 2, "running": 3, "waiting": 0, "muted": 0, "cards": cards, "next_end": {"id": "j-a", "name": "a", "eta_seconds": 600.0}}, groups=[])
+    return jobs
+
+
+def opened(browser, address="#/", count=6):
+    browser.open("#/")
+    browser.open(address)
+    browser.until(f"document.getElementById('live').textContent === 'live' && {ROWS}.length === {count}", f"the list at {address}")
+
+
+def check_night(stub, browser):
+    """Find the failed job, see why, resume it, compare with a baseline, copy the link and open it elsewhere."""
+    night(stub)
+    opened(browser)
+    browser.run("sessionStorage.setItem('token', 'x')")
+    opened(browser)
+    assert browser.text(".sentence").startswith("2 need you. 2 of 3 are fine."), browser.text(".sentence")
+    assert "next to end: a at " in browser.text(".sentence")
+    told = browser.run("return [...document.querySelectorAll('.card')].map((one) => one.textContent)")
+    assert len(told) == 2 and "Rank 0 was killed" in told[1] and "restart.max_restarts 0" in told[1] and "since step 813" in told[1], told
+    browser.click("[data-act=card-log]")
+    browser.until("document.querySelector('dialog pre')?.textContent === 'the last line before the signal'", "the log")
+    browser.click("dialog button", "Close")
+    browser.click("[data-act=card-clone]")
+    browser.until("document.querySelector('dialog textarea').value.includes('  lr: 0.001')", "the changed job file")
+    browser.click("dialog button", "Cancel")
+    browser.click("[data-act=card-mute]")
+    browser.click("dialog button[type=submit]")
+    browser.until("!document.querySelector('dialog')", "the mute")
+    assert stub.posts[-1][0] == "/api/v1/jobs/j-lost/mute" and stub.posts[-1][1]["mute"] == ["KILLED"], stub.posts
+    browser.click("[data-act=card-resume]")
+    browser.click("dialog button", "Resume the job")
+    browser.until("!document.querySelector('dialog')", "the resume")
+    assert stub.posts[-1][0] == "/api/v1/jobs/j-lost/resume" and stub.posts[-1][1]["request_id"], stub.posts
+    browser.click("[data-id=j-base] .delta")
+    delta = f"Object.fromEntries({ROWS}.map((one) => [one.dataset.id.slice(2), one.querySelector('.delta').textContent]))"
+    browser.until(f"({delta}).other === '≠ data'", "that other data is not compared")
+    assert browser.run(f"return {delta}") == {"hot": "+6.200", "lost": "+0.400", "a": "−0.150", "b": "+0.050", "base": "★", "other": "≠ data"}
+    assert "1.5500" in browser.text("[data-id=j-a]"), "the best validation"
+    for job in ("a", "base"):
+        browser.click(f"[data-id=j-{job}] input")
+    browser.until("document.querySelectorAll('.ticked .chart canvas').length === 4", "the charts of two runs")
+    browser.run("Object.defineProperty(navigator, 'clipboard', {value: {writeText: async (text) => { window.copied = text; }}})")
+    browser.click("[data-act=link]")
+    link = browser.until("window.copied", "the copied link")
+    assert link.endswith("#/?on=j-a,j-base&star=j-base"), link
+    with_all = f"{ROWS}.filter((one) => one.querySelector('input').checked).length === 2 && document.querySelector('.delta[aria-pressed=true]')?.closest('tr').dataset.id === 'j-base'"
+    opened(browser, link[link.index("#"):])
+    browser.until(f"{with_all} && document.querySelectorAll('.ticked .chart canvas').length === 4", "the same elsewhere")
+    print("ok: night")
+
+
+def check_folds(stub, browser):
+    """Jobs of a sweep, and jobs that wait for the same, are one row each; what is unfolded stands in the address."""
+    sweep = [row(f"s{i}", val_loss=1.9 - i / 10, labels={"sweep": "s"}, sweep={"name": "s", "jobs": 8, "index": i, "halve_at": []}) for i in range(3)]
+    waiting = [row(f"w{i}", "QUEUED", "waiting", ("waiting", "needs 2 GPUs"), val_step=0, step=0) for i in range(4)]
+    stub.fleet(*sweep, *waiting, groups=[{"kind": "sweep", "name": "s", "ids": [job["id"] for job in sweep], "jobs": 8, "states": {"RUNNING": 8}, "need": 0, "best": {"id": "j-s2", "val_loss": 1.7}},
+                                         {"kind": "waiting", "name": "needs 2 GPUs", "ids": [job["id"] for job in waiting], "jobs": 4, "states": {"QUEUED": 4}, "need": 0, "best": None}])
+    opened(browser, count=0)
+    told = browser.run("return [...document.querySelectorAll('.fold .name')].map((one) => one.textContent)")
+    assert told == ["s8 jobs · 3 training · best s2", "4 jobs wait for the sameneeds 2 GPUs"], told
+    browser.click(".fold button", "▸")
+    browser.until(f"{NAMES} === 's0,s1,s2' && location.hash === '#/?open=s/operator'", "the jobs of the sweep")
+    opened(browser, "#/?open=waiting", 4)
+    assert browser.run(f"return {NAMES}") == "w0,w1,w2,w3"
+    print("ok: folds")
+
+
+def check_bulk(stub, browser):
+    """Of the ticked jobs those that run are stopped together, after a question; the others are left alone."""
+    night(stub)
+    opened(browser, "#/?on=j-a,j-b,j-base")
+    before = len(stub.posts)
+    browser.click("[data-act=bulk-stop]", "Stop 2")
+    browser.click("dialog button", "Stop 2 jobs")
+    browser.until("!document.querySelector('dialog')", "the stop")
+    assert sorted(path for path, _ in stub.posts[before:]) == ["/api/v1/jobs/j-a/stop", "/api/v1/jobs/j-b/stop"], stub.posts[before:]
+    assert not browser.all("[data-act=bulk-resume]"), "a finished job can be resumed"
+    print("ok: bulk")
+
+
+def check_filter(stub, browser):
+    """The filter takes names, labels, states, keys and figures together; it stands in the address, and so does the order."""
+    night(stub)
+    opened(browser)
+    for text, wanted in (("val<1.7", "a,other"), ("train.lr>1", "hot"), ("train.lr<=1e-3 val<1.65", "a,other"), ("data.source=jsonl", "other"), ("val<1.8 step>=1000 loss!=3", "a,b,base,other")):
+        browser.type("input[aria-label=Filter]", text)
+        browser.until(f"{NAMES} === '{wanted}'", f"the rows for {text}")
+    for text, part in (("team=lm", "label=team%3Dlm"), ("state=failed", "state=FAILED"), ("book state=look", "name=book")):
+        browser.type("input[aria-label=Filter]", text)
+        browser.until(lambda: any("fleet?" in path and part in path for path in stub.asked), f"that the coordinator is asked for {text}")
+    opened(browser, "#/?q=val%3C1.7&sort=-val", 2)
+    browser.until(f"{NAMES} === 'a,other' && document.querySelector('[aria-sort=descending]')", "the order of the address")
+    browser.click("[data-act='sort val']")
+    browser.until("!location.hash.includes('sort')", "the order by verdict")
+    browser.click("[data-act='sort val']")
+    browser.until(f"{NAMES} === 'other,a' && location.hash.includes('sort=val')", "the lowest first")
+    opened(browser)
+    groups = browser.run("return [...document.querySelectorAll('.jobs .group')].map((one) => one.textContent)")
+    assert groups == ["Needs you 2", "Training 2", "Ended in the last 12 hours 2"], groups
+    print("ok: filter")
+
+
+FILES = """const chart = document.querySelector('.ticked .chart[aria-label=Loss]').chart;
+const picture = chart.picture();
+return [chart.csv().split('\\n').slice(0, 3), picture.width, picture.height, chart.plot.ctx.canvas.width];"""
+
+
+def check_ticked(stub, browser):
+    """Charts of the ticked runs: an axis that can be logarithmic, values that were smoothed over pale ones, NaN, lanes, files, the keyboard; all of the view is in the address."""
+    night(stub)
+    broken = curves(loss=[3.0 - i / 100 if i < 60 else None for i in range(100)], skipped_nonfinite=[0.0 if i < 60 else 1.0 for i in range(100)])
+    stub.replies["jobs/j-b/curves"] = broken
+    stub.replies["jobs/j-a/events"] = {"events": [event(1, "SUBMITTED", "info", "x"), *(event(900000 + i) for i in range(40))]}
+    opened(browser, "#/?on=j-a,j-b&y=log&s=0.9&zoom=20..80")
+    browser.until(f"{LOSS}.plot && {LOSS}.plot.scales.x.min === 20 && {LOSS}.plot.scales.x.max === 80", "the zoom of the address")
+    assert browser.run(f"return [{LOSS}.plot.scales.y.distr, {LOSS}.plot.scales.y.min > 0.5, {LOSS}.curves.map((one) => [one.name, !!one.pale, one.part || ''].join(' ')).join()]") == [
+        3, True, "a true ,a false ,b true ,b false ,a false val,b false val"]
+    assert browser.text(".ticked [data-act=zoom]") == "steps 20–80 ×"
+    browser.click(".ticked [data-act=zoom]")
+    browser.until(f"!location.hash.includes('zoom') && {LOSS}.plot.scales.x.max === 100", "all of the curve")
+    browser.until("document.querySelector('.ticked .values .bad').textContent === 'NaN since step 61'", "since when")
+    assert browser.run(f"return {LOSS}.lanes.map((one) => one.marks.map((mark) => [mark.kind, !!mark.to].join()).join())") == ["alert,true", ""]
+    head, width, height, plotted = browser.run(FILES)
+    assert head[0] == "step,a not smoothed,a,b not smoothed,b,a val,b val" and head[1].startswith("1,1,1,3,3"), head
+    assert width == plotted and height > 300
+    browser.run("document.querySelector('.ticked .plot').focus()")
+    browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyDown", "key": "ArrowRight", "windowsVirtualKeyCode": 39})
+    browser.until("/^step 5/.test(document.querySelector('.ticked .values .at').textContent)", "the values in the middle")
+    browser.keys("+")
+    browser.until("/zoom=/.test(location.hash)", "a closer look")
+    browser.keys("\x1b")
+    browser.until("!/zoom=/.test(location.hash)", "all again")
+    browser.keys("2")
+    browser.until("location.hash.includes('x=tokens')", "the axis in the address")
+    address = browser.run("return location.hash")
+    browser.click(".chosen-job a", "b")
+    browser.until("location.hash === '#/job/j-b'", "the page of the job")
+    browser.back()
+    browser.until(f"location.hash === '{address}' && {LOSS}.plot && {LOSS}.mode === 'tokens' && {LOSS}.log", "the view before")
+    print("ok: ticked")
+
+
+def check_many_runs(stub, browser):
+    """More than ten runs are drawn together, grey but for the one that is pointed at."""
+    jobs = [row(f"run{i}", val_loss=1.5 + i / 10) for i in range(24)]
+    for i, job in enumerate(jobs):
+        stub.job(job, curves(loss=[1.0 + i / 10 + 0.001 * k for k in range(100)]), config={"name": job["name"]})
+    stub.fleet(*jobs)
+    opened(browser, f"#/?on={','.join(job['id'] for job in jobs)}", 24)
+    browser.until(f"{LOSS}.plot && {LOSS}.many && new Set({LOSS}.curves.map((one) => one.name)).size === 24", "24 curves")
+    assert browser.text(".ticked .chart .values") == "24 runs; point at one"
+    browser.run("document.querySelector('[data-id=j-run7]').dispatchEvent(new PointerEvent('pointerenter'))")
+    browser.until("document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run7'", "the run of the row")
+    browser.run("document.querySelector('[data-id=j-run7]').dispatchEvent(new PointerEvent('pointerleave'))")
+    place = browser.run(f"const box = {LOSS}.plot.over.getBoundingClientRect(); return [box.left + {LOSS}.plot.valToPos(50, 'x'), box.top + {LOSS}.plot.valToPos(2.25, 'y')]")
+    browser.point(*place)
+    browser.until("document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run12' && document.querySelector('tr.current').dataset.id === 'j-run12'", "the run of the line")
+    print("ok: many runs")
+
+
+def check_phone(stub, browser):
+    """On a phone the cards come first, then the list with validation and end, then the charts; nothing is wider than the window."""
+    night(stub)
+    browser.resize(390, 900)
+    opened(browser, "#/?on=j-a,j-b")
+    browser.until("document.querySelectorAll('.ticked .chart canvas').length === 4", "the charts")
+    tops = browser.run("return ['.card', '.jobs [data-id=j-a] .brief', '.ticked .chart'].map((one) => document.querySelector(one).getBoundingClientRect().top)")
+    assert tops == sorted(tops), tops
+    assert "val 1.6000" in browser.text("[data-id=j-a] .brief") and " · ends " in browser.text("[data-id=j-a] .brief")
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    browser.resize(1400, 900)
+    print("ok: phone")
+
+
+WORDS = """const [done] = arguments;
+(async () => {
+  const { withKey } = await import('./edit.js');
+  const { parse } = await import('./filter.js');
+  const text = 'name: a\\nmodel:\\n  lr: 1\\ntrain:\\n  betas:\\n    lr: 2\\n  lr: 3\\nguard:\\n  x: 4';
+  const { asked, tests, keys } = parse('book team=lm state=failed left<60 owner=mara val<');
+  return [withKey(text, 'train.lr', '0.5'), withKey(text, 'guard.lr', '9') === text, withKey(text, 'name', 'b'), asked, tests.length, keys];
+})().then(done, (error) => done({ error: String(error) }));"""
+
+
+def check_words(_, browser):
+    """A clone changes the key that is meant and no other; of the filter, names, states and one label go to the coordinator."""
+    browser.open("#/")
+    source = WORDS.replace("'./edit.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'edit.js')").replace("'./filter.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'filter.js')")
+    changed, same, renamed, asked, tests, keys = browser.driver.execute_async_script(source)
+    assert changed == "name: a\nmodel:\n  lr: 1\ntrain:\n  betas:\n    lr: 2\n  lr: 0.5\nguard:\n  x: 4", changed
+    assert same and renamed.startswith("name: b\n"), (same, renamed)
+    assert asked == {"state": "FAILED", "name": "book", "label": "team=lm"} and tests == 2 and not keys, (asked, tests, keys)
+    print("ok: words")
+
+
+CHECKS = (check_night, check_folds, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words)
+
+
+def check_tonight(browser):
+    trust_checks.with_stub(browser, CHECKS)
+
+
+if __name__ == "__main__":
+    from browser import Browser
+    with Browser("") as window:
+        check_tonight(window)
+        assert window.log() == [], window.log()
