@@ -71,7 +71,7 @@ absl::StatusOr<InitJudge> FindJudge(Session& session, const InitFlags& flags) {
   }
   NSA_RETURN_IF_ERROR(nodes.status());
   InitJudge judge;
-  judge.machine.in_words = "no machine is ready; one CPU core is assumed";
+  judge.machine.in_words = "one CPU core, because no machine is ready";
   bool found = false;
   for (const v1::Node& node : nodes->nodes()) {
     if (node.state() != "READY" || node.has_cordon()) continue;
