@@ -224,7 +224,9 @@ void Options::ChooseMatching(JobSelection* selection) {
 }
 
 void Options::ChooseToActOn(JobSelection* selection) {
-  OptionalArguments("JOB", &selection->jobs, "Job ids or names; none with --state or --label");
+  OptionalArguments(
+      "JOB", &selection->jobs,
+      "Job ids or names, or patterns of names in quotes: 'lr-*'; no names with --state or --label");
   ChooseMatching(selection);
 }
 

@@ -103,6 +103,7 @@ show_next_commands() {
   next "nsactl report $job -o report.html" "everything about it in one file"
   next "nsactl checkpoint list $job" "its checkpoints"
   next "nsactl validate configs/jobs/train_showcase.yaml --offline" "check a job file"
+  next "nsactl init YOUR_TEXT.txt" "write job.yaml, a job on your own text; docs/tutorial.md goes on from there"
   next "nsactl submit YOUR_JOB.yaml --watch" "docs/job_file.md explains every key"
   next "nsactl version" "where the page and /metrics are; docs/deploy.md adds Prometheus and Grafana"
   local pid

@@ -5,6 +5,7 @@ namespace nsa::client {
 // One row for each command, in the order of `nsactl --help`. A row Name stands for the function
 // AddName(), which the command's own file defines.
 #define NSACTL_COMMANDS(ROW) \
+  ROW(Init)                  \
   ROW(Submit)                \
   ROW(Validate)              \
   ROW(Data)                  \

@@ -170,7 +170,8 @@ void AddValues(Session& session, const std::string& command, const std::string& 
     AddJobs(session, command, result);
     result->files = true;
   }
-  const bool path = name == "FILE" || name == "DIR" || name == "CHECKPOINT" || name == "WHAT";
+  const bool path =
+      name == "FILE" || name == "DIR" || name == "CHECKPOINT" || name == "WHAT" || name == "DATA";
   if (path || type == "FILE" || type == "FOLDER") result->files = true;
   if (name == "SHELL") words({"bash", "zsh", "fish"});
   // A token gets a new name.

@@ -45,8 +45,8 @@ absl::Status ConfirmDelete(Session& session, const std::vector<v1::Job>& jobs) {
 absl::StatusOr<std::vector<v1::Job>> JobsToDelete(Session& session, Client* client,
                                                   const JobSelection& chosen) {
   NSA_RETURN_IF_ERROR(CheckChosen(chosen));
-  if (chosen.filter.empty()) return FindEnded(client, chosen.jobs);
-  return MatchingJobs(session, "delete", chosen.filter, v1::JOB_USE_ENDED);
+  if (!chosen.matches()) return FindEnded(client, chosen.jobs);
+  return MatchingJobs(session, "delete", chosen, v1::JOB_USE_ENDED);
 }
 
 absl::Status DeleteOne(Session& session, Client* client, const v1::Job& job) {
@@ -103,6 +103,7 @@ void AddDelete(Cli* cli) {
            "job_retention_days deletes jobs that ended long ago in the same way.",
        .examples = "nsactl delete demo\n"
                    "nsactl delete jqx2m4k7c3zap jw5d6y3tn2hbe --yes\n"
+                   "nsactl delete 'lr-*' --state failed\n"
                    "nsactl delete --state failed --label team=vision",
        .run = [flags](Session& session) { return Delete(session, *flags); }});
   options.ChooseToActOn(flags.get());

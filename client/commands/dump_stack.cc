@@ -89,8 +89,8 @@ absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
   if (flags.saved && flags.chosen.several()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--saved: ",
-        flags.chosen.filter.empty() ? Count(static_cast<int64_t>(flags.chosen.jobs.size()), "job")
-                                    : "the jobs of --state and --label",
+        !flags.chosen.matches() ? Count(static_cast<int64_t>(flags.chosen.jobs.size()), "job")
+                                : "the jobs of --state and --label",
         " (at most 1); name one job"));
   }
   if (flags.saved) return ShowSavedStacks(session, flags.chosen.jobs.front(), flags.saved_id);

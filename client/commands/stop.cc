@@ -71,6 +71,7 @@ void AddStop(Cli* cli) {
        .examples = "nsactl stop demo\n"
                    "nsactl stop demo --at-step 5000\n"
                    "nsactl stop demo --now\n"
+                   "nsactl stop 'lr-*'\n"
                    "nsactl stop --label team=vision --state queued --yes",
        .run = [flags](Session& session) { return Stop(session, *flags); }});
   options.ChooseToActOn(&flags->chosen);

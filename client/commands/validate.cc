@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli.h"
+#include "client/commands/check_job.h"
 #include "client/connect/job_source.h"
 #include "client/connect/local/count_data.h"
 #include "client/connect/local/local_worker.h"
@@ -18,27 +19,6 @@ struct ValidateFlags {
   bool offline = false;
   bool data = false;
 };
-
-// Runs the same rules without a coordinator. Rules about files look at this machine's disks; rules
-// about the machine that would run the job are skipped.
-v1::PreflightReport CheckHere(v1::JobSpec spec) {
-  ApplyDefaults(&spec);
-  return Preflight(spec, {.check_files = true});
-}
-
-absl::StatusOr<v1::PreflightReport> CheckThere(Session& session, const v1::JobSpec& spec) {
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  v1::SubmitJobRequest request;
-  *request.mutable_spec() = spec;
-  request.set_validate_only(true);
-  absl::StatusOr<v1::SubmitJobResponse> response = client->Call<v1::SubmitJobResponse>(request);
-  if (NoAnswer(response.status())) {
-    return WithMessage(response.status(),
-                       absl::StrCat(response.status().message(), "; --offline checks without one"));
-  }
-  NSA_RETURN_IF_ERROR(response.status());
-  return std::move(*response->mutable_report());
-}
 
 void AddCount(const char* name, int64_t value, const char* unit, v1::PreflightReport* report) {
   v1::EstimateItem* item = report->add_estimates();

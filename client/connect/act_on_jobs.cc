@@ -1,5 +1,8 @@
 #include "client/connect/act_on_jobs.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <istream>
 #include <utility>
 
@@ -30,6 +33,13 @@ bool IsFor(v1::JobUse use, v1::Job::State state) {
   }
 }
 
+// Whether a job has a name that matches one of the patterns, or there are none.
+bool HasName(const v1::Job& job, const std::vector<std::string>& patterns) {
+  return patterns.empty() || std::ranges::any_of(patterns, [&](const std::string& pattern) {
+           return fnmatch(pattern.c_str(), job.name().c_str(), 0) == 0;
+         });
+}
+
 }  // namespace
 
 absl::Status CheckChosen(const JobSelection& selection) {
@@ -37,26 +47,37 @@ absl::Status CheckChosen(const JobSelection& selection) {
     return absl::InvalidArgumentError(
         "JOB: none (at least 1); name a job, or choose some with --state or --label");
   }
-  if (selection.jobs.empty() || selection.filter.empty()) return absl::OkStatus();
+  if (!selection.matches()) {
+    const auto pattern = std::ranges::find_if(selection.jobs, HasWildcard);
+    if (pattern == selection.jobs.end()) return absl::OkStatus();
+  }
+  const auto named = std::ranges::find_if_not(selection.jobs, HasWildcard);
+  if (named == selection.jobs.end()) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("JOB: ", selection.jobs.front(),
-                   " (none with --state or --label); name a job or choose some, not both"));
+      absl::StrCat("JOB: ", *named,
+                   " (none with --state, --label or a pattern); name a job or choose some, not "
+                   "both"));
 }
 
 absl::StatusOr<std::vector<v1::Job>> MatchingJobs(Session& session, const std::string& command,
-                                                  const JobFilter& filter, v1::JobUse use) {
-  NSA_ASSIGN_OR_RETURN(const v1::ListJobsRequest request, RequestOf(filter));
+                                                  const JobSelection& selection, v1::JobUse use) {
+  NSA_ASSIGN_OR_RETURN(const v1::ListJobsRequest request, RequestOf(selection.filter));
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::ListJobsResponse found, CollectJobs(client, request, 0));
   std::vector<v1::Job> jobs;
+  int64_t matching = 0;
   for (const v1::Job& job : found.jobs()) {
+    if (!HasName(job, selection.jobs)) continue;
+    ++matching;
     if (IsFor(use, job.state())) jobs.push_back(job);
   }
-  if (const auto left = found.jobs_size() - static_cast<int64_t>(jobs.size()); left > 0) {
+  if (const auto left = matching - static_cast<int64_t>(jobs.size()); left > 0) {
     session.Note(absl::StrFormat("%s: %d of %s left out; not possible in their state", command,
-                                 left, Count(found.jobs_size(), "matching job")));
+                                 left, Count(matching, "matching job")));
   } else if (jobs.empty()) {
-    session.Note(absl::StrCat(command, ": no jobs in these states or with these labels"));
+    session.Note(absl::StrCat(
+        command, ": no jobs ",
+        selection.patterns() ? "with such names" : "in these states or with these labels"));
   }
   return jobs;
 }
@@ -84,9 +105,9 @@ absl::StatusOr<std::vector<std::string>> ChosenJobs(Session& session, const std:
                                                     const JobSelection& selection, v1::JobUse use,
                                                     bool ask) {
   NSA_RETURN_IF_ERROR(CheckChosen(selection));
-  if (selection.filter.empty()) return selection.jobs;
+  if (!selection.matches()) return selection.jobs;
   NSA_ASSIGN_OR_RETURN(const std::vector<v1::Job> jobs,
-                       MatchingJobs(session, command, selection.filter, use));
+                       MatchingJobs(session, command, selection, use));
   if (ask && !selection.yes && !jobs.empty()) {
     const std::string question = absl::StrCat(command, ": go on with ",
                                               Count(static_cast<int64_t>(jobs.size()), "job"), "?");

@@ -1,4 +1,5 @@
-// Commands that change jobs: those that are named, or all that match --state and --label.
+// Commands that change jobs: those that are named, or all that match --state, --label and patterns
+// of names.
 #pragma once
 
 #include <functional>
@@ -8,18 +9,23 @@
 #include "absl/status/statusor.h"
 #include "client/connect/collect_jobs.h"
 #include "client/connect/session.h"
+#include "common/job/data/wildcard.h"
 #include "nsa/v1/coordinator.pb.h"
 
 namespace nsa::client {
 
 // The jobs that a command line chooses: Options::ChooseToActOn().
 struct JobSelection {
-  std::vector<std::string> jobs;  // ids or names
+  std::vector<std::string> jobs;  // ids or names, or patterns of names: "lr-*"
   JobFilter filter;
   bool yes = false;  // do not ask
 
+  // Whether `jobs` are patterns: the first is, and then all are (CheckChosen()).
+  bool patterns() const { return !jobs.empty() && HasWildcard(jobs.front()); }
+  // Whether jobs are looked for, not named.
+  bool matches() const { return !filter.empty() || patterns(); }
   // The result is a list even when it has one job.
-  bool several() const { return jobs.size() > 1 || !filter.empty(); }
+  bool several() const { return jobs.size() > 1 || matches(); }
 
   // For a command with one JOB before other words: with --state or --label, JOB is one of those.
   void Place(const std::string& first, std::vector<std::string>* words) {
@@ -32,12 +38,14 @@ struct JobSelection {
   }
 };
 
-// InvalidArgument when no job is chosen, and when some are both named and matched.
+// InvalidArgument when no job is chosen, and when some are both named and matched. Patterns match
+// together with --state and --label.
 absl::Status CheckChosen(const JobSelection& selection);
 
-// The jobs that match the filter and can be used so, newest first. Notes how many others match.
+// The jobs that match the filter and a pattern and can be used so, newest first. Notes how many
+// others match.
 absl::StatusOr<std::vector<v1::Job>> MatchingJobs(Session& session, const std::string& command,
-                                                  const JobFilter& filter, v1::JobUse use);
+                                                  const JobSelection& selection, v1::JobUse use);
 
 // Shows the jobs and asks `question` on the terminal. OK when the answer is yes, else Cancelled.
 // InvalidArgument without a terminal.

@@ -20,6 +20,7 @@
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/job/legacy_keys.h"
+#include "common/job/out_dir_number.h"
 #include "common/job/resume_from.h"
 #include "common/job/text_check.h"
 #include "common/job/yaml_message.h"
@@ -249,6 +250,7 @@ absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
   JobFile job;
   NSA_ASSIGN_OR_RETURN(job.source, LoadJobYaml(path, &job.spec));
   NSA_RETURN_IF_ERROR(PlaceJob(path, base_dir, &job.spec));
+  FillOutDirHere(&job.spec);
   return job;
 }
 

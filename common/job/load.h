@@ -80,7 +80,7 @@ absl::Status PlaceJob(const std::filesystem::path& file, const std::filesystem::
 // with all defaults) or sets out_dir to "".
 absl::StatusOr<LoadResult> LoadJobYaml(const std::filesystem::path& path, v1::JobSpec* spec);
 
-// A loaded job file: LoadJobYaml, then PlaceJob.
+// A loaded job file: LoadJobYaml, PlaceJob, then FillOutDirHere (out_dir_number.h).
 struct JobFile {
   v1::JobSpec spec;
   LoadResult source;

@@ -8,6 +8,7 @@
 #include "common/base/count.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/optimizer_traits.h"
+#include "common/preflight/advice.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -37,28 +38,10 @@ constexpr std::array<PublishedLr, 8> kPublished = {{{125e6, 6.0e-4},
                                                     {13e9, 1.0e-4},
                                                     {175e9, 0.6e-4}}};
 
-// Interpolated in logarithms; beyond the ends of the table it is the end's.
-double UsualLr(double parameters) {
-  if (parameters <= kPublished.front().parameters) return kPublished.front().lr;
-  for (size_t i = 1; i < kPublished.size(); ++i) {
-    const PublishedLr &a = kPublished[i - 1], &b = kPublished[i];
-    if (parameters > b.parameters) continue;
-    const double t = std::log(parameters / a.parameters) / std::log(b.parameters / a.parameters);
-    return std::exp(std::log(a.lr) + t * std::log(b.lr / a.lr));
-  }
-  return kPublished.back().lr;
-}
-
-// Models under ten million parameters are not in the table, and learn well with more.
-constexpr int64_t kSmallestModel = 10'000'000;
-
-// Muon's peaks that learned best with 77 million parameters: docs/quality.md.
-constexpr double kUsualMuonLr = 4e-3;
-
 Problems LrAdvice(const PreflightFacts& facts) {
   const v1::TrainSpec& train = facts.spec.train();
   const int64_t parameters = ParameterCount(facts.spec);
-  if (parameters < kSmallestModel) return {};
+  if (parameters < kSmallestAdvisedModel) return {};
   Problems problems;
   if (const double usual = UsualLr(static_cast<double>(parameters)); IsFar(train.lr(), usual)) {
     problems.push_back(
@@ -109,8 +92,6 @@ Problems BatchAdvice(const PreflightFacts& facts) {
 }
 
 constexpr double kUsualWeightDecay = 0.1;
-// From this many tokens a parameter on, a learning rate that falls to 0 was better in every case.
-constexpr double kManyTokens = 20;
 
 Problems DecayAdvice(const PreflightFacts& facts) {
   const v1::TrainSpec& train = facts.spec.train();
@@ -125,12 +106,12 @@ Problems DecayAdvice(const PreflightFacts& facts) {
   }
   const double tokens = TokensPerParameter(facts);
   const bool falls_to_zero = train.min_lr_ratio() < 0.01;
-  if (tokens >= kManyTokens && !falls_to_zero) {
+  if (tokens >= kManyTokensPerParameter && !falls_to_zero) {
     problems.push_back(
         {"train.min_lr_ratio",
          absl::StrFormat("%g (0 learns better from %.0f tokens a parameter on; this run has %.0f: "
                          "arXiv 2502.15938)",
-                         train.min_lr_ratio(), kManyTokens, tokens),
+                         train.min_lr_ratio(), kManyTokensPerParameter, tokens),
          "try lr_schedule: linear with min_lr_ratio: 0"});
   }
   return problems;
@@ -146,6 +127,18 @@ const PreflightRule kAdviceRules[] = {
 };
 
 }  // namespace
+
+// Interpolated in logarithms; beyond the ends of the table it is the end's.
+double UsualLr(double parameters) {
+  if (parameters <= kPublished.front().parameters) return kPublished.front().lr;
+  for (size_t i = 1; i < kPublished.size(); ++i) {
+    const PublishedLr &a = kPublished[i - 1], &b = kPublished[i];
+    if (parameters > b.parameters) continue;
+    const double t = std::log(parameters / a.parameters) / std::log(b.parameters / a.parameters);
+    return std::exp(std::log(a.lr) + t * std::log(b.lr / a.lr));
+  }
+  return kPublished.back().lr;
+}
 
 std::span<const PreflightRule> AdviceRules() { return kAdviceRules; }
 

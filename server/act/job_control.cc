@@ -1,6 +1,8 @@
 #include "server/act/job_control.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "common/estimate/schedule.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
+#include "common/job/out_dir_number.h"
 #include "common/preflight/fork.h"
 #include "common/preflight/preflight.h"
 #include "server/act/checkpoints.h"
@@ -199,6 +202,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   const WorkBudget work(clock_, kRequestWork, abandoned);
   const auto over = [&work] { return work.Over(); };
   const JobFileScope files(paths_.FilesOf(asker.unix_user, over));
+  NumberOutDir(&spec);
   // Before preflight, because preflight opens the files.
   if (const absl::Status paths = paths_.CheckSpec(spec); !paths.ok()) {
     NSA_RETURN_IF_ERROR(work.Check());
@@ -231,6 +235,22 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   if (!inserted->created) return Known(*inserted->job, asker);
   *response.mutable_job() = View(*inserted->job);
   return response;
+}
+
+void JobControl::NumberOutDir(v1::JobSpec* spec) const {
+  if (!HasOutDirNumber(spec->train().out_dir())) return;
+  std::set<std::string> of_jobs;
+  const JobStore::Jobs jobs = store_.All(std::numeric_limits<size_t>::max());
+  for (const auto* some : {&jobs.active, &jobs.ended}) {
+    for (const JobPtr& job : *some) of_jobs.insert(job->job().spec().train().out_dir());
+  }
+  FillOutDir(
+      [&](const std::string& out_dir) {
+        if (of_jobs.contains(out_dir)) return true;
+        // CheckSpec() refuses a folder that may not be looked at.
+        return paths_.Check("train.out_dir", out_dir).ok() && IsThere(out_dir);
+      },
+      spec);
 }
 
 absl::StatusOr<v1::SubmitJobResponse> JobControl::Known(const v1::StoredJob& job,

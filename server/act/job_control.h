@@ -71,6 +71,9 @@ class JobControl {
 
  private:
   absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job, const Asker& asker) const;
+  // {name} and {n} in train.out_dir (common/job/out_dir_number.h): a folder is taken if it is that
+  // of any job, whose machine may have another disk, or is there.
+  void NumberOutDir(v1::JobSpec* spec) const;
   // The spec with which `job` is resumed: its own, or that of the request if it may replace it.
   absl::StatusOr<v1::JobSpec> SpecToResume(const v1::StoredJob& job,
                                            const v1::ResumeJobRequest& request,

@@ -22,7 +22,8 @@ using ::testing::StartsWith;
 
 class CliTest : public NsactlTest {};
 
-const std::vector<std::vector<std::string>> kCommands = {{"submit"},
+const std::vector<std::vector<std::string>> kCommands = {{"init"},
+                                                         {"submit"},
                                                          {"validate"},
                                                          {"data", "prepare"},
                                                          {"data", "inspect"},

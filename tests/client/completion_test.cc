@@ -134,6 +134,7 @@ TEST_F(CompletionTest, ASlowCoordinatorIsNotWaitedForUnlessTheUserSaysSo) {
 
 TEST_F(CompletionTest, FilesAndContexts) {
   EXPECT_THAT(Complete({"submit", ""}), ElementsAre(":files"));
+  EXPECT_THAT(Complete({"init", "a.txt", ""}), ElementsAre(":files"));
   RunAlone({"context", "set", "lab", "--address", "lab:1"});
   EXPECT_THAT(Complete({"context", "use", ""}), ElementsAre("lab"));
   EXPECT_THAT(Complete({"--context", ""}), ElementsAre("lab"));

@@ -62,6 +62,27 @@ TEST_F(CommandsTest, StopActsOnAllThatMatchAndListsThem) {
   EXPECT_THAT(service().Requests("StopJob"), ElementsAre(HasSubstr("job: \"jdemo1234567\"")));
 }
 
+TEST_F(CommandsTest, APatternStandsForTheJobsWithSuchNames) {
+  can_ask_ = true;
+  typed_ = "y\n";
+  const Ran ran = Run({"stop", "d*", "o?d"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("stop: 1 of 2 matching jobs left out"),
+                             HasSubstr("stop: go on with 1 job?")));
+  EXPECT_THAT(service().Requests("StopJob"), ElementsAre(HasSubstr("job: \"jdemo1234567\"")));
+  EXPECT_EQ(Run({"label", "[do]*", "kept=yes", "--yes"}).code, ExitCode::kOk);
+  EXPECT_THAT(service().Requests("EditJob"), SizeIs(2));
+  EXPECT_EQ(Run({"delete", "d*", "--state", "failed", "--yes"}).code, ExitCode::kOk);
+  EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0)) << "only 'old' has failed";
+  EXPECT_THAT(Run({"stop", "x*", "--yes"}).err, HasSubstr("stop: no jobs with such names"));
+  for (const std::vector<std::string>& mixed :
+       {std::vector<std::string>{"stop", "demo", "o*"}, {"stop", "o*", "demo"}}) {
+    const Ran both = Run(mixed);
+    EXPECT_EQ(both.code, ExitCode::kUsage);
+    EXPECT_THAT(both.err, HasSubstr("JOB: demo (none with --state, --label or a pattern)"));
+  }
+}
+
 TEST_F(CommandsTest, ACommandThatChangesAsksBeforeItActsOnWhatMatches) {
   can_ask_ = true;
   typed_ = "n\n";

@@ -208,6 +208,19 @@ TEST_F(ServerTest, TwoJobsDoNotShareAnOutDir) {
   EXPECT_EQ(details.violations[0].field, "train.out_dir");
 }
 
+TEST_F(ServerTest, ANumberedOutDirIsANewFolderForEachSubmit) {
+  v1::JobSpec spec = Spec("demo");
+  const std::string parent =
+      std::filesystem::path(spec.train().out_dir()).parent_path().string() + "/";
+  std::filesystem::create_directories(parent + "demo-2");
+  spec.mutable_train()->set_out_dir(parent + "{name}-{n}");
+  for (const char* folder : {"demo-1", "demo-3", "demo-4"}) {
+    const auto accepted = TrySubmit(spec);
+    ASSERT_OK(accepted);
+    EXPECT_EQ(accepted->job().spec().train().out_dir(), parent + folder);
+  }
+}
+
 TEST_F(ServerTest, TheListOfMachinesSaysWhetherTheCoordinatorStartsAnAgent) {
   const auto starts_one = [this] {
     return Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes, people_.get(),

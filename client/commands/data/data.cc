@@ -1,21 +1,18 @@
 // nsactl data: prepares and inspects the data of a job, and makes data for 'nsactl needle', by
 // nsa-worker beside this program, on this machine; no coordinator is needed.
-#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "client/cli.h"
 #include "client/commands/data/show_data.h"
 #include "client/commands/model/run_program.h"
 #include "client/connect/job_source.h"
 #include "client/connect/local/local_worker.h"
+#include "client/show/shell_word.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
@@ -35,15 +32,6 @@ std::string OutOf(const PrepareFlags& flags) {
   if (!flags.out.empty()) return flags.out;
   const std::string stem = flags.file == "-" ? "job" : fs::path(flags.file).stem().string();
   return (fs::path("prepared") / stem).string();
-}
-
-// A path as a word of a shell command: in quotes if it has a character that a shell may read.
-std::string ShellWord(const std::string& path) {
-  const auto plain = [](unsigned char c) {
-    return absl::ascii_isalnum(c) || std::strchr("/._-+,:@%", c) != nullptr;
-  };
-  if (std::all_of(path.begin(), path.end(), plain)) return path;
-  return absl::StrCat("'", absl::StrReplaceAll(path, {{"'", "'\\''"}}), "'");
 }
 
 absl::StatusOr<ExitCode> Prepare(Session& session, const PrepareFlags& flags) {

@@ -61,9 +61,9 @@ absl::StatusOr<ExitCode> Label(Session& session, LabelFlags flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   if (flags.changes.empty()) {
     NSA_RETURN_IF_ERROR(CheckChosen(flags.chosen));
-    if (!flags.chosen.filter.empty()) {
+    if (flags.chosen.matches()) {
       return absl::InvalidArgumentError(
-          "CHANGE: none (at least 1 with --state or --label); write KEY=VALUE or KEY-");
+          "CHANGE: none (at least 1 with --state, --label or a pattern); write KEY=VALUE or KEY-");
     }
     NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.chosen.jobs.front()));
     if (!session.PrintDocumentOrName(job, job.id())) PrintLabels(session, job);
@@ -93,9 +93,11 @@ void AddLabel(Cli* cli) {
            "changed.",
        .examples = "nsactl label demo\n"
                    "nsactl label demo team=vision draft-\n"
+                   "nsactl label 'lr-*' kept=yes\n"
                    "nsactl label --label run=7 kept=yes",
        .run = [flags](Session& session) { return Label(session, *flags); }});
-  options.OptionalArgument("JOB", &flags->first, "Job id or name; none with --state or --label");
+  options.OptionalArgument("JOB", &flags->first,
+                           "Job id or name, or a pattern of names; none with --state or --label");
   options.OptionalArguments("CHANGE", &flags->changes, "KEY=VALUE or KEY-");
   options.ChooseMatching(&flags->chosen);
 }
