@@ -28,6 +28,7 @@ constexpr Row kRows[] = {
     {"WatchJob", v1::ROLE_VIEWER},
     {"WatchEvents", v1::ROLE_VIEWER},
     {"WatchRecords", v1::ROLE_VIEWER},
+    {"GetCurves", v1::ROLE_VIEWER},
     {"StreamLogs", v1::ROLE_VIEWER},
     {"ListSavedStacks", v1::ROLE_VIEWER},
     {"GetSavedStacks", v1::ROLE_VIEWER},

@@ -8,7 +8,7 @@ const codesOf = (answers) => tally(answers.map(({ code }) => code));
 const others = (world) => world.methods.filter(({ name }) => name !== 'Join');
 
 // What a role must not call: everything of agents, and what its row of the table in docs/security.md leaves out.
-const READS = ['GetJob', 'ListJobs', 'WatchJob', 'WatchEvents', 'WatchRecords', 'StreamLogs', 'ListSavedStacks', 'GetSavedStacks', 'ListCheckpoints', 'ListNodes', 'GetVersion'];
+const READS = ['GetJob', 'ListJobs', 'WatchJob', 'WatchEvents', 'WatchRecords', 'GetCurves', 'StreamLogs', 'ListSavedStacks', 'GetSavedStacks', 'ListCheckpoints', 'ListNodes', 'GetVersion'];
 const SUBMITS = [...READS, 'SubmitJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'EditJob', 'DumpStack', 'ProfileJob', 'VerifyCheckpoint'];
 
 async function callAll(world, methods, options, code) {
@@ -30,7 +30,7 @@ function forbidden(role, may) {
 const ofAnotherJob = {
   name: "a submitter's token on another's job",
   async run(world) {
-    const methods = ['GetJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'EditJob', 'DumpStack', 'ProfileJob', 'WatchJob', 'WatchEvents', 'WatchRecords', 'StreamLogs', 'ListSavedStacks',
+    const methods = ['GetJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'EditJob', 'DumpStack', 'ProfileJob', 'WatchJob', 'WatchEvents', 'WatchRecords', 'GetCurves', 'StreamLogs', 'ListSavedStacks',
       'GetSavedStacks', 'ListCheckpoints', 'VerifyCheckpoint'];
     const asked = methods.flatMap((name) => [world.jobId, world.jobName].map((job) => ({ name, job })));
     const answers = await each(asked, 8, async ({ name, job }) => {
