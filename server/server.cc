@@ -301,6 +301,10 @@ void Server::Parts::AfterTick() {
   for (const JobPtr& job : active) ids.insert(job->job().id());
   logs.Prune(ids);
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState(), nodes->All());
+  if (listening.gate != nullptr) {
+    const GateCounts counts = listening.gate->counts();
+    metrics.ObserveConnections(counts.known, counts.strangers);
+  }
   if (notifier != nullptr) {
     for (const Notifier::Waiting& waiting : notifier->WhatWaits()) {
       metrics.ObserveNoticeWaiting(waiting.notice, waiting.since_unix_nanos);
@@ -395,23 +399,24 @@ void Server::Parts::MakeServices() {
 }
 
 absl::Status Server::Parts::StartListening() {
-  NSA_ASSIGN_OR_RETURN(listening,
-                       Listen({.tcp_address = options.listen_address,
-                               .unix_socket = options.unix_socket(),
-                               .tls = tls,
-                               .services = {coordinator_service.get(), fleet_service.get()},
-                               .ping_every = options.ping_every,
-                               .ping_timeout = options.ping_timeout}));
+  NSA_ASSIGN_OR_RETURN(
+      listening,
+      Listen({.tcp_address = options.listen_address,
+              .unix_socket = options.unix_socket(),
+              .tls = tls,
+              .services = {coordinator_service.get(), fleet_service.get()},
+              .ping_every = options.ping_every,
+              .ping_timeout = options.ping_timeout,
+              .ended = [this](const char* reason) { metrics.ObserveConnectionEnd(reason); }}));
   return absl::OkStatus();
 }
 
 void Server::Parts::StartProbe(std::function<void()> unreachable) {
-  // When TCP uses TLS, the probe uses the unix socket: it is served by the same process with the
-  // same file descriptors.
-  const bool plain = !listening.tcp_address.empty() && tls.certificate.empty();
+  // Over the unix socket, which strangers cannot fill: however many of them press at the TCP port,
+  // the coordinator goes on. gate/gate.h protects that port, and nsa_tcp_connections_ended_total
+  // tells.
   probe = std::make_unique<SelfProbe>(
-      SelfProbe::Options{.address = plain ? listening.tcp_address
-                                          : absl::StrCat("unix:", options.unix_socket().string()),
+      SelfProbe::Options{.address = absl::StrCat("unix:", options.unix_socket().string()),
                          .alive = [] { NotifyServiceManager("WATCHDOG=1"); },
                          .unreachable = std::move(unreachable)});
 }
@@ -480,6 +485,7 @@ void Server::Drain(absl::Duration patience) {
   // Streams do not end by themselves: they are told to end, and those that do not are cancelled.
   parts_->draining = true;
   parts_->hub.PublishAll();
+  if (parts_->listening.gate != nullptr) parts_->listening.gate->StopAccepting();
   parts_->listening.server->Shutdown(std::chrono::system_clock::now() +
                                      absl::ToChronoNanoseconds(patience));
   parts_->listening.server->Wait();

@@ -26,6 +26,9 @@ class Fd {
   bool valid() const { return fd_ >= 0; }
   int get() const { return fd_; }
 
+  // Gives the descriptor away: the caller owns it now.
+  int Release() { return std::exchange(fd_, -1); }
+
   // Closes the descriptor now; keeps errno.
   void Reset() {
     if (fd_ < 0) return;

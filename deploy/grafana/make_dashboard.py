@@ -209,6 +209,9 @@ COORDINATOR = [
            (f"increase(nsa_preemptions_total{{{JOB}}}[$__rate_interval])", "jobs"), minimum=0),
     series("Store errors", "none", "Operations of the store that failed within an interval.",
            (f"increase(nsa_store_errors_total{{{JOB}}}[$__rate_interval])", "{{op}}"), minimum=0),
+    series("Connections of the gRPC port", "none", "Open now, of clients that have shown a valid token and of strangers; and those that were ended or refused "
+           "within an interval because they overstepped a limit.",
+           (f"nsa_tcp_connections{{{JOB}}}", "{{kind}}"), (f"increase(nsa_tcp_connections_ended_total{{{JOB}}}[$__rate_interval])", "ended: {{reason}}"), minimum=0),
     series("Open streams", "none", "Streams of clients that watch a job or follow a log.", (f"nsa_rpc_streams_active{{{JOB}}}", "{{method}}"),
            minimum=0),
     series("Oldest event that waits for delivery", "s", "How long notices are behind; empty without notices.",

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/secret.h"
+#include "server/rpc/gate/callers.h"
 
 namespace nsa::server {
 namespace {
@@ -37,22 +38,24 @@ bool IsOfAgents(std::string_view method) {
 
 absl::StatusOr<Caller> Auth::Check(const grpc::CallbackServerContext& context,
                                    std::string_view method) const {
-  Sender sender{.peer = context.peer()};
+  const std::string peer = context.peer();
+  Sender sender{.peer = OriginOf(peer)};
   const auto& metadata = context.client_metadata();
   if (const auto header = metadata.find("authorization"); header != metadata.end()) {
     sender.header.assign(header->second.data(), header->second.size());
   }
-  if (const auto tls = context.auth_context(); tls != nullptr && tls->IsPeerAuthenticated()) {
-    const auto names = tls->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
-    if (!names.empty()) sender.certificate_name.assign(names[0].data(), names[0].size());
-  }
-  return Check(sender, method);
+  const std::shared_ptr<TcpCaller> tcp = FindTcpCaller(peer);
+  if (tcp != nullptr) sender.certificate_name = tcp->certificate_name;
+  absl::StatusOr<Caller> caller = Check(sender, method);
+  // Join needs no token.
+  if (caller.ok() && tcp != nullptr && method != "Join") tcp->known = true;
+  return caller;
 }
 
 absl::StatusOr<Caller> Auth::Check(const Sender& sender, std::string_view method) const {
   Caller caller;
   if (method == "Join") {
-    caller.local = sender.peer.starts_with("unix:");
+    caller.local = IsLocal(sender.peer);
   } else {
     NSA_ASSIGN_OR_RETURN(caller, Identify(sender, IsOfAgents(method)));
   }
@@ -63,7 +66,7 @@ absl::StatusOr<Caller> Auth::Check(const Sender& sender, std::string_view method
 }
 
 absl::StatusOr<Caller> Auth::Identify(const Sender& sender, bool to_agents) const {
-  const bool local = sender.peer.starts_with("unix:");
+  const bool local = IsLocal(sender.peer);
   const Caller owner{.name = "local", .role = v1::ROLE_OPERATOR, .local = true};
   std::string_view token = sender.header;
   if (!token.starts_with(kScheme) || token.size() == kScheme.size()) {

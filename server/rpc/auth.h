@@ -32,7 +32,7 @@ class Auth {
 
   // What gRPC knows of a caller.
   struct Sender {
-    std::string peer;              // as gRPC names it
+    std::string peer;              // OriginOf() of gate/callers.h
     std::string header;            // as it was sent: "Bearer …" or empty
     std::string certificate_name;  // common name; empty without TLS
   };

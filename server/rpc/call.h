@@ -16,6 +16,7 @@
 #include "server/act/executor.h"
 #include "server/rpc/auth.h"
 #include "server/rpc/errors.h"
+#include "server/rpc/gate/callers.h"
 
 namespace nsa::server {
 
@@ -123,7 +124,7 @@ class UnaryCall {
     if (subject_.has_value() && rules_->audit) {
       v1::AuditEntry entry;
       entry.set_who(who_);
-      entry.set_from(context_->peer());
+      entry.set_from(OriginOf(*context_));
       entry.set_what(method_);
       entry.set_subject(*subject_);
       entry.set_result(absl::StatusCodeToString(status.code()));

@@ -148,7 +148,7 @@ CoordinatorService::Unary* CoordinatorService::DeleteJob(Context* context,
                                                          v1::DeleteJobResponse* response) {
   const UnaryCall call(context, parts_.rules, "DeleteJob", request->job());
   return call.RunOn<v1::DeleteJobResponse>(parts_.files, response, [=, this](const Caller& caller) {
-    return parts_.control.Delete(*request, context->peer(), AskerOf(caller));
+    return parts_.control.Delete(*request, OriginOf(*context), AskerOf(caller));
   });
 }
 
@@ -309,7 +309,7 @@ Source<v1::ProfileJobResponse> CoordinatorService::TracesOf(const JobPtr& job,
 CoordinatorService::Writer<v1::ProfileJobResponse>* CoordinatorService::ProfileJob(
     Context* context, const v1::ProfileJobRequest* request) {
   static constexpr char kMethod[] = "ProfileJob";
-  const auto note = [this, from = context->peer(), job = request->job()](
+  const auto note = [this, from = OriginOf(*context), job = request->job()](
                         const std::string& who, const absl::Status& result) {
     if (!parts_.rules.audit) return;
     v1::AuditEntry entry;

@@ -9,7 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -31,20 +33,7 @@ bool HasTls(const v1::TlsConfig& tls) {
          !tls.client_ca_file().empty();
 }
 
-// Mutual TLS with a certificate, else plaintext.
-std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsFiles& tls) {
-  if (tls.certificate.empty()) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = tls.authorities;
-  options.pem_key_cert_pairs.push_back({tls.private_key, tls.certificate});
-  return grpc::SslServerCredentials(options);
-}
-
 void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
-  // With SO_REUSEPORT a second server could listen on the same port, and the kernel would split the
-  // connections between the two.
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder->SetMaxReceiveMessageSize(kLargestRequest);
   builder->SetMaxSendMessageSize(kLargestReply);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
@@ -94,17 +83,17 @@ int TryToListen(const addrinfo& address) {
   return listens ? 0 : errno;
 }
 
-// Why gRPC could not listen; it does not say.
-absl::Status WhyNotListening(const ListenOptions& options) {
-  NSA_RETURN_IF_ERROR(CheckCanListen("listen_address", options.tcp_address, {}));
-  if (!options.tls.certificate.empty()) {
-    return absl::UnavailableError(absl::StrCat("listen_address: ", options.tcp_address,
-                                               " cannot be listened on with this certificate; is "
-                                               "its key strong enough (RSA: 2048 bits)?"));
-  }
-  return absl::UnavailableError(
-      absl::StrCat("state_dir: ", options.unix_socket.string(),
-                   " cannot be listened on; check the space and the mode of its folder"));
+// gRPC's side of the gate: takes its connections.
+std::function<void(Fd)> TakerFor(grpc::ServerBuilder* builder) {
+  using Builder = grpc::ServerBuilder::experimental_type;
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder->experimental().AddExternalConnectionAcceptor(
+          Builder::ExternalConnectionType::FROM_FD, grpc::InsecureServerCredentials());
+  return [acceptor](Fd connection) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+    parameters.fd = connection.Release();
+    acceptor->HandleNewConnection(&parameters);
+  };
 }
 
 }  // namespace
@@ -185,32 +174,39 @@ absl::Status CheckExposure(const std::string& what, const std::string& address,
 }
 
 absl::StatusOr<Listening> Listen(const ListenOptions& options) {
+  NSA_RETURN_IF_ERROR(CheckSocketPath(options.unix_socket));
+  Listening listening;
+  if (!options.tcp_address.empty()) {
+    NSA_ASSIGN_OR_RETURN(listening.gate, Gate::Open({.address = options.tcp_address,
+                                                     .tls = options.tls,
+                                                     .limits = GateLimits::OfThisProcess(),
+                                                     .ended = options.ended}));
+    listening.tcp_address = listening.gate->address();
+  }
   // No reflection: gRPC's unpacks whatever anybody sends. This is global to the process.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
-  int port = 0;
-  if (!options.tcp_address.empty()) {
-    builder.AddListeningPort(options.tcp_address, Credentials(options.tls), &port);
-  }
-  NSA_RETURN_IF_ERROR(CheckSocketPath(options.unix_socket));
+  std::function<void(Fd)> taker;
+  if (listening.gate != nullptr) taker = TakerFor(&builder);
   std::error_code error;
   std::filesystem::remove(options.unix_socket, error);
   builder.AddListeningPort(absl::StrCat("unix:", options.unix_socket.string()),
                            grpc::InsecureServerCredentials());
   for (grpc::Service* service : options.services) builder.RegisterService(service);
-  Listening listening{.server = builder.BuildAndStart()};
-  if (listening.server == nullptr) return WhyNotListening(options);
+  listening.server = builder.BuildAndStart();
+  if (listening.server == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("state_dir: ", options.unix_socket.string(),
+                     " cannot be listened on; check the space and the mode of its folder"));
+  }
   if (chmod(options.unix_socket.c_str(), 0600) != 0) {
     return absl::InternalError(absl::StrCat("state_dir: ", options.unix_socket.string(),
                                             " cannot be made private (", std::strerror(errno),
                                             "); choose another --state-dir"));
   }
   listening.server->GetHealthCheckService()->SetServingStatus(false);
-  if (!options.tcp_address.empty()) {
-    listening.tcp_address =
-        absl::StrCat(options.tcp_address.substr(0, options.tcp_address.rfind(':') + 1), port);
-  }
+  if (listening.gate != nullptr) listening.gate->Start(std::move(taker));
   return listening;
 }
 

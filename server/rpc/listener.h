@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -11,6 +12,7 @@
 #include "common/rpc/tls_files.h"
 #include "grpcpp/grpcpp.h"
 #include "nsa/v1/config.pb.h"
+#include "server/rpc/gate/gate.h"
 
 namespace nsa::server {
 
@@ -21,11 +23,13 @@ struct ListenOptions {
   std::vector<grpc::Service*> services;
   absl::Duration ping_every;    // to every client
   absl::Duration ping_timeout;  // a connection without an answer for this long is closed
+  std::function<void(const char* reason)> ended;  // see Gate::Options
 };
 
 struct Listening {
   std::unique_ptr<grpc::Server> server;
-  std::string tcp_address;  // with the actual port; empty: none
+  std::unique_ptr<Gate> gate;  // of the TCP port; null: none
+  std::string tcp_address;     // with the actual port; empty: none
 };
 
 // Starts listening. The health service reports NOT_SERVING until the caller changes that.

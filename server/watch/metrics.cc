@@ -76,6 +76,15 @@ void Metrics::ObserveStoreError(const std::string& operation) {
   families_.Counter("nsa_store_errors_total", {{"op", operation}}).Increment();
 }
 
+void Metrics::ObserveConnections(int known, int strangers) {
+  families_.Gauge("nsa_tcp_connections", {{"kind", "known"}}).Set(known);
+  families_.Gauge("nsa_tcp_connections", {{"kind", "stranger"}}).Set(strangers);
+}
+
+void Metrics::ObserveConnectionEnd(const std::string& reason) {
+  families_.Counter("nsa_tcp_connections_ended_total", {{"reason", reason}}).Increment();
+}
+
 void Metrics::ObserveCertificate(const std::string& file, absl::Time until) {
   families_.Gauge("nsa_certificate_expiry_timestamp_seconds", {{"file", file}})
       .Set(absl::ToDoubleSeconds(until - absl::UnixEpoch()));

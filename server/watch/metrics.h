@@ -33,6 +33,10 @@ class Metrics {
   void ObserveCommit(double seconds);
   void ObserveStoreError(const std::string& operation);
 
+  // Connections of the TCP port: those open now, and one that was ended or refused for `reason`.
+  void ObserveConnections(int known, int strangers);
+  void ObserveConnectionEnd(const std::string& reason);
+
   // A certificate that the coordinator uses, and when it ends.
   void ObserveCertificate(const std::string& file, absl::Time until);
 

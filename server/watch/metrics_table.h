@@ -55,6 +55,11 @@ inline constexpr FamilySpec kOwnFamilies[] = {
     {kHistogram, "nsa_rpc_duration_seconds", "method", "Duration of unary calls, without streams.",
      kShortBuckets},
     {kGauge, "nsa_rpc_streams_active", "method", "Streams open now."},
+    {kGauge, "nsa_tcp_connections", "kind",
+     "Connections of the gRPC port open now: known have made a call with a valid token, stranger "
+     "have not."},
+    {kCounter, "nsa_tcp_connections_ended_total", "reason",
+     "Connections of the gRPC port that were ended or refused because they overstepped a limit."},
     {kHistogram, "nsa_store_commit_duration_seconds", "",
      "Duration of a commit to the job store, fsync included.", kCommitBuckets},
     {kCounter, "nsa_store_errors_total", "op", "Operations of the job store that failed."},

@@ -1,0 +1,491 @@
+#include "server/rpc/gate/gate.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/status.h"
+#include "common/base/thread_name.h"
+#include "server/rpc/gate/connection.h"
+#include "spdlog/spdlog.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr int kBacklog = 1'024;
+constexpr int kAcceptedAtOnce = 32;
+constexpr int kEventsAtOnce = 64;
+constexpr absl::Duration kSweepEvery = absl::Milliseconds(250);
+constexpr absl::Duration kWaitStep = absl::Milliseconds(20);
+// How long the rest may take once one side has ended.
+constexpr absl::Duration kEndPatience = absl::Seconds(5);
+constexpr absl::Duration kStopPatience = absl::Seconds(1);
+constexpr absl::Duration kLogEvery = absl::Minutes(1);
+// Streams a second of all strangers together.
+constexpr double kStrangersStreams = 500;
+// Connections a second that gRPC is given: it must have time to take leave of those that have
+// ended.
+constexpr double kHandedOn = 500;
+
+// What an event of epoll is about: an id and, in the two lowest bits, one of these.
+enum Tag : uint64_t { kWoken = 0, kListener = 1, kClient = 2, kBackend = 3 };
+
+// Invalid, with errno, when it cannot.
+Fd ListenOn(const addrinfo& at, int port) {
+  sockaddr_storage address{};
+  std::memcpy(&address, at.ai_addr, at.ai_addrlen);
+  if (port != 0) reinterpret_cast<sockaddr_in*>(&address)->sin_port = htons(port);
+  Fd fd(socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  constexpr int kOn = 1;
+  constexpr int kOff = 0;
+  if (at.ai_family == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &kOff, sizeof kOff);
+  }
+  // Connections that have ended keep no port. Without SO_REUSEPORT no second server shares it.
+  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn) != 0 ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), at.ai_addrlen) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return Fd();
+  }
+  return fd;
+}
+
+// On every address of the host, as far as it has them, with the same port.
+absl::StatusOr<std::vector<Fd>> ListenOnAll(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  std::string why = error != 0 ? gai_strerror(error) : "";
+  std::vector<Fd> listeners;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    Fd fd = ListenOn(*each, listeners.empty() ? 0 : PortOf(listeners[0].get()));
+    if (!fd.valid()) {
+      why = std::strerror(errno);
+    } else {
+      listeners.push_back(std::move(fd));
+    }
+  }
+  if (!listeners.empty()) return listeners;
+  return absl::UnavailableError(absl::StrCat(
+      "listen_address: ", address, " cannot be listened on (", why,
+      "); `ss -ltnp` shows which process has the port; choose another, or an address of this "
+      "machine"));
+}
+
+}  // namespace
+
+GateLimits GateLimits::OfThisProcess() {
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  GateLimits limits;
+  limits.connections = static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 5, 8, 1'024));
+  limits.strangers = limits.of_neighbour = limits.connections / 2;
+  limits.strangers_of_neighbour = limits.connections / 4;
+  return limits;
+}
+
+class Gate::Impl {
+ public:
+  Impl(Options options, std::optional<TlsServer> tls, std::vector<Fd> listeners)
+      : options_(std::move(options)),
+        tls_(std::move(tls)),
+        listeners_(std::move(listeners)),
+        strangers_(kStrangersStreams, kStrangersStreams),
+        handed_on_(kHandedOn, kHandedOn),
+        epoll_(epoll_create1(EPOLL_CLOEXEC)),
+        wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    const std::string& address = options_.address;
+    address_ = absl::StrCat(address.substr(0, address.rfind(':') + 1), PortOf(listeners_[0].get()));
+  }
+  ~Impl();
+
+  void Start(std::function<void(Fd)> hand_on);
+  void StopAccepting();
+  const std::string& address() const { return address_; }
+  GateCounts counts() const { return {.known = known_, .strangers = unknown_}; }
+
+ private:
+  struct Watched {
+    Watched(uint64_t with_id, Fd client, TcpSource source, std::unique_ptr<TlsSession> tls,
+            Bucket* strangers, absl::Duration now)
+        : id(with_id),
+          connection(std::move(client), std::move(source), std::move(tls), strangers, now) {}
+    const uint64_t id;
+    Connection connection;
+    uint32_t client_events = 0;
+    uint32_t backend_events = 0;
+  };
+  using Connections = std::map<uint64_t, std::unique_ptr<Watched>>;  // the oldest first
+
+  void Loop();
+  int WaitTime() const;
+  void Handle(const epoll_event& event);
+  void Accept(int listener);
+  void Admit(Fd client, const sockaddr_storage& from);
+  bool MakeRoom(const std::string& neighbour);
+  void Pump(uint64_t id);
+  bool HandOn(Watched* watched);
+  void Watch(Watched* watched);
+  void Sweep();
+  void Resume();
+  static bool Waits(const Connection& connection) {
+    return connection.waits() || connection.NeedsBackend();
+  }
+  void ListenAgain(bool listen);
+  const char* Overdue(const Connection& connection) const;
+  void End(Connections::iterator at, const char* reason);
+  void Count(const char* reason, const std::string& neighbour);
+  void Log();
+  void Control(int operation, int fd, uint32_t events, uint64_t tag);
+
+  const Options options_;
+  const std::optional<TlsServer> tls_;
+  std::vector<Fd> listeners_;
+  std::string address_;
+  std::function<void(Fd)> hand_on_;
+  std::atomic<int> known_ = 0;
+  std::atomic<int> unknown_ = 0;
+  std::atomic<bool> stopping_ = false;
+  Mutex mutex_;
+  bool accepting_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // Used by the thread only.
+  Bucket strangers_;
+  Bucket handed_on_;
+  Connections connections_;
+  uint64_t next_id_ = 1;
+  uint64_t turn_ = 0;
+  std::vector<uint64_t> busy_;
+  bool waits_ = false;      // some connection waits for its share
+  bool listening_ = false;  // the listeners are watched
+  absl::Duration now_;
+  absl::Duration swept_;
+  absl::Duration logged_ = -absl::InfiniteDuration();
+  std::map<std::string, int> ended_;  // since the last line of the log, by reason
+  std::string last_neighbour_;
+
+  const Fd epoll_;
+  const Fd wake_;
+  std::thread thread_;
+};
+
+Gate::Impl::~Impl() {
+  StopAccepting();
+  stopping_ = true;
+  eventfd_write(wake_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+void Gate::Impl::Start(std::function<void(Fd)> hand_on) {
+  hand_on_ = std::move(hand_on);
+  {
+    const MutexLock lock(&mutex_);
+    accepting_ = true;
+  }
+  Control(EPOLL_CTL_ADD, wake_.get(), EPOLLIN, kWoken);
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    Control(EPOLL_CTL_ADD, listeners_[i].get(), EPOLLIN, i << 2 | kListener);
+  }
+  listening_ = true;
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void Gate::Impl::StopAccepting() {
+  const MutexLock lock(&mutex_);
+  accepting_ = false;
+  // The thread uses them under the lock only.
+  listeners_.clear();
+}
+
+void Gate::Impl::Loop() {
+  NameThread("gate");
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+  absl::Duration stop_at = absl::InfiniteDuration();
+  std::array<epoll_event, kEventsAtOnce> events;
+  while (true) {
+    const int ready = epoll_wait(epoll_.get(), events.data(), kEventsAtOnce, WaitTime());
+    now_ = RealClock().Monotonic();
+    for (const uint64_t id : std::exchange(busy_, {})) Pump(id);
+    for (int i = 0; i < ready; ++i) Handle(events[i]);
+    if (waits_) Resume();
+    if (now_ - swept_ >= kSweepEvery) Sweep();
+    if (!stopping_) continue;
+    if (stop_at == absl::InfiniteDuration()) stop_at = now_ + kStopPatience;
+    if (connections_.empty() || now_ >= stop_at) break;
+  }
+  while (!connections_.empty()) End(connections_.begin(), nullptr);
+}
+
+int Gate::Impl::WaitTime() const {
+  if (!busy_.empty()) return 0;
+  return static_cast<int>(absl::ToInt64Milliseconds(waits_ || stopping_ ? kWaitStep : kSweepEvery));
+}
+
+void Gate::Impl::Handle(const epoll_event& event) {
+  const uint64_t id = event.data.u64 >> 2;
+  switch (event.data.u64 & 3) {
+    case kWoken: {
+      eventfd_t count = 0;
+      eventfd_read(wake_.get(), &count);
+      return;
+    }
+    case kListener:
+      return Accept(static_cast<int>(id));
+    case kClient:
+      if (const auto at = connections_.find(id);
+          at != connections_.end() && (event.events & (EPOLLERR | EPOLLHUP)) != 0) {
+        return End(at, nullptr);  // it has gone
+      }
+      return Pump(id);
+    default:
+      return Pump(id);
+  }
+}
+
+void Gate::Impl::Accept(int listener) {
+  for (int i = 0; i < kAcceptedAtOnce; ++i) {
+    sockaddr_storage from{};
+    socklen_t size = sizeof from;
+    Fd client;
+    {
+      const MutexLock lock(&mutex_);
+      if (!accepting_) return;
+      client = Fd(accept4(listeners_[listener].get(), reinterpret_cast<sockaddr*>(&from), &size,
+                          SOCK_NONBLOCK | SOCK_CLOEXEC));
+    }
+    if (client.valid()) {
+      Admit(std::move(client), from);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      Count("no_descriptors", "");
+      return ListenAgain(false);  // until the next sweep
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      return;
+    }
+  }
+}
+
+void Gate::Impl::Admit(Fd client, const sockaddr_storage& from) {
+  TcpSource source = SourceOf(from);
+  if (!MakeRoom(source.neighbour)) return Count("full", source.neighbour);
+  constexpr int kOn = 1;
+  setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof kOn);
+  const int fd = client.get();
+  const uint64_t id = next_id_++;
+  auto watched =
+      std::make_unique<Watched>(id, std::move(client), std::move(source),
+                                tls_.has_value() ? tls_->Accept(fd) : nullptr, &strangers_, now_);
+  watched->client_events = EPOLLIN;
+  Control(EPOLL_CTL_ADD, fd, EPOLLIN, id << 2 | kClient);
+  connections_[id] = std::move(watched);
+}
+
+// Ends a stranger if need be. False when only known clients are left to end.
+bool Gate::Impl::MakeRoom(const std::string& neighbour) {
+  const GateLimits& limits = options_.limits;
+  int strangers = 0;
+  int of_neighbour = 0;
+  int strangers_of_neighbour = 0;
+  // The oldest of those that have said least.
+  auto victim = connections_.end();
+  auto own_victim = connections_.end();
+  const auto prefer = [this](Connections::iterator each, Connections::iterator* best) {
+    const bool better = *best == connections_.end() || (!each->second->connection.speaks() &&
+                                                        (*best)->second->connection.speaks());
+    if (better) *best = each;
+  };
+  for (auto each = connections_.begin(); each != connections_.end(); ++each) {
+    const Connection& connection = each->second->connection;
+    const bool own = connection.source().neighbour == neighbour;
+    of_neighbour += own;
+    if (connection.known()) continue;
+    ++strangers;
+    prefer(each, &victim);
+    if (!own) continue;
+    ++strangers_of_neighbour;
+    prefer(each, &own_victim);
+  }
+  const bool too_many_of_it = of_neighbour >= limits.of_neighbour ||
+                              strangers_of_neighbour >= limits.strangers_of_neighbour;
+  const bool too_many =
+      std::ssize(connections_) >= limits.connections || strangers >= limits.strangers;
+  if (!too_many_of_it && !too_many) return true;
+  if (too_many_of_it || own_victim != connections_.end()) victim = own_victim;
+  if (victim == connections_.end()) return false;
+  End(victim, "displaced");
+  return true;
+}
+
+void Gate::Impl::Pump(uint64_t id) {
+  const auto at = connections_.find(id);
+  if (at == connections_.end()) return;
+  Connection& connection = at->second->connection;
+  Connection::State state = connection.Pump(now_);
+  if (state == Connection::State::kOpen && connection.NeedsBackend() && handed_on_.Take(now_)) {
+    if (!HandOn(at->second.get())) return End(at, "no_descriptors");
+    state = connection.Pump(now_);
+  }
+  if (state == Connection::State::kClosed) return End(at, connection.fault());
+  if (state == Connection::State::kBusy) busy_.push_back(id);
+  waits_ = waits_ || Waits(connection);
+  Watch(at->second.get());
+}
+
+bool Gate::Impl::HandOn(Watched* watched) {
+  Fd other = watched->connection.MakeBackend();
+  if (!other.valid()) return false;
+  const MutexLock lock(&mutex_);
+  if (!accepting_) return true;  // its end closes, as after a shutdown
+  hand_on_(std::move(other));
+  return true;
+}
+
+// Tells epoll what the connection waits for now.
+void Gate::Impl::Watch(Watched* watched) {
+  const Connection& connection = watched->connection;
+  const uint32_t client = connection.client_events();
+  if (client != watched->client_events) {
+    Control(EPOLL_CTL_MOD, connection.client(), client, watched->id << 2 | kClient);
+    watched->client_events = client;
+  }
+  // With no event to wait for it is taken out: epoll would report its end again and again.
+  const uint32_t backend = connection.backend_events();
+  const uint32_t before = std::exchange(watched->backend_events, backend);
+  if (backend == before) return;
+  const int change = before == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  Control(backend == 0 ? EPOLL_CTL_DEL : change, connection.backend(), backend,
+          watched->id << 2 | kBackend);
+}
+
+// Those that wait for their share.
+void Gate::Impl::Resume() {
+  waits_ = false;
+  std::vector<uint64_t> ids;
+  for (const auto& [id, watched] : connections_) {
+    if (Waits(watched->connection)) ids.push_back(id);
+  }
+  // Nobody is always the first.
+  if (!ids.empty()) std::rotate(ids.begin(), ids.begin() + ++turn_ % ids.size(), ids.end());
+  for (const uint64_t id : ids) Pump(id);
+}
+
+void Gate::Impl::Sweep() {
+  swept_ = now_;
+  int known = 0;
+  for (auto each = connections_.begin(); each != connections_.end();) {
+    const auto at = each++;
+    Connection& connection = at->second->connection;
+    connection.Shrink();
+    known += connection.known();
+    const absl::Duration ended = connection.ended();
+    if (ended > absl::ZeroDuration() && now_ - ended > kEndPatience) {
+      End(at, nullptr);
+    } else if (const char* const reason = Overdue(connection); reason != nullptr) {
+      End(at, reason);
+    }
+  }
+  known_ = known;
+  unknown_ = static_cast<int>(connections_.size()) - known;
+  ListenAgain(true);
+  Log();
+}
+
+// Why a connection has had time enough; null: it has not.
+const char* Gate::Impl::Overdue(const Connection& connection) const {
+  if (connection.known()) return nullptr;
+  if (!connection.speaks() && now_ - connection.accepted() > options_.limits.greeting) {
+    return "silent";
+  }
+  return now_ - connection.heard() > options_.limits.silence ? "idle" : nullptr;
+}
+
+void Gate::Impl::ListenAgain(bool listen) {
+  const MutexLock lock(&mutex_);
+  if (listen == listening_ || !accepting_) return;
+  listening_ = listen;
+  for (size_t i = 0; i < listeners_.size(); ++i) {
+    Control(listen ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, listeners_[i].get(), EPOLLIN,
+            i << 2 | kListener);
+  }
+}
+
+// Null: for no fault of the client's.
+void Gate::Impl::End(Connections::iterator at, const char* reason) {
+  Connection& connection = at->second->connection;
+  if (reason != nullptr) {
+    // The alert of a handshake that failed says why, and must arrive.
+    if (connection.speaks() || connection.fault() == nullptr) connection.Reset();
+    Count(reason, connection.source().neighbour);
+  }
+  connections_.erase(at);
+}
+
+void Gate::Impl::Count(const char* reason, const std::string& neighbour) {
+  if (options_.ended) options_.ended(reason);
+  ++ended_[reason];
+  last_neighbour_ = neighbour;
+}
+
+void Gate::Impl::Log() {
+  if (ended_.empty() || now_ - logged_ < kLogEvery) return;
+  logged_ = now_;
+  spdlog::warn(
+      "listen_address: ended connections that overstepped a limit (docs/limits.md): {}; "
+      "the last one was from {}",
+      absl::StrJoin(ended_, ", ", absl::PairFormatter(" ")), last_neighbour_);
+  ended_.clear();
+}
+
+void Gate::Impl::Control(int operation, int fd, uint32_t events, uint64_t tag) {
+  epoll_event event{.events = events, .data = {.u64 = tag}};
+  epoll_ctl(epoll_.get(), operation, fd, &event);
+}
+
+absl::StatusOr<std::unique_ptr<Gate>> Gate::Open(Options options) {
+  std::optional<TlsServer> tls;
+  if (!options.tls.certificate.empty()) {
+    NSA_ASSIGN_OR_RETURN(tls, TlsServer::Make(options.tls));
+  }
+  NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOnAll(options.address));
+  return std::unique_ptr<Gate>(
+      new Gate(std::make_unique<Impl>(std::move(options), std::move(tls), std::move(listeners))));
+}
+
+Gate::Gate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Gate::~Gate() = default;
+void Gate::Start(std::function<void(Fd)> hand_on) { impl_->Start(std::move(hand_on)); }
+void Gate::StopAccepting() { impl_->StopAccepting(); }
+const std::string& Gate::address() const { return impl_->address(); }
+GateCounts Gate::counts() const { return impl_->counts(); }
+
+}  // namespace nsa::server

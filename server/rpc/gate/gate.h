@@ -1,0 +1,80 @@
+// The TCP port of the coordinator. The gate accepts its connections, ends TLS, and passes on what
+// they say, over a pair of sockets each, to gRPC, which never sees the port.
+//
+// gRPC 1.51 limits neither the connections of strangers nor what they make it keep: once the file
+// descriptors are used up it accepts nothing more, and streams that are reset at once or header
+// blocks that do not end grow without a limit. So the gate
+//
+//   * keeps descriptors in reserve: it has at most GateLimits::connections, a share of what the
+//     process may open;
+//   * tells clients that have made a call with a valid token from strangers. A stranger has to make
+//     room, the one that has said least and is oldest first, and never a known client;
+//   * ends connections that do not speak HTTP/2 in time, or more than their share (frame_watch.h);
+//   * holds at most 2 x 32 KiB of a connection. Whoever does not read is not read either.
+//
+// One thread does all this.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/fd.h"
+#include "common/rpc/tls_files.h"
+
+namespace nsa::server {
+
+struct GateLimits {
+  // How many connections there may be. Each takes three descriptors.
+  int connections = 1'024;
+  int strangers = 512;     // of these, without a valid token
+  int of_neighbour = 512;  // of these, from one address (IPv6: one network of 64 bits)
+  int strangers_of_neighbour = 256;
+  absl::Duration greeting = absl::Seconds(10);  // until a client speaks HTTP/2, TLS included
+  absl::Duration silence = absl::Minutes(1);    // of a stranger
+
+  // A fifth of the descriptors that this process may open are connections, at most 1,024, so that
+  // two fifths are left for everything else.
+  static GateLimits OfThisProcess();
+};
+
+struct GateCounts {
+  int known = 0;
+  int strangers = 0;
+};
+
+class Gate {
+ public:
+  struct Options {
+    std::string address;  // host:port
+    TlsFiles tls;         // without a certificate: plaintext
+    GateLimits limits;
+    // Called on the gate's thread for every connection that it ends or refuses, with the reason.
+    std::function<void(const char* reason)> ended;
+  };
+
+  // Listens, and accepts nothing yet. Unavailable, naming the address and the cause.
+  static absl::StatusOr<std::unique_ptr<Gate>> Open(Options options);
+
+  // Begins. `hand_on` gets gRPC's end of each connection; its peer has a TcpCallerName.
+  void Start(std::function<void(Fd)> hand_on);
+
+  // Closes the port. Connections go on. When it returns, `hand_on` is not called any more.
+  void StopAccepting();
+
+  // What gRPC has sent is still passed on, for at most a second.
+  ~Gate();
+
+  // With the actual port.
+  const std::string& address() const;
+  GateCounts counts() const;
+
+ private:
+  class Impl;
+  explicit Gate(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace nsa::server

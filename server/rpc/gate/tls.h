@@ -1,0 +1,62 @@
+// The server's side of TLS, for the gate: certificates as gRPC wants them, on both sides, by
+// OpenSSL.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/rpc/tls_files.h"
+#include "common/rpc/x509.h"
+
+namespace nsa::server {
+
+// What became of an attempt to read or write.
+enum class TlsResult { kDone, kWantsRead, kWantsWrite, kEnded, kBroken };
+
+// One connection over a socket that does not block. Not thread-safe. SIGPIPE must be blocked or
+// ignored.
+class TlsSession {
+ public:
+  TlsSession(SSL_CTX* context, int fd);
+
+  TlsResult Handshake();
+  // kDone: *got bytes were read, at least one.
+  TlsResult Read(char* to, size_t size, size_t* got);
+  // kDone: *put bytes were written, at least one. After any other result, the same bytes must come
+  // first in the next call.
+  TlsResult Write(const char* from, size_t size, size_t* put);
+  // Tells the client that nothing follows.
+  void Close();
+
+  bool ready() const { return ready_; }  // the handshake is over
+  // Common name of the client's certificate; empty when it has none.
+  std::string ClientName() const;
+
+ private:
+  TlsResult ResultOf(int returned);
+
+  std::unique_ptr<SSL, x509::Free<SSL_free>> ssl_;
+  bool ready_ = false;
+};
+
+class TlsServer {
+ public:
+  // Clients must prove a certificate of an authority of `files`, and speak HTTP/2. Unavailable when
+  // OpenSSL refuses the files, e.g. a key that is too weak.
+  static absl::StatusOr<TlsServer> Make(const TlsFiles& files);
+
+  std::unique_ptr<TlsSession> Accept(int fd) const {
+    return std::make_unique<TlsSession>(context_.get(), fd);
+  }
+
+ private:
+  using Context = std::unique_ptr<SSL_CTX, x509::Free<SSL_CTX_free>>;
+  explicit TlsServer(Context context) : context_(std::move(context)) {}
+  Context context_;
+};
+
+}  // namespace nsa::server

@@ -1,0 +1,268 @@
+#include "server/rpc/gate/gate.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/rpc/gate/callers.h"
+#include "server/rpc/gate/frame_watch.h"
+#include "tests/testing/within.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr char kGreeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// A DATA frame.
+std::string Data(size_t length) {
+  std::string frame(9 + length, 'x');
+  for (int i = 0; i < 3; ++i) frame[i] = static_cast<char>(length >> (8 * (2 - i)));
+  frame.replace(3, 6, std::string("\0\0\0\0\0\1", 6));
+  return frame;
+}
+
+std::string NameOfPeer(int fd) {
+  sockaddr_un address{};
+  socklen_t size = sizeof address;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  const size_t length = size - offsetof(sockaddr_un, sun_path);
+  return length < 2 ? "" : std::string(address.sun_path + 1, length - 1);
+}
+
+// Waits at most 10 s for bytes; "" at the end.
+std::string Receive(int fd) {
+  pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+  if (poll(&waiting, 1, 10'000) != 1) return "nothing came";
+  std::string bytes(1 << 16, '\0');
+  const ssize_t got = recv(fd, bytes.data(), bytes.size(), 0);
+  bytes.resize(got > 0 ? static_cast<size_t>(got) : 0);
+  return bytes;
+}
+
+// A gate with the test behind it instead of gRPC.
+class GateTest : public ::testing::Test {
+ protected:
+  void Start(GateLimits limits = {}) {
+    auto gate = Gate::Open({.address = "127.0.0.1:0",
+                            .tls = {},
+                            .limits = limits,
+                            .ended = [this](const char* reason) {
+                              const MutexLock lock(&mutex_);
+                              ++ended_[reason];
+                            }});
+    ASSERT_TRUE(gate.ok()) << gate.status();
+    gate_ = *std::move(gate);
+    gate_->Start([this](Fd connection) {
+      const MutexLock lock(&mutex_);
+      handed_on_.push_back(std::move(connection));
+    });
+  }
+
+  Fd Connect() {
+    Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+    int port = 0;
+    const std::string text = gate_->address();
+    EXPECT_TRUE(absl::SimpleAtoi(text.substr(text.rfind(':') + 1), &port));
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+      return Fd();
+    }
+    return fd;
+  }
+  static void Say(const Fd& fd, const std::string& bytes) {
+    EXPECT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
+  }
+  int HandedOn() {
+    const MutexLock lock(&mutex_);
+    return static_cast<int>(handed_on_.size());
+  }
+  int Behind(int i) {
+    const MutexLock lock(&mutex_);
+    return handed_on_[i].get();
+  }
+  int Ended(const std::string& reason) {
+    const MutexLock lock(&mutex_);
+    return ended_[reason];
+  }
+  // A connection that has greeted and is handed on.
+  Fd Greeted() {
+    const int before = HandedOn();
+    Fd fd = Connect();
+    Say(fd, kGreeting);
+    EXPECT_TRUE(Within(absl::Seconds(20), [&] { return HandedOn() == before + 1; }));
+    return fd;
+  }
+  void MakeKnown(int i) {
+    const auto caller = FindTcpCaller(absl::StrCat("unix-abstract:", NameOfPeer(Behind(i))));
+    ASSERT_NE(caller, nullptr);
+    caller->known = true;
+  }
+
+  Mutex mutex_;
+  std::vector<Fd> handed_on_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, int> ended_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<Gate> gate_;
+};
+
+TEST_F(GateTest, WhatItHandsOnHasTheAddressOfItsCaller) {
+  Start();
+  const Fd client = Greeted();
+  sockaddr_in own{};
+  socklen_t size = sizeof own;
+  ASSERT_EQ(getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
+  EXPECT_EQ(OriginOf(absl::StrCat("unix-abstract:", NameOfPeer(Behind(0)))),
+            absl::StrCat("ipv4:127.0.0.1:", ntohs(own.sin_port)));
+}
+
+TEST_F(GateTest, CarriesBytesBothWaysAndTheEnd) {
+  Start();
+  Fd client = Greeted();
+  EXPECT_EQ(Receive(Behind(0)), kGreeting);
+  const std::string frame = Data(100);
+  Say(client, frame.substr(0, 5));
+  Say(client, frame.substr(5));
+  std::string came;
+  while (came.size() < frame.size()) came += Receive(Behind(0));
+  EXPECT_EQ(came, frame);
+  ASSERT_EQ(send(Behind(0), "answer", 6, 0), 6);
+  EXPECT_EQ(Receive(client.get()), "answer");
+  shutdown(client.get(), SHUT_WR);
+  EXPECT_EQ(Receive(Behind(0)), "");
+  ASSERT_EQ(send(Behind(0), "last", 4, 0), 4);
+  shutdown(Behind(0), SHUT_RDWR);
+  EXPECT_EQ(Receive(client.get()), "last");
+  EXPECT_EQ(Receive(client.get()), "");
+}
+
+TEST_F(GateTest, HoldsLittleOfWhatIsNotRead) {
+  Start();
+  const Fd client = Greeted();
+  constexpr size_t kMost = 64 << 20;
+  const std::string frame = Data(16'000);
+  // Nobody reads behind the gate: what is sent ends in the kernel's buffers.
+  size_t sent = 0;
+  pollfd writable{.fd = client.get(), .events = POLLOUT, .revents = 0};
+  while (sent < kMost && poll(&writable, 1, 1'000) == 1) {
+    const ssize_t part = send(client.get(), frame.data(), frame.size(), MSG_DONTWAIT);
+    if (part > 0) sent += static_cast<size_t>(part);
+    if (part != std::ssize(frame)) break;
+  }
+  EXPECT_LT(sent, kMost);
+  // Then everything arrives.
+  size_t came = 0;
+  while (came < sizeof kGreeting - 1 + sent) {
+    const std::string part = Receive(Behind(0));
+    ASSERT_NE(part, "nothing came") << came << " of " << sent;
+    came += part.size();
+  }
+}
+
+TEST_F(GateTest, AStrangerMakesRoomAndAKnownClientStays) {
+  Start({.connections = 6, .strangers = 4, .of_neighbour = 6, .strangers_of_neighbour = 4});
+  const Fd known = Greeted();
+  MakeKnown(0);
+  const Fd speaking = Greeted();
+  std::vector<Fd> idle;
+  for (int i = 0; i < 40; ++i) idle.push_back(Connect());
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return Ended("displaced") == 40 - 3; }))
+      << Ended("displaced");
+  Say(known, Data(1));
+  Say(speaking, Data(1));
+  for (const int i : {0, 1}) EXPECT_EQ(Receive(Behind(i)).substr(0, 3), "PRI") << i;
+  EXPECT_EQ(send(Behind(0), "x", 1, MSG_NOSIGNAL), 1);
+  EXPECT_EQ(Receive(known.get()), "x");
+  EXPECT_TRUE(Within(absl::Seconds(20),
+                     [&] { return gate_->counts().known == 1 && gate_->counts().strangers == 4; }));
+}
+
+TEST_F(GateTest, WithOnlyKnownClientsANewOneIsRefused) {
+  Start({.connections = 2, .strangers = 2, .of_neighbour = 2, .strangers_of_neighbour = 2});
+  const Fd first = Greeted();
+  const Fd second = Greeted();
+  MakeKnown(0);
+  MakeKnown(1);
+  const Fd third = Connect();
+  EXPECT_EQ(Receive(third.get()), "");
+  EXPECT_EQ(Ended("full"), 1);
+}
+
+TEST_F(GateTest, WhoSaysNothingIsEnded) {
+  Start({.greeting = absl::Milliseconds(300), .silence = absl::Milliseconds(1'500)});
+  const Fd silent = Connect();
+  const Fd half = Connect();
+  Say(half, "PRI * HT");
+  const Fd idle = Greeted();
+  const Fd known = Greeted();
+  MakeKnown(1);
+  EXPECT_EQ(Receive(silent.get()), "");
+  EXPECT_EQ(Receive(half.get()), "");
+  EXPECT_EQ(Receive(idle.get()), "");
+  EXPECT_EQ(Ended("silent"), 2);
+  EXPECT_EQ(Ended("idle"), 1);
+  pollfd still{.fd = known.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&still, 1, 0), 0);
+}
+
+TEST_F(GateTest, AFloodEndsItsConnectionOnly) {
+  Start();
+  const Fd good = Greeted();
+  const Fd bad = Greeted();
+  std::string flood;
+  for (int i = 0; i < 1'000; ++i) flood += std::string("\0\0\0\4\0\0\0\0\0", 9);  // SETTINGS
+  send(bad.get(), flood.data(), flood.size(), MSG_NOSIGNAL);
+  EXPECT_EQ(Receive(bad.get()), "");
+  EXPECT_EQ(Ended("settings"), 1);
+  Receive(Behind(0));
+  Say(good, Data(10));
+  EXPECT_EQ(Receive(Behind(0)), Data(10));
+}
+
+TEST_F(GateTest, ClosesThePortAndKeepsItsConnections) {
+  Start();
+  const Fd client = Greeted();
+  gate_->StopAccepting();
+  EXPECT_FALSE(Connect().valid());
+  Receive(Behind(0));
+  Say(client, Data(10));
+  EXPECT_EQ(Receive(Behind(0)), Data(10));
+  ASSERT_EQ(send(Behind(0), "bye", 3, 0), 3);
+  shutdown(Behind(0), SHUT_RDWR);
+  gate_.reset();
+  EXPECT_EQ(Receive(client.get()), "bye");
+}
+
+TEST_F(GateTest, ThePortIsItsOwn) {
+  Start();
+  const auto second =
+      Gate::Open({.address = gate_->address(), .tls = {}, .limits = {}, .ended = {}});
+  ASSERT_FALSE(second.ok());
+  EXPECT_TRUE(absl::IsUnavailable(second.status()));
+  EXPECT_THAT(std::string(second.status().message()),
+              ::testing::HasSubstr("Address already in use"));
+}
+
+TEST(GateLimits, LeaveDescriptorsForTheStoreAndTheSocket) {
+  const GateLimits limits = GateLimits::OfThisProcess();
+  rlimit descriptors{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &descriptors), 0);
+  EXPECT_LE(3 * limits.connections, static_cast<int64_t>(descriptors.rlim_cur) * 3 / 5);
+  EXPECT_LE(limits.strangers, limits.connections / 2);
+}
+
+}  // namespace
+}  // namespace nsa::server
