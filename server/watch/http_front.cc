@@ -26,8 +26,8 @@
 namespace nsa::server {
 namespace {
 
-constexpr size_t kLargestHead = 16 << 10;
-constexpr size_t kLargestBody = 16 << 10;
+constexpr size_t kMostHead = 16 << 10;
+constexpr size_t kMostBody = 16 << 10;
 constexpr size_t kPiece = 64 << 10;
 constexpr absl::Duration kRequestPatience = absl::Seconds(5);
 constexpr int kTickMilliseconds = 100;
@@ -87,8 +87,8 @@ std::string_view HeaderOf(std::string_view head, std::string_view name) {
 
 size_t WholeRequest(std::string_view bytes, std::string* refusal) {
   const size_t head = EndOfHead(bytes);
-  if (head == 0 && bytes.size() < kLargestHead) return 0;
-  if (head == 0 || head > kLargestHead) {
+  if (head == 0 && bytes.size() < kMostHead) return 0;
+  if (head == 0 || head > kMostHead) {
     *refusal = Refuse("431 Request Header Fields Too Large");
     return 0;
   }
@@ -102,7 +102,7 @@ size_t WholeRequest(std::string_view bytes, std::string* refusal) {
     *refusal = Refuse("400 Bad Request");
     return 0;
   }
-  if (body > kLargestBody) {
+  if (body > kMostBody) {
     *refusal = Refuse("413 Content Too Large");
     return 0;
   }
