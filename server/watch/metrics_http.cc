@@ -14,14 +14,16 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/base/host_name.h"
+#include "common/base/listen.h"
+#include "common/base/status.h"
 #include "common/job/data/url.h"
+#include "server/watch/http_front.h"
 
 namespace nsa::server {
 namespace {
 
-// A connection that sends half a request occupies a thread until the deadline. Connections that
-// find no thread wait in a queue, and those that do not fit into it wait in the kernel.
-// Streams of pages occupy a thread each; server/web/stream.h says how many.
+// http_front.h passes whole requests on, and as many at a time as there are threads and places in
+// the queue. Streams of pages occupy a thread each; server/web/stream.h says how many.
 constexpr char kThreads[] = "96";
 constexpr char kQueue[] = "64";
 // civetweb waits once more for this long after a part of the header that arrives just in time, so
@@ -71,17 +73,24 @@ class HostCheck {
     return static_cast<const HostCheck*>(server->getUserContext())->Check(connection);
   }
 
+  static constexpr char kMisdirected[] = "421 Misdirected Request";
+
+  // What a request with this Host header gets; empty when it may go on.
+  std::string Refusal(absl::string_view header) const {
+    if (IsOurs(HostOf(header))) return "";
+    const std::string shown = absl::CHexEscape(std::string(header.substr(0, kLongestShownHost)));
+    return absl::StrCat("Host: '", shown, "' is not a name of this coordinator (an IP address, ",
+                        "localhost, ", machine_, " or the host of page_url); use one of these, or ",
+                        "set page_url in coordinator.yaml\n");
+  }
+
  private:
   int Check(mg_connection* connection) const {
     // A request without the header does not come from a browser.
     const char* header = mg_get_header(connection, "Host");
-    if (header == nullptr || IsOurs(HostOf(header))) return 0;
-    const std::string shown =
-        absl::CHexEscape(std::string(header, strnlen(header, kLongestShownHost)));
-    Reply(connection, "421 Misdirected Request", "text/plain; charset=utf-8",
-          absl::StrCat("Host: '", shown, "' is not a name of this coordinator (an IP address, ",
-                       "localhost, ", machine_, " or the host of page_url); use one of these, or ",
-                       "set page_url in coordinator.yaml\n"));
+    const std::string refusal = header == nullptr ? "" : Refusal(header);
+    if (refusal.empty()) return 0;
+    Reply(connection, kMisdirected, "text/plain; charset=utf-8", refusal);
     return 421;
   }
 
@@ -216,41 +225,97 @@ class Paths final : public CivetHandler {
 struct MetricsHttp::Impl {
   HostCheck host;
   Paths paths;
-  // Declared last, so that it is destroyed first: its threads use the paths.
-  std::unique_ptr<CivetServer> server;
+  std::function<std::string()> metrics;
+  std::function<std::string()> problem;
+  // Declared last, so that they are destroyed first: their threads use all that.
+  std::unique_ptr<CivetServer> server = nullptr;
+  std::unique_ptr<HttpFront> front = nullptr;
+
+  // The whole reply to /healthz, and to both paths under a name that is not ours; else empty.
+  std::string Quick(std::string_view head) const;
 };
+
+namespace {
+
+// Whether a head asks for this path, and wants the body.
+struct Asked {
+  Asked(std::string_view request, std::string_view path)
+      : head(request.starts_with("HEAD ")), there(false) {
+    if (!head && !request.starts_with("GET ")) return;
+    request.remove_prefix(head ? 5 : 4);
+    there = request.starts_with(path) && request.substr(path.size()).starts_with(' ');
+  }
+  bool head;
+  bool there;
+};
+
+std::string ReplyText(const char* status, const char* type, const std::string& body, bool head) {
+  return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", type,
+                      "\r\nX-Content-Type-Options: nosniff\r\nContent-Length: ", body.size(),
+                      "\r\nConnection: close\r\n\r\n", head ? "" : body);
+}
+
+constexpr char kPlain[] = "text/plain; charset=utf-8";
+constexpr char kPrometheus[] = "text/plain; version=0.0.4; charset=utf-8";
+
+}  // namespace
+
+std::string MetricsHttp::Impl::Quick(std::string_view head) const {
+  const Asked health(head, "/healthz");
+  if (!health.there && !Asked(head, "/metrics").there) return "";
+  const std::string_view name = HeaderOf(head, "host");
+  const std::string refusal =
+      name.data() == nullptr ? "" : host.Refusal(absl::string_view(name.data(), name.size()));
+  if (!refusal.empty()) {
+    return ReplyText(HostCheck::kMisdirected, kPlain, refusal, health.head);
+  }
+  if (!health.there) return "";
+  const std::string why = problem();
+  return why.empty() ? ReplyText("200 OK", kPlain, "ok\n", health.head)
+                     : ReplyText("503 Service Unavailable", kPlain, why + "\n", health.head);
+}
 
 absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
     const std::string& address, std::function<std::string()> text,
     std::function<std::string()> problem, HttpHandler pages, const std::string& page_url) {
-  auto impl = std::unique_ptr<Impl>(
-      new Impl{.host = HostCheck(address, page_url),
-               .paths = Paths(std::move(text), std::move(problem), std::move(pages)),
-               .server = nullptr});
+  NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOnAll("metrics_address", address));
+  const int port = PortOf(listeners.front().get());
+  auto impl = std::unique_ptr<Impl>(new Impl{.host = HostCheck(address, page_url),
+                                             .paths = Paths(text, problem, std::move(pages)),
+                                             .metrics = text,
+                                             .problem = problem});
   CivetCallbacks callbacks;
   callbacks.begin_request = HostCheck::Begin;
   try {
     impl->server = std::make_unique<CivetServer>(
-        std::vector<std::string>{"listening_ports", address, "num_threads", kThreads,
+        std::vector<std::string>{"listening_ports", "127.0.0.1:0", "num_threads", kThreads,
                                  "connection_queue", kQueue, "request_timeout_ms",
                                  kRequestMilliseconds},
         &callbacks, &impl->host);
   } catch (const CivetException&) {
-    return absl::UnavailableError(absl::StrFormat(
-        "metrics_address: %s cannot be listened on (port in use, or not an address of this "
-        "machine); `ss -ltnp` shows who has it, --metrics chooses another",
-        address));
+    return absl::UnavailableError(absl::StrCat(
+        "metrics_address: the HTTP server behind ", address,
+        " does not start; check the limits of threads and file descriptors (ulimit -a)"));
   }
   impl->server->addHandler("/", impl->paths);
-  const std::vector<int> ports = impl->server->getListeningPorts();
-  const std::string bound =
-      absl::StrCat(address.substr(0, address.rfind(':') + 1), ports.empty() ? 0 : ports.front());
+  const Impl& made = *impl;
+  impl->front = std::make_unique<HttpFront>(
+      std::move(listeners), impl->server->getListeningPorts().front(),
+      [&made](std::string_view head) { return made.Quick(head); },
+      [&made](std::string_view head) {
+        return ReplyText("200 OK", kPrometheus, made.metrics(), Asked(head, "/metrics").head);
+      },
+      HttpFrontLimits::OfThisProcess());
+  const std::string bound = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
   return std::unique_ptr<MetricsHttp>(new MetricsHttp(std::move(impl), bound));
 }
 
 MetricsHttp::MetricsHttp(std::unique_ptr<Impl> impl, std::string address)
     : impl_(std::move(impl)), address_(std::move(address)) {}
 
-MetricsHttp::~MetricsHttp() { impl_->server->close(); }
+MetricsHttp::~MetricsHttp() {
+  impl_->front.reset();
+  impl_->server->close();
+}
 
 }  // namespace nsa::server

@@ -21,7 +21,7 @@ enum class MetricKind { kGauge, kCounter, kHistogram };
 // Upper bounds of a histogram's buckets.
 inline constexpr double kShortBuckets[] = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10};
 inline constexpr double kCommitBuckets[] = {0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 1};
-inline constexpr double kStepBuckets[] = {0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4,
+inline constexpr double kStepSeconds[] = {0.01, 0.016, 0.025, 0.04, 0.063, 0.1, 0.16, 0.25, 0.4,
                                           0.63, 1,     1.6,   2.5,  4,     10,  30,   100};
 inline constexpr double kCheckpointBuckets[] = {0.1, 1, 10, 60, 300};
 inline constexpr double kWaitBuckets[] = {1, 10, 60, 600, 3'600, 36'000};
@@ -135,7 +135,7 @@ inline constexpr FamilySpec kOwnFamilies[] = {
      "repeated ones do not count."},
     {kHistogram, "nsa_job_step_duration_seconds", "job_id",
      "Duration of a step on rank 0, without validation and without waiting for checkpoints.",
-     kStepBuckets},
+     kStepSeconds},
     {kCounter, "nsa_job_phase_seconds_total", "job_id phase",
      "Time of rank 0 by phase: data, forward, backward, communication, optimizer, evaluation."},
     {kCounter, "nsa_job_restarts_total", "job_id",

@@ -123,7 +123,7 @@ def half_requests(_grpc, http, end):
         time.sleep(0.5)
 
 
-FLOODS = {"rapid reset": rapid_reset, "continuation": continuation, "idle connections": idle, "questions": questions}
+FLOODS = {"rapid reset": rapid_reset, "continuation": continuation, "idle connections": idle, "questions": questions, "half requests": half_requests}
 
 
 def run_flood(name, grpc, http, seconds):

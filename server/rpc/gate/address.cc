@@ -40,13 +40,4 @@ TcpSource SourceOf(const sockaddr_storage& from) {
   return source;
 }
 
-int PortOf(int fd) {
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
-  sockaddr_in6 address{};
-  std::memcpy(&address, &bound, sizeof address);
-  return ntohs(address.sin6_port);  // where sockaddr_in has it, too
-}
-
 }  // namespace nsa::server

@@ -15,7 +15,4 @@ struct TcpSource {
 // An IPv4 address within IPv6 is an IPv4 address.
 TcpSource SourceOf(const sockaddr_storage& from);
 
-// The port of a socket that is bound to an IPv4 or IPv6 address.
-int PortOf(int fd);
-
 }  // namespace nsa::server

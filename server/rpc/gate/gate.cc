@@ -1,6 +1,5 @@
 #include "server/rpc/gate/gate.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -13,7 +12,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -25,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clock.h"
+#include "common/base/listen.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
@@ -34,7 +33,6 @@
 namespace nsa::server {
 namespace {
 
-constexpr int kBacklog = 1'024;
 constexpr int kAcceptedAtOnce = 32;
 constexpr int kEventsAtOnce = 64;
 constexpr absl::Duration kSweepEvery = absl::Milliseconds(250);
@@ -51,54 +49,6 @@ constexpr double kHandedOn = 500;
 
 // What an event of epoll is about: an id and, in the two lowest bits, one of these.
 enum Tag : uint64_t { kWoken = 0, kListener = 1, kClient = 2, kBackend = 3 };
-
-// Invalid, with errno, when it cannot.
-Fd ListenOn(const addrinfo& at, int port) {
-  sockaddr_storage address{};
-  std::memcpy(&address, at.ai_addr, at.ai_addrlen);
-  if (port != 0) reinterpret_cast<sockaddr_in*>(&address)->sin_port = htons(port);
-  Fd fd(socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  constexpr int kOn = 1;
-  constexpr int kOff = 0;
-  if (at.ai_family == AF_INET6) {
-    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &kOff, sizeof kOff);
-  }
-  // Connections that have ended keep no port. Without SO_REUSEPORT no second server shares it.
-  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn) != 0 ||
-      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), at.ai_addrlen) != 0 ||
-      listen(fd.get(), kBacklog) != 0) {
-    return Fd();
-  }
-  return fd;
-}
-
-// On every address of the host, as far as it has them, with the same port.
-absl::StatusOr<std::vector<Fd>> ListenOnAll(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  std::string why = error != 0 ? gai_strerror(error) : "";
-  std::vector<Fd> listeners;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    Fd fd = ListenOn(*each, listeners.empty() ? 0 : PortOf(listeners[0].get()));
-    if (!fd.valid()) {
-      why = std::strerror(errno);
-    } else {
-      listeners.push_back(std::move(fd));
-    }
-  }
-  if (!listeners.empty()) return listeners;
-  return absl::UnavailableError(absl::StrCat(
-      "listen_address: ", address, " cannot be listened on (", why,
-      "); `ss -ltnp` shows which process has the port; choose another, or an address of this "
-      "machine"));
-}
 
 }  // namespace
 
@@ -476,7 +426,7 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Open(Options options) {
   if (!options.tls.certificate.empty()) {
     NSA_ASSIGN_OR_RETURN(tls, TlsServer::Make(options.tls));
   }
-  NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOnAll(options.address));
+  NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOnAll("listen_address", options.address));
   return std::unique_ptr<Gate>(
       new Gate(std::make_unique<Impl>(std::move(options), std::move(tls), std::move(listeners))));
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "gmock/gmock.h"
+#include "server/watch/http_front.h"
 #include "tests/testing/net/http_get.h"
 #include "tests/testing/status_matchers.h"
 
@@ -113,6 +114,82 @@ TEST_F(MetricsHttpTest, FortyHalfRequestsDelayNobodyAndAreClosedInTime) {
   }
   for (const Fd& fd : half) HttpRead(fd);
   EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(6));
+}
+
+// More than there are threads, and each as long as it may be.
+TEST_F(MetricsHttpTest, RequestsThatRenewThemselvesHoldNeitherHealthNorMetrics) {
+  std::vector<Fd> half;
+  for (int i = 0; i < 300; ++i) {
+    half.push_back(HttpSend(http_->address(), "GET / HTTP/1.1\r\nHost: localhost\r\n"));
+    ASSERT_TRUE(half.back().valid());
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (const Fd& fd : half) send(fd.get(), "X: y\r\n", 6, MSG_NOSIGNAL);
+    for (const char* path : {"/healthz", "/metrics", "/"}) {
+      const absl::Duration asked = RealClock().Monotonic();
+      EXPECT_THAT(Ask(path, "localhost"), HasSubstr("HTTP/1.1 "));
+      EXPECT_LT(RealClock().Monotonic() - asked, absl::Seconds(1)) << path;
+    }
+  }
+}
+
+TEST_F(MetricsHttpTest, ABodyInChunksIsRefused) {
+  EXPECT_THAT(HttpRead(HttpSend(http_->address(),
+                                "POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+                                "chunked\r\n\r\n5\r\n[1,2,\r\n0\r\n\r\n")),
+              HasSubstr("HTTP/1.1 411 "));
+}
+
+// Its reply is not lost to a reset, although nobody read the body.
+TEST_F(MetricsHttpTest, ABodyThatIsTooLargeIsRefusedInWords) {
+  for (int i = 0; i < 20; ++i) {
+    const Fd fd = HttpSend(http_->address(),
+                           absl::StrCat("POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                                        "200000\r\n\r\n",
+                                        std::string(200'000, 'x')));
+    EXPECT_THAT(HttpRead(fd), HasSubstr("HTTP/1.1 413 "));
+  }
+}
+
+// Streams, requests that wait for a thread and replies that nobody reads.
+TEST_F(MetricsHttpTest, WhoeverFillsTheServerHoldsNeitherHealthNorMetrics) {
+  std::vector<Fd> held;
+  for (int i = 0; i < 700; ++i) {
+    held.push_back(HttpSend(http_->address(), i % 2 == 0 ? "GET / HTTP/1.1\r\n\r\n" : "GET "));
+    ASSERT_TRUE(held.back().valid());
+  }
+  for (const char* path : {"/healthz", "/metrics"}) {
+    const absl::Duration asked = RealClock().Monotonic();
+    EXPECT_THAT(Ask(path, "localhost"), HasSubstr("200 OK"));
+    EXPECT_LT(RealClock().Monotonic() - asked, absl::Seconds(1)) << path;
+  }
+}
+
+TEST_F(MetricsHttpTest, HeadHasNoBody) {
+  for (const char* path : {"/healthz", "/metrics"}) {
+    const std::string answer = HttpRead(HttpSend(
+        http_->address(), absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n")));
+    EXPECT_THAT(answer, HasSubstr(" 200 OK\r\n"));
+    EXPECT_TRUE(answer.ends_with("\r\n\r\n")) << answer;
+  }
+}
+
+TEST(HttpFront, KnowsAWholeRequest) {
+  std::string refusal;
+  EXPECT_EQ(WholeRequest("GET / HTTP/1.1\r\nHost: x\r\n", &refusal), 0u);
+  EXPECT_EQ(WholeRequest("GET / HTTP/1.0\r\n\r\nrest", &refusal), 18u);
+  const std::string post = "POST / HTTP/1.1\r\ncontent-LENGTH: 3\r\n\r\n";
+  EXPECT_EQ(WholeRequest(post + "ab", &refusal), 0u);
+  EXPECT_EQ(WholeRequest(post + "abc", &refusal), post.size() + 3);
+  EXPECT_EQ(refusal, "");
+  for (const auto& [header, status] :
+       {std::pair("Transfer-Encoding: chunked", "411"), std::pair("Content-Length: 20000", "413"),
+        std::pair("Content-Length: -1", "400")}) {
+    refusal.clear();
+    const std::string request = absl::StrCat("POST / HTTP/1.1\r\n", header, "\r\n\r\n");
+    EXPECT_EQ(WholeRequest(request, &refusal), 0u);
+    EXPECT_THAT(refusal, HasSubstr(absl::StrCat(" ", status, " ")));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,77 @@
+#include "common/base/listen.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace nsa {
+namespace {
+
+constexpr int kBacklog = 1'024;
+
+// Invalid, with errno, when it cannot.
+Fd ListenOn(const addrinfo& at, int port) {
+  sockaddr_storage address{};
+  std::memcpy(&address, at.ai_addr, at.ai_addrlen);
+  if (port != 0) reinterpret_cast<sockaddr_in*>(&address)->sin_port = htons(port);
+  Fd fd(socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  constexpr int kOn = 1;
+  constexpr int kOff = 0;
+  if (at.ai_family == AF_INET6) {
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &kOff, sizeof kOff);
+  }
+  // Connections that have ended keep no port. Without SO_REUSEPORT no second server shares it.
+  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn) != 0 ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), at.ai_addrlen) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return Fd();
+  }
+  return fd;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Fd>> ListenOnAll(const std::string& what, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  std::string why = error != 0 ? gai_strerror(error) : "";
+  std::vector<Fd> listeners;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    Fd fd = ListenOn(*each, listeners.empty() ? 0 : PortOf(listeners[0].get()));
+    if (!fd.valid()) {
+      why = std::strerror(errno);
+    } else {
+      listeners.push_back(std::move(fd));
+    }
+  }
+  if (!listeners.empty()) return listeners;
+  return absl::UnavailableError(absl::StrCat(
+      what, ": ", address, " cannot be listened on (", why,
+      "); `ss -ltnp` shows which process has the port; choose another, or an address of this "
+      "machine"));
+}
+
+int PortOf(int fd) {
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) != 0) return 0;
+  sockaddr_in6 address{};
+  std::memcpy(&address, &bound, sizeof address);
+  return ntohs(address.sin6_port);  // where sockaddr_in has it, too
+}
+
+}  // namespace nsa

@@ -1,0 +1,405 @@
+#include "server/watch/http_front.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/thread_name.h"
+
+namespace nsa::server {
+namespace {
+
+constexpr size_t kMostHead = 16 << 10;
+constexpr size_t kMostBody = 16 << 10;
+constexpr size_t kPiece = 64 << 10;
+constexpr absl::Duration kRequestPatience = absl::Seconds(5);
+constexpr int kTickMilliseconds = 100;
+constexpr size_t kSlowWaiting = 64;
+// Slow answers that clients have not taken yet; the oldest makes room for a new one.
+constexpr int kSlowHeld = 16;
+// How long a client may take nothing of the rest of its reply.
+constexpr absl::Duration kReplyPatience = absl::Seconds(5);
+// How long what a client still sends is read after a refusal: a reset could cost it the reply.
+constexpr absl::Duration kLinger = absl::Seconds(1);
+
+// Where the head ends, after its empty line; 0: not yet.
+size_t EndOfHead(std::string_view bytes) {
+  const size_t crlf = bytes.find("\r\n\r\n");
+  const size_t lf = bytes.find("\n\n");
+  const size_t ends[] = {crlf == bytes.npos ? crlf : crlf + 4, lf == bytes.npos ? lf : lf + 2};
+  const size_t end = std::min(ends[0], ends[1]);
+  return end == bytes.npos ? 0 : end;
+}
+
+std::string Refuse(const char* status) {
+  return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+}
+
+Fd ConnectTo(int port) {
+  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(static_cast<uint16_t>(port));
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool begun =
+      fd.valid() && (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 ||
+                     errno == EINPROGRESS);
+  return begun ? std::move(fd) : Fd();
+}
+
+bool MayGoOn(ssize_t result) { return result >= 0 || errno == EAGAIN || errno == EINTR; }
+
+}  // namespace
+
+std::string_view HeaderOf(std::string_view head, std::string_view name) {
+  for (size_t at = head.find('\n'); at != head.npos; at = head.find('\n', at + 1)) {
+    std::string_view line = head.substr(at + 1, head.find('\n', at + 1) - at - 1);
+    const size_t colon = line.find(':');
+    if (colon == line.npos) continue;
+    const std::string_view key = line.substr(0, colon);
+    const bool same = std::ranges::equal(
+        key, name, [](char a, char b) { return absl::ascii_tolower(a) == absl::ascii_tolower(b); });
+    if (!same) continue;
+    line.remove_prefix(colon + 1);
+    while (!line.empty() && absl::ascii_isspace(line.front())) line.remove_prefix(1);
+    while (!line.empty() && absl::ascii_isspace(line.back())) line.remove_suffix(1);
+    return line;
+  }
+  return {};
+}
+
+size_t WholeRequest(std::string_view bytes, std::string* refusal) {
+  const size_t head = EndOfHead(bytes);
+  if (head == 0 && bytes.size() < kMostHead) return 0;
+  if (head == 0 || head > kMostHead) {
+    *refusal = Refuse("431 Request Header Fields Too Large");
+    return 0;
+  }
+  if (!HeaderOf(bytes.substr(0, head), "transfer-encoding").empty()) {
+    *refusal = Refuse("411 Length Required");
+    return 0;
+  }
+  const std::string length(HeaderOf(bytes.substr(0, head), "content-length"));
+  uint64_t body = 0;
+  if (!length.empty() && !absl::SimpleAtoi(length, &body)) {
+    *refusal = Refuse("400 Bad Request");
+    return 0;
+  }
+  if (body > kMostBody) {
+    *refusal = Refuse("413 Content Too Large");
+    return 0;
+  }
+  return bytes.size() < head + body ? 0 : head + static_cast<size_t>(body);
+}
+
+HttpFrontLimits HttpFrontLimits::OfThisProcess() {
+  rlimit descriptors{};
+  getrlimit(RLIMIT_NOFILE, &descriptors);
+  HttpFrontLimits limits;
+  limits.connections = static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 8, 8, 512));
+  limits.passed_on = static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 16, 4, 160));
+  return limits;
+}
+
+class HttpFront::Impl {
+ public:
+  Impl(std::vector<Fd> listeners, int server_port, Answer quick, Answer slow,
+       HttpFrontLimits limits)
+      : listeners_(std::move(listeners)),
+        server_port_(server_port),
+        quick_(std::move(quick)),
+        slow_(std::move(slow)),
+        limits_(limits),
+        wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+        slow_thread_([this] { AnswerSlowly(); }),
+        thread_([this] { Loop(); }) {}
+
+  ~Impl() {
+    stopping_ = true;
+    eventfd_write(wake_.get(), 1);
+    thread_.join();
+    {
+      const MutexLock lock(&mutex_);
+      changed_.SignalAll();
+    }
+    slow_thread_.join();
+  }
+
+ private:
+  struct Connection {
+    Fd client;
+    Fd server;
+    absl::Duration accepted;
+    std::string request;
+    std::string reply;     // what the client has not taken yet
+    bool whole = false;    // the request is
+    bool passed = false;   // to the server, or will be when there is room
+    bool last = false;     // nothing is added to the reply
+    bool refused = false;  // the client may still be sending
+    bool slow = false;     // it asks for what is answered slowly
+    absl::Duration moved;  // when the client last took something of the reply, or it began
+  };
+  using Connections = std::map<uint64_t, Connection>;  // the oldest first
+
+  void Loop();
+  void Accept(int listener);
+  // False when the connection is over.
+  bool Serve(uint64_t id, Connection* connection, short client, short server);
+  bool Receive(uint64_t id, Connection* connection);
+  void Decide(uint64_t id, Connection* connection);
+  bool Relay(Connection* connection, short server);
+  bool Send(Connection* connection);
+  bool Linger(Connection* connection) const;
+  void MakeRoom();
+  void TakeSlowAnswers();
+  void AnswerSlowly();
+
+  const std::vector<Fd> listeners_;
+  const int server_port_;
+  const Answer quick_;
+  const Answer slow_;
+  const HttpFrontLimits limits_;
+  const Fd wake_;
+  std::atomic<bool> stopping_ = false;
+
+  // Used by the thread only.
+  Connections connections_;
+  uint64_t next_id_ = 1;
+  int passed_on_ = 0;
+  absl::Duration now_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::deque<std::pair<uint64_t, std::string>> asked_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::pair<uint64_t, std::string>> answered_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread slow_thread_;
+  std::thread thread_;
+};
+
+void HttpFront::Impl::Loop() {
+  NameThread("http-front");
+  std::vector<pollfd> polled;
+  std::vector<uint64_t> ids;
+  while (!stopping_) {
+    polled.assign(1, {.fd = wake_.get(), .events = POLLIN, .revents = 0});
+    for (const Fd& fd : listeners_)
+      polled.push_back({.fd = fd.get(), .events = POLLIN, .revents = 0});
+    const size_t first = polled.size();
+    ids.clear();
+    for (const auto& [id, each] : connections_) {
+      ids.push_back(id);
+      const short client = static_cast<short>((each.whole && !each.refused ? 0 : POLLIN) |
+                                              (each.reply.empty() ? 0 : POLLOUT));
+      const short server = static_cast<short>((each.reply.size() < kPiece ? POLLIN : 0) |
+                                              (each.request.empty() ? 0 : POLLOUT));
+      polled.push_back({.fd = each.client.get(), .events = client, .revents = 0});
+      polled.push_back(
+          {.fd = server == 0 ? -1 : each.server.get(), .events = server, .revents = 0});
+    }
+    poll(polled.data(), polled.size(), kTickMilliseconds);
+    now_ = RealClock().Monotonic();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto at = connections_.find(ids[i]);
+      const pollfd* const pair = &polled[first + 2 * i];
+      if (!Serve(at->first, &at->second, pair[0].revents, pair[1].revents)) {
+        passed_on_ -= at->second.server.valid();
+        connections_.erase(at);
+      }
+    }
+    TakeSlowAnswers();
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+      if (polled[1 + i].revents != 0) Accept(listeners_[i].get());
+    }
+  }
+}
+
+void HttpFront::Impl::Accept(int listener) {
+  for (int i = 0; i < 32; ++i) {
+    Fd client(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (!client.valid()) return;
+    if (std::ssize(connections_) >= limits_.connections) {
+      MakeRoom();
+      if (std::ssize(connections_) >= limits_.connections) continue;
+    }
+    Connection& connection = connections_[next_id_++];
+    connection.client = std::move(client);
+    connection.accepted = now_;
+  }
+}
+
+// Ends the oldest connection without a whole request; if there is none, one that waits for the
+// server; if there is none either, one that has its whole reply before it.
+void HttpFront::Impl::MakeRoom() {
+  const auto incomplete = [](const auto& each) { return !each.second.whole; };
+  const auto waiting = [](const auto& each) {
+    return each.second.passed && !each.second.server.valid() && !each.second.last;
+  };
+  const auto sending = [](const auto& each) { return each.second.last; };
+  auto victim = std::ranges::find_if(connections_, incomplete);
+  if (victim == connections_.end()) victim = std::ranges::find_if(connections_, waiting);
+  if (victim == connections_.end()) victim = std::ranges::find_if(connections_, sending);
+  if (victim != connections_.end()) connections_.erase(victim);
+}
+
+bool HttpFront::Impl::Serve(uint64_t id, Connection* connection, short client, short server) {
+  if ((client & (POLLERR | POLLHUP)) != 0) return false;
+  if (!connection->whole) {
+    if (now_ - connection->accepted > kRequestPatience) return false;
+    if (client != 0 && !Receive(id, connection)) return false;
+  }
+  if (connection->passed && !connection->server.valid() && !connection->last) {
+    if (passed_on_ >= limits_.passed_on) return true;
+    connection->server = ConnectTo(server_port_);
+    if (!connection->server.valid()) return false;
+    ++passed_on_;
+    return true;
+  }
+  if (server != 0 && !Relay(connection, server)) return false;
+  if (!Send(connection)) return false;
+  if (!connection->last) return true;
+  if (!connection->reply.empty()) return now_ - connection->moved < kReplyPatience;
+  return connection->refused && Linger(connection);
+}
+
+// False when the client has ended or had its time.
+bool HttpFront::Impl::Linger(Connection* connection) const {
+  shutdown(connection->client.get(), SHUT_WR);
+  char piece[16 << 10];
+  ssize_t got = 0;
+  for (int i = 0; i < 16; ++i) {
+    got = recv(connection->client.get(), piece, sizeof piece, 0);
+    if (got <= 0) break;
+  }
+  return got != 0 && MayGoOn(got) && now_ - connection->moved < kLinger;
+}
+
+bool HttpFront::Impl::Receive(uint64_t id, Connection* connection) {
+  char piece[4 << 10];
+  const ssize_t got = recv(connection->client.get(), piece, sizeof piece, 0);
+  if (got == 0 || !MayGoOn(got)) return false;
+  if (got > 0) connection->request.append(piece, static_cast<size_t>(got));
+  const size_t size = WholeRequest(connection->request, &connection->reply);
+  if (size == 0 && connection->reply.empty()) return true;
+  connection->whole = true;
+  connection->request.resize(size);
+  connection->moved = now_;
+  connection->last = connection->refused = !connection->reply.empty();
+  if (!connection->last) Decide(id, connection);
+  return true;
+}
+
+// Who answers a whole request.
+void HttpFront::Impl::Decide(uint64_t id, Connection* connection) {
+  connection->reply = quick_(connection->request);
+  connection->last = !connection->reply.empty();
+  if (connection->last) return;
+  const std::string_view request = connection->request;
+  const bool metrics =
+      request.starts_with("GET /metrics ") || request.starts_with("HEAD /metrics ");
+  connection->passed = !metrics;
+  if (!metrics) return;
+  const MutexLock lock(&mutex_);
+  if (asked_.size() >= kSlowWaiting) {
+    connection->reply = Refuse("503 Service Unavailable");
+    connection->last = true;
+    return;
+  }
+  connection->slow = true;
+  asked_.emplace_back(id, std::string(request));
+  changed_.Signal();
+}
+
+bool HttpFront::Impl::Relay(Connection* connection, short server) {
+  if (!connection->request.empty()) {
+    const ssize_t sent = send(connection->server.get(), connection->request.data(),
+                              connection->request.size(), MSG_NOSIGNAL);
+    if (!MayGoOn(sent)) return false;
+    if (sent > 0) connection->request.erase(0, static_cast<size_t>(sent));
+  }
+  if ((server & (POLLIN | POLLHUP | POLLERR)) == 0) return true;
+  const size_t before = connection->reply.size();
+  if (before >= kPiece) return true;
+  connection->reply.resize(kPiece);
+  const ssize_t got =
+      recv(connection->server.get(), connection->reply.data() + before, kPiece - before, 0);
+  connection->reply.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  if (got == 0 || !MayGoOn(got)) {
+    connection->last = true;
+    connection->moved = now_;
+    connection->server.Reset();
+    --passed_on_;
+  }
+  return true;
+}
+
+bool HttpFront::Impl::Send(Connection* connection) {
+  if (connection->reply.empty()) return true;
+  const ssize_t sent = send(connection->client.get(), connection->reply.data(),
+                            connection->reply.size(), MSG_NOSIGNAL);
+  if (sent > 0) {
+    connection->reply.erase(0, static_cast<size_t>(sent));
+    connection->moved = now_;
+  }
+  return MayGoOn(sent);
+}
+
+void HttpFront::Impl::TakeSlowAnswers() {
+  eventfd_t count = 0;
+  eventfd_read(wake_.get(), &count);
+  const MutexLock lock(&mutex_);
+  for (auto& [id, answer] : std::exchange(answered_, {})) {
+    const auto at = connections_.find(id);
+    if (at == connections_.end()) continue;
+    const auto holds = [](const auto& each) { return each.second.slow && each.second.last; };
+    if (std::ranges::count_if(connections_, holds) >= kSlowHeld) {
+      connections_.erase(std::ranges::find_if(connections_, holds));
+    }
+    at->second.reply = std::move(answer);
+    at->second.last = true;
+    at->second.moved = now_;
+  }
+}
+
+void HttpFront::Impl::AnswerSlowly() {
+  NameThread("http-metrics");
+  while (true) {
+    std::pair<uint64_t, std::string> next;
+    {
+      const MutexLock lock(&mutex_);
+      while (asked_.empty() && !stopping_) changed_.Wait(&mutex_);
+      if (stopping_) return;
+      next = std::move(asked_.front());
+      asked_.pop_front();
+    }
+    std::string answer = slow_(next.second);
+    const MutexLock lock(&mutex_);
+    answered_.emplace_back(next.first, std::move(answer));
+    eventfd_write(wake_.get(), 1);
+  }
+}
+
+HttpFront::HttpFront(std::vector<Fd> listeners, int server_port, Answer quick, Answer slow,
+                     HttpFrontLimits limits)
+    : impl_(std::make_unique<Impl>(std::move(listeners), server_port, std::move(quick),
+                                   std::move(slow), limits)) {}
+HttpFront::~HttpFront() = default;
+
+}  // namespace nsa::server

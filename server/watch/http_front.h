@@ -1,0 +1,47 @@
+// Stands before the HTTP server and gives it whole requests only. A client that sends half a
+// request, or one slowly, occupies nothing but its connection here; what has its own answer (health
+// and metrics) never waits for a thread of that server, whoever holds them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/fd.h"
+
+namespace nsa::server {
+
+struct HttpFrontLimits {
+  int connections = 512;  // the oldest without a whole request makes room for a new one
+  int passed_on = 160;    // at a time; others wait
+  // An eighth and a sixteenth of the descriptors that this process may open, at most the above.
+  static HttpFrontLimits OfThisProcess();
+};
+
+class HttpFront {
+ public:
+  // The whole reply to a request, by its head, and empty when the server shall answer. `Quick` is
+  // called on the thread that serves all connections, `Slow` on one of its own.
+  using Answer = std::function<std::string(std::string_view head)>;
+
+  // Sockets that listen and do not block; the server is on this port of 127.0.0.1.
+  HttpFront(std::vector<Fd> listeners, int server_port, Answer quick, Answer slow,
+            HttpFrontLimits limits);
+  ~HttpFront();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// How much of `bytes` is a whole request, body included; 0: more must come. A request without a
+// Content-Length has no body. `refusal` is set to a status line for a request that is too large, or
+// whose body has no length.
+size_t WholeRequest(std::string_view bytes, std::string* refusal);
+
+// The value of a header, by its name in any case, without spaces around it; empty: none.
+std::string_view HeaderOf(std::string_view head, std::string_view name);
+
+}  // namespace nsa::server
