@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
+#include "common/base/job_file.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/file_kind.h"
 #include "common/job/data/token_sample.h"
