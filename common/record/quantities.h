@@ -335,7 +335,8 @@ inline constexpr auto kCurves = [] {
 template <Of kOf>
 inline constexpr auto kCurveNames = [] {
   std::array<std::string_view, CurveCount(kOf)> names;
-  for (size_t i = 0; i < names.size(); ++i) names[i] = kCurves<kOf>[i] -> name;
+  size_t i = 0;
+  for (const Quantity* quantity : kCurves<kOf>) names[i++] = quantity->name;
   return names;
 }();
 

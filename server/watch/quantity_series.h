@@ -29,8 +29,7 @@ consteval AnyFamily FamilyNamed(const char* name) {
   throw "no such metric in kFamilies";
 }
 
-// Of each row of record::kQuantities; nothing for one without a series.
-inline constexpr auto kFamilyOf = []() consteval {
+consteval auto FamiliesOfQuantities() {
   std::array<std::optional<AnyFamily>, std::size(record::kQuantities)> families;
   for (size_t i = 0; i < families.size(); ++i) {
     const char* const name = record::kQuantities[i].series.family;
@@ -38,7 +37,9 @@ inline constexpr auto kFamilyOf = []() consteval {
   }
   return families;
 }
-();
+
+// Of each row of record::kQuantities; nothing for one without a series.
+inline constexpr auto kFamilyOf = FamiliesOfQuantities();
 
 // Calls with(quantity, family) for each quantity of a kind that has a series.
 template <typename With>
