@@ -1,9 +1,6 @@
 // init: the job file that it writes for data of each kind is accepted by preflight as it stands.
-#include <sys/stat.h>
-
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
 #include "client/commands/init/plan.h"
 #include "common/checkpoint/checkpoint_dir.h"
@@ -20,9 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
