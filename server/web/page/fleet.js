@@ -327,10 +327,12 @@ export function fleetPage(main, parameters, sweep = null) {
     const fine = fleet.verdict?.fine ?? Math.max(0, running - known.filter((job) => needsYou(job) && isActive(job)).length);
     document.title = need > 0 ? `(${need}) NSA training` : 'NSA training';
     const red = known.some((job) => needsYou(job) && job.health.level === 'bad');
-    const calm = running === 0 || fine === 0 ? '' : fine === running ? (running === 1 ? 'The one that runs is fine.' : `All ${running} are fine.`) : `${fine} of ${running} ${fine === 1 ? 'is' : 'are'} fine.`;
+    const calm = running === 0 || fine === 0 ? '' : fine === running ? (running === 1 ? 'The one that runs is fine.' : `All ${running} that run are fine.`) : `${fine} of ${running} ${fine === 1 ? 'is' : 'are'} fine.`;
     const word = total === 0 ? 'No job yet.' : need === 0 ? (running ? 'Nothing needs you.' : 'Nothing needs you; nothing runs.') : `${need} ${need === 1 ? 'needs' : 'need'} you.`;
+    // The coordinator's sentence, unless something was looked at here.
+    const [, first, others] = /^(.*? needs? you\.)(.*)$/.exec(fleet.verdict && seen === 0 ? fleet.verdict.words : '') || ['', word, calm && ` ${calm}`];
     update(head, h('h1', { class: 'sentence' }, h('i', { class: `dot ${red ? 'bad' : need ? 'warning' : running ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }),
-      h('span', {}, need > 0 ? h('a', { class: 'looks', data: { act: 'look' }, href: address({ state: 'look' }) }, word) : word, calm && ` ${calm}`, h('span', { class: 'aside' }, aside(of)),
+      h('span', {}, need > 0 ? h('a', { class: 'looks', data: { act: 'look' }, href: address({ state: 'look' }) }, first) : first, others, h('span', { class: 'aside' }, aside(of)),
         of('FAILED') > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${of('FAILED')} failed`))));
     showCards(cards, fleet, jobs, () => { showSummary(); showJobs(); });
   }
