@@ -1,7 +1,7 @@
 """Checks of the workspace of the live page, with the made-up replies of trust_checks.py: what needs somebody and the buttons that mend it, the filter, the ticked runs, and the address.
 By itself: tests/server/web/tonight_checks.py"""
 import trust_checks
-from trust_checks import NOW, curves, event, row
+from trust_checks import NOW, READY, curves, event, row
 
 ROWS = "[...document.querySelectorAll('.jobs tr[data-id]')]"
 NAMES = f"{ROWS}.map((one) => one.dataset.id.slice(2)).join()"
@@ -56,6 +56,15 @@ def check_night(stub, browser):
     browser.click("dialog button[type=submit]")
     browser.until("!document.querySelector('dialog')", "the mute")
     assert stub.posts[-1][0] == "/api/v1/jobs/j-lost/mute" and stub.posts[-1][1]["mute"] == ["KILLED"], stub.posts
+    stub.replies["jobs/j-lost"]["mutes"] = [{"problem": "KILLED", "who": "mara", "time": NOW}]
+    browser.open("#/job/j-lost")
+    browser.until(READY, "the job")
+    browser.click("[data-act=unmute]")
+    browser.click("dialog button", "Unmute all of them")
+    browser.until("!document.querySelector('dialog')", "the unmute")
+    assert stub.posts[-1][0] == "/api/v1/jobs/j-lost/mute" and stub.posts[-1][1]["unmute"] == ["KILLED"], stub.posts[-1]
+    browser.run("localStorage.removeItem('seen')")
+    opened(browser)
     browser.click("[data-act=card-resume]")
     browser.click("dialog button", "Resume the job")
     browser.until("!document.querySelector('dialog')", "the resume")
