@@ -28,6 +28,8 @@ namespace nsa::client {
   ROW(Delete)                \
   ROW(Label)                 \
   ROW(Note)                  \
+  ROW(Mute)                  \
+  ROW(Unmute)                \
   ROW(DumpStack)             \
   ROW(Profile)               \
   ROW(Checkpoint)            \

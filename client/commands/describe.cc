@@ -185,6 +185,15 @@ void PrintValSets(Session& session, const v1::Job& job) {
             Table({{"NAME"}, {"LOSS", true}, {"TOKENS", true}, {"FILES"}}), ValSetRows(job));
 }
 
+void PrintProblems(Session& session, const v1::Job& job) {
+  if (job.problems().empty()) return;
+  session.out() << "\nProblems:\n";
+  for (const v1::Problem& problem : job.problems()) {
+    session.out() << Paint(ProblemColour(problem), ProblemText(problem), session.colours()) << "\n"
+                  << RemediesText(problem);
+  }
+}
+
 void PrintVerdict(Session& session, const v1::Job& job) {
   if (!job.waivers().empty()) {
     session.out() << "\nWaived rules:\n";
@@ -232,6 +241,7 @@ absl::StatusOr<ExitCode> Describe(Session& session, const std::string& name, boo
   NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name));
   if (session.PrintDocumentOrName(job, job.id())) return ExitCode::kOk;
   PrintHead(session, job);
+  PrintProblems(session, job);
   PrintRanks(session, job);
   PrintSources(session, job);
   PrintValSets(session, job);

@@ -9,6 +9,7 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/estimate/health.h"
 
 namespace nsa::client {
 namespace {
@@ -32,11 +33,15 @@ std::string WithNextStart(const v1::Job& job, absl::Time now, const std::string&
 
 constexpr int kShortReason = 60;  // columns
 
-// Why a job that should run does not, or why it failed, or "2 of 4 ranks" of one that runs with
-// fewer; empty for other jobs. Shortened, because a cause may be a paragraph: `describe` and `-o
-// wide` show all of it.
+// Why a job that should run does not, or why it failed, or what is wrong with one that runs, or "2
+// of 4 ranks" of one that runs with fewer; empty for other jobs. Shortened, because a cause may be
+// a paragraph: `describe` and `-o wide` show all of it.
 std::string ShortReason(const v1::Job& job, absl::Time now) {
   const auto state = job.state();
+  if (const v1::Problem* const worst = WorstProblem(job);
+      worst != nullptr && state == v1::Job::STATE_RUNNING) {
+    return worst->cause();
+  }
   if (state == v1::Job::STATE_RUNNING && HasFewerRanks(job)) {
     return absl::StrCat(RanksText(job), " ranks");
   }

@@ -188,7 +188,7 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
 Table KeysTable(const std::vector<ComparedJob>& jobs, const std::vector<KeyValues>& keys,
                 int width) {
   std::vector<Table::Column> columns = {{"KEY"}};
-  for (const std::string& name : ShortNames(jobs)) columns.push_back({Clip(name, width)});
+  for (const std::string& name : ShortNames(jobs)) columns.push_back({ClipMiddle(name, width)});
   Table table(columns);
   for (const KeyValues& row : keys) {
     std::vector<Table::Cell> cells = {row.key};

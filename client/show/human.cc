@@ -169,6 +169,15 @@ int DisplayWidth(const std::string& text) {
   return width;
 }
 
+std::string ClipMiddle(const std::string& text, int width) {
+  if (DisplayWidth(text) <= width) return text;
+  const int left = (width - 3) / 2;
+  std::string_view tail = text;
+  while (DisplayWidth(std::string(tail)) > width - 3 - left)
+    tail.remove_prefix(FirstGlyph(tail).bytes);
+  return absl::StrCat(Clip(text, left), "...", std::string(tail));
+}
+
 std::string Clip(const std::string& text, int width) {
   std::string_view rest = text;
   for (int used = 0; !rest.empty();) {

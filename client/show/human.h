@@ -55,4 +55,8 @@ int DisplayWidth(const std::string& text);
 // What fits into `width` columns; characters and escape sequences are never split.
 std::string Clip(const std::string& text, int width);
 
+// The text in at most `width` (at least 5) columns: of one that is wider the middle is left out, so
+// that names that end differently stay different: "pretrain-...-s17x". Without colours.
+std::string ClipMiddle(const std::string& text, int width);
+
 }  // namespace nsa::client

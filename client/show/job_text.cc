@@ -10,6 +10,7 @@
 #include "client/show/human.h"
 #include "common/base/reason.h"
 #include "common/estimate/fewer_ranks.h"
+#include "common/estimate/health.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/schedule.h"
 
@@ -57,6 +58,8 @@ Colour StateColour(v1::Job::State state) {
 }
 
 Colour StateColour(const v1::Job& job) {
+  const bool muted = std::ranges::any_of(job.problems(), &v1::Problem::muted);
+  if (muted && WorstProblem(job) == nullptr) return Colour::kDim;
   const bool well =
       job.state() == v1::Job::STATE_RUNNING || job.state() == v1::Job::STATE_SUCCEEDED;
   if (well && job.health().level() == v1::JobHealth::LEVEL_BAD) return Colour::kBad;
@@ -160,6 +163,31 @@ Colour HealthColour(const v1::JobHealth& health) {
     default:
       return Colour::kWarning;
   }
+}
+
+Colour ProblemColour(const v1::Problem& problem) {
+  if (problem.muted() || problem.level() <= v1::JobHealth::LEVEL_HEALTHY) return Colour::kDim;
+  return problem.level() == v1::JobHealth::LEVEL_BAD ? Colour::kBad : Colour::kWarning;
+}
+
+std::string ProblemText(const v1::Problem& problem) {
+  std::string since;
+  if (problem.since_step() > 0) {
+    since = absl::StrCat(" since step ", WithCommas(problem.since_step()));
+  } else if (problem.since_unix_nanos() > 0) {
+    since = absl::StrCat(" at ", Timestamp(problem.since_unix_nanos()));
+  }
+  return absl::StrCat(problem.cause(), since, " (", problem.word(), ")",
+                      problem.evidence().empty() ? "" : ": ", problem.evidence(),
+                      problem.muted() ? "; muted" : "");
+}
+
+std::string RemediesText(const v1::Problem& problem) {
+  std::string text;
+  for (const v1::Remedy& remedy : problem.remedies()) {
+    absl::StrAppendFormat(&text, "  %-45s # %s\n", remedy.command(), remedy.text());
+  }
+  return text;
 }
 
 std::string CorpusText(const v1::CorpusSummary& corpus) {

@@ -15,7 +15,7 @@ namespace nsa::client {
 std::string StateName(v1::Job::State state);
 Colour StateColour(v1::Job::State state);
 // The same, but what is wrong with a run that trains, or that did all its steps, shows: one that
-// has diverged is never green.
+// has diverged is never green. What is muted does not show.
 Colour StateColour(const v1::Job& job);
 
 // SUCCEEDED, FAILED, STOPPED.
@@ -71,6 +71,14 @@ std::string GatesText(const v1::JobProgress& progress);
 std::string ResourcesText(const v1::JobProgress& progress);
 
 Colour HealthColour(const v1::JobHealth& health);
+Colour ProblemColour(const v1::Problem& problem);
+
+// "The run has diverged since step 812 (DIVERGED): loss 8.07 (a uniform guess has 5.55); train.lr:
+// 0.01", then "muted" if it is.
+std::string ProblemText(const v1::Problem& problem);
+
+// What helps: commands as NextCommands() has them.
+std::string RemediesText(const v1::Problem& problem);
 
 // "demo (j3k5…)".
 std::string Title(const v1::Job& job);

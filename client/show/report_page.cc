@@ -118,9 +118,13 @@ std::string Head(const Report& report) {
   const v1::Job& job = report.job;
   const std::string reason = ReasonText(job);
   const bool well = job.state() == v1::Job::STATE_SUCCEEDED && StateColour(job) == Colour::kGood;
+  std::string problems;
+  for (const v1::Problem& problem : job.problems()) {
+    absl::StrAppend(&problems, "<p>", Markup(ProblemText(problem)), "</p>\n");
+  }
   return absl::StrCat(
       "<h1>", Markup(job.name()), " <span class=\"", StateClass(job), "\">",
-      Markup(StateName(job.state())), "</span></h1>\n",
+      Markup(StateName(job.state())), "</span></h1>\n", problems,
       reason.empty() || well ? "" : "<p>" + Markup(reason) + "</p>\n",
       Soft(absl::StrCat("Job ", job.id(), ", reported ", Timestamp(absl::ToUnixNanos(report.now)),
                         " by nsactl report")));

@@ -10,6 +10,7 @@
 #include "client/show/job_text.h"
 #include "client/show/table.h"
 #include "common/base/count.h"
+#include "common/estimate/health.h"
 
 namespace nsa::client {
 namespace {
@@ -19,6 +20,7 @@ constexpr int kWideColumns = 125;
 
 // The first line of the reason why it waits, or of its progress.
 std::string Words(const v1::Job& job, absl::Time now) {
+  if (!job.problems().empty() && !HasEnded(job)) return ProblemText(job.problems(0));
   if (job.state() == v1::Job::STATE_RUNNING) return job.health().words();
   std::string words = ReasonText(job);
   if (job.queue_position() > 0) words = absl::StrCat("place ", job.queue_position(), ", ", words);
@@ -59,7 +61,10 @@ std::vector<std::string> JobLines(const std::vector<v1::Job>& jobs, absl::Time n
     }
     row.emplace_back(running ? HumanCount(p.tokens_per_second()) : "-");
     row.emplace_back(running ? HumanDuration(p.eta_seconds()) : "-");
-    row.emplace_back(Words(job, now), running ? HealthColour(job.health()) : Colour::kDim);
+    const bool wrong = !job.problems().empty() && !HasEnded(job);
+    row.emplace_back(Words(job, now), wrong     ? ProblemColour(job.problems(0))
+                                      : running ? HealthColour(job.health())
+                                                : Colour::kDim);
     table.Add(std::move(row));
   }
   return Lines(table, size);
@@ -124,9 +129,15 @@ std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) 
       ++waiting;
     }
   }
+  int need = 0;
+  for (const auto* const jobs : {&state.active, &state.ended}) {
+    for (const v1::Job& job : *jobs) need += NeedsYou(job, now) ? 1 : 0;
+  }
   const int other = static_cast<int>(state.active.size()) - training - waiting;
   std::vector<std::string> parts = {absl::StrCat(training, " training"),
                                     absl::StrCat(waiting, " waiting")};
+  if (need > 0)
+    parts.insert(parts.begin(), need == 1 ? "1 needs you" : absl::StrCat(need, " need you"));
   if (other > 0) parts.push_back(absl::StrCat(other, " starting or stopping"));
   if (training > 0) parts.push_back(absl::StrCat(HumanCount(speed), " tok/s"));
   parts.push_back(Timestamp(absl::ToUnixNanos(now)));
@@ -138,8 +149,9 @@ std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) 
   return Clip(line, size.columns);
 }
 
-// Training jobs first, those that wait last.
+// What needs somebody first, then what trains; those that wait last.
 int Rank(const v1::Job& job) {
+  if (WorstProblem(job) != nullptr) return -1;
   if (job.state() == v1::Job::STATE_RUNNING) return 0;
   return job.state() == v1::Job::STATE_QUEUED ? 2 : 1;
 }

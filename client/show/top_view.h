@@ -22,10 +22,10 @@ struct TopSize {
   bool colours = true;
 };
 
-// A line that sums up, a table of the jobs (training ones first, then those that wait, then those
-// that have ended) and a table of the machines with their GPUs. No line is wider than the terminal,
-// and there are fewer than `size.rows`: of too many jobs the last are left out, and a line says how
-// many.
+// A line that sums up, a table of the jobs (what needs somebody first, then training ones, then
+// those that wait, then those that have ended) and a table of the machines with their GPUs. No line
+// is wider than the terminal, and there are fewer than `size.rows`: of too many jobs the last are
+// left out, and a line says how many.
 std::vector<std::string> TopView(const TopState& state, absl::Time now, const TopSize& size);
 
 }  // namespace nsa::client

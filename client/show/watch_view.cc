@@ -87,6 +87,26 @@ std::string NoteLine(const v1::Job& job, absl::Time now) {
   return absl::StrJoin(parts, "  ");
 }
 
+// What is wrong, and the first thing that helps. An older coordinator sends no problems.
+void AddProblems(const v1::Job& job, const ViewOptions& options, std::vector<std::string>* lines) {
+  const auto add = [&](Colour colour, const std::string& text) {
+    lines->push_back(Paint(colour, text, options.colours));
+  };
+  for (const v1::Problem& problem : job.problems()) {
+    add(ProblemColour(problem), ProblemText(problem));
+    if (problem.muted() || problem.remedies().empty()) continue;
+    add(Colour::kDim,
+        absl::StrCat("  ", problem.remedies(0).command(), "  # ", problem.remedies(0).text()));
+  }
+  if (!job.problems().empty()) return;
+  if (const std::string why = TelemetryText(job); !why.empty()) {
+    add(Colour::kWarning, absl::StrCat("telemetry is not written, ", why));
+  }
+  if (const std::string& error = job.progress().checkpoint_error(); !error.empty()) {
+    add(Colour::kWarning, absl::StrCat("the newest checkpoint failed: ", error));
+  }
+}
+
 }  // namespace
 
 double EtaNow(const v1::JobProgress& progress, const ViewMoment& moment) {
@@ -105,19 +125,11 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
     lines.push_back(CheckpointText(p, moment.now));
     if (const std::string gates = GatesText(p); !gates.empty()) lines.push_back("gates " + gates);
     if (std::string text = ResourcesText(p); !text.empty()) lines.push_back(std::move(text));
-    if (!job.health().words().empty()) {
+    if (!job.health().words().empty() && job.problems().empty()) {
       lines.push_back(Paint(HealthColour(job.health()), job.health().words(), options.colours));
     }
   }
-  if (const std::string why = TelemetryText(job); !why.empty()) {
-    lines.push_back(
-        Paint(Colour::kWarning, absl::StrCat("telemetry is not written, ", why), options.colours));
-  }
-  if (!p.checkpoint_error().empty()) {
-    lines.push_back(Paint(Colour::kWarning,
-                          absl::StrCat("the newest checkpoint failed: ", p.checkpoint_error()),
-                          options.colours));
-  }
+  AddProblems(job, options, &lines);
   if (const std::string note = NoteLine(job, moment.now); !note.empty()) lines.push_back(note);
   if (!moment.connected) {
     lines.push_back(Paint(Colour::kWarning,

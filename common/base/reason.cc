@@ -121,6 +121,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kLogQuota, "LOG_QUOTA", kEvent, kGoesOn, Fault::kJob},
     {Reason::kLabelsChanged, "LABELS_CHANGED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kNote, "NOTE", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kMuted, "MUTED", kEvent, kGoesOn, Fault::kAsked},
+    {Reason::kUnmuted, "UNMUTED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kCheckpointPinned, "CHECKPOINT_PINNED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kCheckpointUnpinned, "CHECKPOINT_UNPINNED", kEvent, kGoesOn, Fault::kAsked},
 

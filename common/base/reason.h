@@ -104,6 +104,8 @@ enum class Reason : uint8_t {
   kLogQuota,
   kLabelsChanged,
   kNote,
+  kMuted,
+  kUnmuted,
   kCheckpointPinned,
   kCheckpointUnpinned,
   // A worker reported an event and continues.

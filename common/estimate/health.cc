@@ -225,18 +225,59 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
   return "";
 }
 
+// The step with which it began to hold.
+int64_t Since(HealthRule rule, const v1::JobProgress& progress) {
+  const v1::HealthMemory& memory = progress.health_memory();
+  const auto ago = [&](int64_t steps) { return std::max<int64_t>(progress.step() - steps + 1, 1); };
+  switch (rule) {
+    case HealthRule::kDiverged:
+      return ago(memory.diverged_steps());
+    case HealthRule::kNonfinite:
+      return ago(memory.nonfinite_steps());
+    case HealthRule::kHadDiverged:
+      return memory.first_diverged_step();
+    case HealthRule::kPlateau:
+      return memory.best_step();
+    case HealthRule::kUnsteadySpeed:
+      return ago(memory.unsteady_steps());
+    case HealthRule::kMemoryCreep:
+      return 0;
+    case HealthRule::kGateEntropy:
+      return ago(memory.low_entropy_steps());
+    case HealthRule::kGateDominant:
+      return ago(memory.dominant_steps());
+    case HealthRule::kGateSaturated:
+      return ago(memory.saturated_steps());
+  }
+  return 0;
+}
+
+std::vector<HealthFinding> Found(const v1::JobProgress& progress, bool only_lasting) {
+  std::vector<HealthFinding> found;
+  if (progress.health_memory().steps() == 0) return found;
+  for (const HealthRuleInfo& rule : kRules) {
+    if (only_lasting && !rule.lasts) continue;
+    std::string text = Says(rule.rule, progress);
+    if (text.empty()) continue;
+    found.push_back(
+        {.rule = &rule, .text = std::move(text), .since_step = Since(rule.rule, progress)});
+  }
+  return found;
+}
+
+bool Runs(const v1::Job& job) {
+  return job.state() == v1::Job::STATE_RUNNING || job.state() == v1::Job::STATE_STOPPING;
+}
+
 v1::JobHealth Judge(const v1::JobProgress& progress, bool only_lasting) {
   v1::JobHealth health;
   if (progress.health_memory().steps() == 0) return health;
   health.set_level(v1::JobHealth::LEVEL_HEALTHY);
   std::vector<std::string> words;
-  for (const HealthRuleInfo& rule : kRules) {
-    if (only_lasting && !rule.lasts) continue;
-    std::string text = Says(rule.rule, progress);
-    if (text.empty()) continue;
-    words.push_back(std::move(text));
-    health.add_problems(std::string(rule.word));
-    health.set_level(std::max(health.level(), rule.level));
+  for (HealthFinding& found : Found(progress, only_lasting)) {
+    words.push_back(std::move(found.text));
+    health.add_problems(std::string(found.rule->word));
+    health.set_level(std::max(health.level(), found.rule->level));
   }
   health.set_words(words.empty() ? "healthy" : absl::StrJoin(words, "; "));
   return health;
@@ -285,10 +326,25 @@ v1::GateSummary SummaryOfGates(const v1::StepRecord& step) {
 v1::JobHealth HealthOf(const v1::JobProgress& progress) { return Judge(progress, false); }
 
 v1::JobHealth HealthOf(const v1::Job& job) {
-  const bool runs = job.state() == v1::Job::STATE_RUNNING || job.state() == v1::Job::STATE_STOPPING;
-  v1::JobHealth health = Judge(job.progress(), !runs);
-  if (!runs && health.problems().empty()) health.Clear();
+  v1::JobHealth health = Judge(job.progress(), !Runs(job));
+  if (!Runs(job) && health.problems().empty()) health.Clear();
   return health;
+}
+
+std::vector<HealthFinding> HealthFindings(const v1::Job& job) {
+  return Found(job.progress(), !Runs(job));
+}
+
+const v1::Problem* WorstProblem(const v1::Job& job) {
+  for (const v1::Problem& problem : job.problems()) {
+    if (problem.level() > v1::JobHealth::LEVEL_HEALTHY && !problem.muted()) return &problem;
+  }
+  return nullptr;
+}
+
+bool NeedsYou(const v1::Job& job, absl::Time now) {
+  if (WorstProblem(job) == nullptr) return false;
+  return job.end_unix_nanos() == 0 || absl::FromUnixNanos(job.end_unix_nanos()) >= now - kFresh;
 }
 
 double RecentMean(double before, double loss, int64_t step) {

@@ -7,8 +7,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "absl/time/time.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -73,6 +76,26 @@ v1::JobHealth HealthOf(const v1::JobProgress& progress);
 // The same of a job. While it does not run, only what lasts is said, and LEVEL_UNSPECIFIED if that
 // is nothing: how fast a job was is not why it failed.
 v1::JobHealth HealthOf(const v1::Job& job);
+
+// What a rule found. `text` has the figure and its limit, `since_step` is the step with which it
+// began; 0 if that is not known.
+struct HealthFinding {
+  const HealthRuleInfo* rule = nullptr;
+  std::string text;
+  int64_t since_step = 0;
+};
+
+// Every rule that has fired, the worst first: those that HealthOf(job) names.
+std::vector<HealthFinding> HealthFindings(const v1::Job& job);
+
+// The worst of Job.problems that is neither muted nor a note; null if there is none.
+const v1::Problem* WorstProblem(const v1::Job& job);
+
+// How long a job that has ended needs somebody.
+inline constexpr absl::Duration kFresh = absl::Hours(24);
+
+// Whether the job has such a problem and, if it has ended, did so in the last 24 hours.
+bool NeedsYou(const v1::Job& job, absl::Time now);
 
 // Adds the loss of a step to a mean of about 50 steps. `step` counts from 1, and the first mean is
 // that loss.

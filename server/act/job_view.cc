@@ -1,12 +1,14 @@
 // How a stored job looks to clients: JobControl::View().
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 #include "common/estimate/health.h"
 #include "server/act/job_control.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 #include "server/decide/rule/time_limit.h"
 
 namespace nsa::server {
@@ -68,6 +70,7 @@ std::string RankNote(const RankView& rank, int64_t stored) {
 
 v1::Job JobControl::View(const v1::StoredJob& stored) const {
   v1::Job job = stored.job();
+  const std::vector<HealthFinding> found = HealthFindings(job);
   v1::JobHealth health = HealthOf(job);
   if (health.level() != v1::JobHealth::LEVEL_UNSPECIFIED) *job.mutable_health() = std::move(health);
   job.mutable_progress()->clear_health_memory();
@@ -101,6 +104,7 @@ v1::Job JobControl::View(const v1::StoredJob& stored) const {
       !left.empty() && !IsTerminal(job.state()) && job.state() != v1::Job::STATE_STOPPING) {
     job.set_message(absl::StrCat(job.message(), job.message().empty() ? "" : "; ", left));
   }
+  AddProblems(found, stored.state_unix_nanos(), &job);
   return job;
 }
 

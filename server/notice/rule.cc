@@ -8,6 +8,7 @@
 #include "common/base/reason.h"
 #include "common/job/did_you_mean.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 
 namespace nsa::server {
 namespace {
@@ -58,6 +59,7 @@ bool Concerns(const NoticeRule& rule, const v1::JobEvent& event, const v1::Job& 
   });
   if (!labelled) return false;
   if (rule.every_reason) return true;
+  if (!EndsJob(event) && IsMuted(job, event.reason())) return false;
   if (!rule.reasons.empty()) return rule.reasons.contains(event.reason());
   return event.severity() >= v1::SEVERITY_WARNING || EndsJob(event);
 }

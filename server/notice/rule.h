@@ -22,7 +22,8 @@ struct NoticeRule {
 // InvalidArgument `events: 'COMPLETD' is not a reason of an event; did you mean COMPLETED?`.
 absl::StatusOr<NoticeRule> MakeNoticeRule(const std::vector<std::string>& reasons);
 
-// Whether the rule selects this event of this job.
+// Whether the rule selects this event of this job. An event about a problem that somebody has muted
+// (server/decide/problem) is selected by '*' only; the end of a job is never muted.
 bool Concerns(const NoticeRule& rule, const v1::JobEvent& event, const v1::Job& job);
 
 }  // namespace nsa::server

@@ -89,6 +89,9 @@ class JobStore {
   // Makes an empty store in a folder that has lost its own. FailedPrecondition if it has one.
   static absl::Status MakeNew(const std::filesystem::path& state_dir, const Clock& clock);
 
+  // The clock whose time the store's entries have.
+  const Clock& clock() const { return clock_; }
+
   // Stores a new job and its first event. FailedPrecondition when its out_dir is in use, or when it
   // does not fit the other jobs of its sweep (kSweepMismatch). When the
   // request id is known: returns the job that it created if the fingerprint is the same, else

@@ -22,4 +22,7 @@ std::optional<Asset> FindAsset(std::string_view path);
 // The content of a gzip file; empty when it is damaged.
 std::string Inflate(std::string_view gzip);
 
+// The text as a gzip file; empty when there is no memory for it. At most 4 GiB.
+std::string Deflate(std::string_view text);
+
 }  // namespace nsa::server

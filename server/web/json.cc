@@ -17,6 +17,7 @@
 #include "google/protobuf/util/json_util.h"
 #include "server/decide/health.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 
 namespace nsa::server {
 namespace {
@@ -172,7 +173,75 @@ Json LossJson(const v1::JobProgress& progress) {
   return Number(progress.recent_loss() > 0 ? progress.recent_loss() : progress.loss());
 }
 
+const char* LevelWord(v1::JobHealth::Level level) {
+  if (level == v1::JobHealth::LEVEL_BAD) return "bad";
+  return level == v1::JobHealth::LEVEL_WARNING ? "warning" : "note";
+}
+
+const char* ActionWord(v1::Remedy::Action action) {
+  switch (action) {
+    case v1::Remedy::ACTION_STOP:
+      return "stop";
+    case v1::Remedy::ACTION_RESUME:
+      return "resume";
+    case v1::Remedy::ACTION_CLONE:
+      return "clone";
+    case v1::Remedy::ACTION_LOG:
+      return "log";
+    case v1::Remedy::ACTION_STACKS:
+      return "stacks";
+    case v1::Remedy::ACTION_CHECKPOINTS:
+      return "checkpoints";
+    case v1::Remedy::ACTION_NODES:
+      return "nodes";
+    case v1::Remedy::ACTION_EVENTS:
+      return "events";
+    case v1::Remedy::ACTION_MUTE:
+      return "mute";
+    default:
+      return "";
+  }
+}
+
+Json RemedyJson(const v1::Remedy& remedy) {
+  Json json = {{"action", ActionWord(remedy.action())},
+               {"text", remedy.text()},
+               {"command", remedy.command()}};
+  if (remedy.action() == v1::Remedy::ACTION_LOG) json["rank"] = remedy.rank();
+  if (remedy.set().empty()) return json;
+  json["set"] = std::map<std::string, std::string>(remedy.set().begin(), remedy.set().end());
+  return json;
+}
+
+Json MutesJson(const v1::Job& job) {
+  Json mutes = Json::array();
+  for (const v1::Mute& mute : job.mutes()) {
+    mutes.push_back(
+        {{"problem", mute.problem()}, {"who", mute.who()}, {"time", Millis(mute.unix_nanos())}});
+  }
+  return mutes;
+}
+
 }  // namespace
+
+Json ProblemJson(const v1::Problem& problem) {
+  Json actions = Json::array();
+  for (const v1::Remedy& remedy : problem.remedies()) actions.push_back(RemedyJson(remedy));
+  return {{"word", problem.word()},
+          {"level", LevelWord(problem.level())},
+          {"cause", problem.cause()},
+          {"evidence", problem.evidence()},
+          {"since_step", problem.since_step() > 0 ? Json(problem.since_step()) : Json()},
+          {"since", Millis(problem.since_unix_nanos())},
+          {"muted", problem.muted()},
+          {"actions", std::move(actions)}};
+}
+
+Json ProblemsJson(const v1::Job& job) {
+  Json problems = Json::array();
+  for (const v1::Problem& problem : job.problems()) problems.push_back(ProblemJson(problem));
+  return problems;
+}
 
 Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
   const v1::JobProgress& progress = job.progress();
@@ -216,6 +285,9 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
   Json labels = Json::object();
   for (const auto& [name, value] : job.spec().labels()) labels[name] = value;
   row["labels"] = std::move(labels);
+  row["problems"] = ProblemsJson(job);
+  row["needs_you"] = NeedsYou(job, absl::FromUnixNanos(now_unix_nanos));
+  row["mutes"] = MutesJson(job);
   return row;
 }
 

@@ -24,6 +24,10 @@ std::string Text(const Json& json);
 // The body of a request; an empty one is {}. InvalidArgument for what is not a JSON object.
 absl::StatusOr<Json> ParseBody(const std::string& body);
 
+// What is wrong with a job, the worst first; and one of these.
+Json ProblemsJson(const v1::Job& job);
+Json ProblemJson(const v1::Problem& problem);
+
 // A row of the list of jobs. `job` has its ranks filled in.
 Json RowJson(const v1::Job& job, int64_t now_unix_nanos);
 

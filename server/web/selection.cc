@@ -1,8 +1,10 @@
 #include "server/web/selection.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -13,15 +15,14 @@
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/estimate/health.h"
-#include "server/decide/health.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 
 namespace nsa::server {
 namespace {
 
 constexpr char kLook[] = "look";
-// How long a job that has failed needs a look.
-constexpr absl::Duration kFresh = absl::Hours(24);
+constexpr size_t kMostKnown = 4 * kMostRows;
 
 bool HasLabel(const v1::Job& job, const std::string& wanted) {
   return std::ranges::any_of(job.spec().labels(), [&](const auto& label) {
@@ -29,31 +30,19 @@ bool HasLabel(const v1::Job& job, const std::string& wanted) {
   });
 }
 
-// The order of the list.
-enum class Place { kBad, kFailed, kWarning, kTraining, kWaiting, kEnded };
-
 bool NeedsLook(Place place) { return place <= Place::kWarning; }
 
-Place PlaceOfEnded(const v1::Job& job, absl::Time now) {
-  if (absl::FromUnixNanos(job.end_unix_nanos()) < now - kFresh) return Place::kEnded;
-  if (job.state() == v1::Job::STATE_FAILED) return Place::kFailed;
-  const bool well = job.state() != v1::Job::STATE_SUCCEEDED ||
-                    nsa::HealthOf(job).level() < v1::JobHealth::LEVEL_WARNING;
-  return well ? Place::kEnded : Place::kWarning;
-}
-
-Place PlaceOf(const Web::Parts& parts, const v1::StoredJob& stored, absl::Time now) {
-  const v1::Job& job = stored.job();
-  if (IsTerminal(job.state())) return PlaceOfEnded(job, now);
-  if (job.state() == v1::Job::STATE_QUEUED) return Place::kWaiting;
-  switch (HealthOf(parts.control.View(stored), absl::ToUnixNanos(now)).level) {
-    case HealthLevel::kBad:
-      return Place::kBad;
-    case HealthLevel::kWarning:
-      return Place::kWarning;
-    default:
-      return Place::kTraining;
+Place PlaceOf(const Web::Parts& parts, const JobPtr& stored, absl::Time now) {
+  const v1::Job& job = stored->job();
+  if (IsTerminal(job.state())) {
+    const bool fresh = absl::FromUnixNanos(job.end_unix_nanos()) >= now - kFresh;
+    return fresh ? parts.places->OfEnded(stored) : Place::kEnded;
   }
+  if (job.state() == v1::Job::STATE_QUEUED) return Place::kWaiting;
+  const v1::Job view = parts.control.View(*stored);
+  const v1::Problem* const worst = WorstProblem(view);
+  if (worst == nullptr) return Place::kTraining;
+  return worst->level() == v1::JobHealth::LEVEL_BAD ? Place::kBad : Place::kWarning;
 }
 
 bool HasState(const v1::Job& job, const std::string& wanted) {
@@ -80,18 +69,125 @@ std::vector<Placed> InOrder(const Web::Parts& parts, JobStore::Jobs jobs) {
   all.reserve(jobs.active.size() + jobs.ended.size());
   std::ranges::reverse(jobs.active);
   for (JobPtr& job : jobs.active) {
-    const Place place = PlaceOf(parts, *job, now);
+    const Place place = PlaceOf(parts, job, now);
     all.push_back({place, std::move(job)});
   }
   for (size_t i = 0; i < jobs.ended.size(); ++i) {
-    const Place place = i < kMostRows ? PlaceOf(parts, *jobs.ended[i], now) : Place::kEnded;
+    const Place place = i < kMostRows ? PlaceOf(parts, jobs.ended[i], now) : Place::kEnded;
     all.push_back({place, std::move(jobs.ended[i])});
   }
   std::ranges::stable_sort(all, {}, &Placed::place);
   return all;
 }
 
+// Adds a job, in the order of the list.
+void Count(const Placed& placed, FleetVerdict* verdict) {
+  const v1::Job& job = placed.job->job();
+  if (NeedsLook(placed.place)) {
+    ++verdict->need;
+    if (verdict->worst.size() < kMostCards) verdict->worst.push_back(placed.job);
+  }
+  if (job.state() == v1::Job::STATE_QUEUED) ++verdict->waiting;
+  if (!NeedsLook(placed.place) && !IsTerminal(job.state()) &&
+      std::ranges::any_of(job.mutes(), [&](const v1::Mute& mute) { return Holds(mute, job); })) {
+    ++verdict->muted;
+  }
+  if (!HoldsSlots(job.state())) return;
+  ++verdict->running;
+  if (!NeedsLook(placed.place)) ++verdict->fine;
+  const double left = job.progress().eta_seconds();
+  if (job.state() != v1::Job::STATE_RUNNING || !(left >= 0) || job.progress().step() == 0) return;
+  if (verdict->next_end == nullptr || left < verdict->next_end->job().progress().eta_seconds()) {
+    verdict->next_end = placed.job;
+  }
+}
+
+// "needs 2 GPUs", "needs 4 CPU slots on 2 machines".
+std::string NeedsText(const v1::JobSpec& spec) {
+  const int ranks = std::max(1, spec.resources().gpus());
+  const char* const what = spec.runtime().device() == v1::DEVICE_CPU ? "CPU slot" : "GPU";
+  const int nodes = spec.resources().nodes();
+  return absl::StrCat("needs ", ranks, " ", what, ranks == 1 ? "" : "s",
+                      nodes > 1 ? absl::StrCat(" on ", nodes, " machines") : "");
+}
+
+// Collects the groups of the jobs that match.
+class Groups {
+ public:
+  void Add(const Placed& placed, bool sent) {
+    const v1::Job& job = placed.job->job();
+    const bool of_sweep = job.spec().has_sweep();
+    if (!of_sweep && job.state() != v1::Job::STATE_QUEUED) return;
+    std::string name = of_sweep ? job.spec().sweep().name() : NeedsText(job.spec());
+    const auto [at, fresh] =
+        index_.try_emplace({of_sweep, of_sweep ? job.owner() : "", name}, groups_.size());
+    if (fresh) groups_.emplace_back();
+    JobGroup& group = groups_[at->second];
+    group.of_sweep = of_sweep;
+    group.name = std::move(name);
+    ++group.jobs;
+    ++group.states[job.state()];
+    if (NeedsLook(placed.place)) ++group.need;
+    if (sent) group.ids.push_back(job.id());
+    const v1::JobProgress& progress = job.progress();
+    if (progress.val_step() == 0 || !std::isfinite(progress.val_loss())) return;
+    if (group.best == nullptr || progress.val_loss() < group.best->job().progress().val_loss()) {
+      group.best = placed.job;
+    }
+  }
+
+  // Those that are worth a row.
+  std::vector<JobGroup> Take() {
+    std::erase_if(groups_, [](const JobGroup& group) {
+      return group.jobs < (group.of_sweep ? 2 : kLeastWaiting) || group.ids.empty();
+    });
+    return std::move(groups_);
+  }
+
+ private:
+  using Key = std::tuple<bool, std::string, std::string>;
+  std::map<Key, size_t> index_;
+  std::vector<JobGroup> groups_;
+};
+
 }  // namespace
+
+Place PlaceCache::OfEnded(const JobPtr& job) {
+  {
+    MutexLock lock(&mutex_);
+    const auto known = known_.find(job->job().id());
+    if (known != known_.end() && known->second.job == job) return known->second.place;
+  }
+  v1::Job view = job->job();
+  AddProblems(HealthFindings(view), job->state_unix_nanos(), &view);
+  Place place = Place::kEnded;
+  if (const v1::Problem* const worst = WorstProblem(view); worst != nullptr) {
+    place = worst->level() == v1::JobHealth::LEVEL_BAD ? Place::kFailed : Place::kWarning;
+  }
+  MutexLock lock(&mutex_);
+  if (known_.size() >= kMostKnown) known_.clear();
+  known_[job->job().id()] = {.job = job, .place = place};
+  return place;
+}
+
+void PlaceCache::Forget(const std::string& job_id) {
+  MutexLock lock(&mutex_);
+  known_.erase(job_id);
+}
+
+std::string VerdictWords(const FleetVerdict& verdict) {
+  const std::string need = verdict.need == 0   ? "Nothing needs you"
+                           : verdict.need == 1 ? "1 needs you"
+                                               : absl::StrCat(verdict.need, " need you");
+  if (verdict.running == 0) return absl::StrCat(need, "; nothing runs.");
+  if (verdict.fine < verdict.running) {
+    return absl::StrCat(need, ". ", verdict.fine, " of ", verdict.running,
+                        verdict.fine == 1 ? " is fine." : " are fine.");
+  }
+  return absl::StrCat(need, verdict.running == 1
+                                ? ". The one that runs is fine."
+                                : absl::StrCat(". All ", verdict.running, " that run are fine."));
+}
 
 absl::StatusOr<int64_t> NumberIn(const HttpRequest& request, const std::string& name,
                                  int64_t otherwise, int64_t most) {
@@ -122,17 +218,21 @@ Selected Select(const Web::Parts& parts, const Selection& wanted, size_t offset)
   const size_t count = jobs.active.size() + jobs.count_ended;
   const std::string lower = absl::AsciiStrToLower(wanted.name);
   Selected selected;
+  Groups groups;
   for (Placed& placed : InOrder(parts, std::move(jobs))) {
     const v1::Job& one = placed.job->job();
-    if (NeedsLook(placed.place)) ++selected.look;
+    Count(placed, &selected.verdict);
     if (look && !NeedsLook(placed.place)) continue;
     if (!all && (!HasState(one, wanted.state) || !IsNamed(one, wanted.name, lower) ||
                  (!wanted.label.empty() && !HasLabel(one, wanted.label)))) {
       continue;
     }
     const size_t index = selected.matching++;
-    if (index >= offset && index < end) selected.jobs.push_back(std::move(placed.job));
+    const bool sent = index >= offset && index < end;
+    groups.Add(placed, sent);
+    if (sent) selected.jobs.push_back(std::move(placed.job));
   }
+  selected.groups = groups.Take();
   if (all) selected.matching = count;
   return selected;
 }

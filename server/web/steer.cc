@@ -149,6 +149,22 @@ absl::StatusOr<Json> Note(const Web::Parts& parts, const std::string& job, const
   return Json::object();
 }
 
+// The names in an array of the body; none if it is absent.
+absl::Status NamesIn(const Json& body, const char* key,
+                     google::protobuf::RepeatedPtrField<std::string>* names) {
+  const Json array = body.value(key, Json::array());
+  if (!array.is_array()) {
+    return absl::InvalidArgumentError(absl::StrCat(key, ": not an array; give one of texts"));
+  }
+  for (const Json& name : array) {
+    if (!name.is_string()) {
+      return absl::InvalidArgumentError(absl::StrCat(key, ": not names; give texts"));
+    }
+    *names->Add() = name.get<std::string>();
+  }
+  return absl::OkStatus();
+}
+
 // {"set": {KEY: VALUE, …}, "remove": [KEY, …]}
 absl::StatusOr<Json> Label(const Web::Parts& parts, const std::string& job, const Json& body,
                            const std::string& who) {
@@ -156,9 +172,8 @@ absl::StatusOr<Json> Label(const Web::Parts& parts, const std::string& job, cons
   request.set_job(job);
   request.set_request_id(TextIn(body, "request_id"));
   const Json set = body.value("set", Json::object());
-  const Json remove = body.value("remove", Json::array());
-  if (!set.is_object() || !remove.is_array()) {
-    return absl::InvalidArgumentError("set, remove: not an object and an array; give both so");
+  if (!set.is_object()) {
+    return absl::InvalidArgumentError("set: not an object; give keys and values");
   }
   for (const auto& [key, value] : set.items()) {
     if (!value.is_string()) {
@@ -166,10 +181,20 @@ absl::StatusOr<Json> Label(const Web::Parts& parts, const std::string& job, cons
     }
     (*request.mutable_set_labels())[key] = value.get<std::string>();
   }
-  for (const Json& key : remove) {
-    if (!key.is_string()) return absl::InvalidArgumentError("remove: not keys; give texts");
-    request.add_remove_labels(key.get<std::string>());
-  }
+  NSA_RETURN_IF_ERROR(NamesIn(body, "remove", request.mutable_remove_labels()));
+  NSA_RETURN_IF_ERROR(EditJob(parts.store, request, who, "").status());
+  parts.changed();
+  return Json::object();
+}
+
+// {"mute": [PROBLEM, …], "unmute": [PROBLEM, …]}
+absl::StatusOr<Json> Mute(const Web::Parts& parts, const std::string& job, const Json& body,
+                          const std::string& who) {
+  v1::EditJobRequest request;
+  request.set_job(job);
+  request.set_request_id(TextIn(body, "request_id"));
+  NSA_RETURN_IF_ERROR(NamesIn(body, "mute", request.mutable_mute()));
+  NSA_RETURN_IF_ERROR(NamesIn(body, "unmute", request.mutable_unmute()));
   NSA_RETURN_IF_ERROR(EditJob(parts.store, request, who, "").status());
   parts.changed();
   return Json::object();
@@ -186,6 +211,7 @@ absl::StatusOr<Json> Steer(const Web::Parts& parts, const std::string& job, cons
   if (verb == "pin") return Pin(parts, job, json);
   if (verb == "note") return Note(parts, job, json, who);
   if (verb == "label") return Label(parts, job, json, who);
+  if (verb == "mute") return Mute(parts, job, json, who);
   if (verb == "clone") return Clone(parts, job, json, who);
   return absl::NotFoundError(absl::StrCat("nothing to do named ", verb));
 }

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,44 @@ constexpr int kRest = 19;
 struct Subject {
   std::string job;
   Selection chosen;
+  bool changes_only = false;
+};
+
+// What was sent of an object, by its members.
+class Changes {
+ public:
+  // Whether a member has changed since the last call. With `only`, those that have not are removed,
+  // except the id; of an object that is new none are.
+  bool Take(bool only, Json* object) {
+    bool changed = false;
+    std::vector<std::string> same;
+    for (const auto& [name, value] : object->items()) {
+      const size_t key = std::hash<std::string>()(name);
+      const size_t hash = std::hash<std::string>()(Text(value));
+      const auto known = std::ranges::find(sent_, key, &Member::name);
+      if (known != sent_.end() && known->value == hash) {
+        same.push_back(name);
+        continue;
+      }
+      if (known == sent_.end()) {
+        sent_.push_back({.name = key, .value = hash});
+      } else {
+        known->value = hash;
+      }
+      changed = true;
+    }
+    for (const std::string& name : same) {
+      if (only && name != "id") object->erase(name);
+    }
+    return changed;
+  }
+
+ private:
+  struct Member {  // hashes: there are many rows
+    size_t name = 0;
+    size_t value = 0;
+  };
+  std::vector<Member> sent_;
 };
 
 // One open stream, used by one thread.
@@ -39,6 +78,7 @@ class Feed {
       : parts_(parts),
         job_(std::move(subject.job)),
         chosen_(std::move(subject.chosen)),
+        changes_only_(subject.changes_only),
         cursor_(after),
         streams_(std::move(streams)),
         bell_(&parts_.hub, job_, parts_.clock, parts_.draining) {
@@ -104,7 +144,7 @@ class Feed {
       const std::string& id = job->job().id();
       ids.push_back(id);
       const auto before = sent_.find(id);
-      sent[id] = before == sent_.end() ? Sent() : before->second;
+      sent[id] = before == sent_.end() ? Sent() : std::move(before->second);
       AddRow(job, &sent[id], &rows);
     }
     sent_ = std::move(sent);
@@ -113,17 +153,23 @@ class Feed {
     if (!rows.empty()) Add("rows", rows, text);
     Json list = {{"ids", std::move(ids)},
                  {"matching", selected.matching},
-                 {"look", selected.look},
+                 {"look", selected.verdict.need},
+                 {"groups", GroupsJson(selected.groups)},
                  {"counts", CountsNow(parts_)}};
-    if (list == list_) return;
-    list_ = std::move(list);
-    Add("list", list_, text);
+    if (list != list_) {
+      list_ = std::move(list);
+      Add("list", list_, text);
+    }
+    Json verdict = VerdictNow(parts_, selected.verdict);
+    if (verdict == verdict_) return;
+    verdict_ = std::move(verdict);
+    Add("verdict", verdict_, text);
   }
 
   // What was sent of a row: of a job that has ended it depends on the job alone.
   struct Sent {
     JobPtr job;
-    size_t hash = 0;
+    Changes changes;
   };
 
   void AddRow(const JobPtr& job, Sent* sent, Json* rows) {
@@ -134,8 +180,7 @@ class Feed {
       if (!listed_ && !ended_.contains(job->job().id())) return;
     }
     Json row = RowNow(parts_, *job);
-    const size_t hash = std::hash<std::string>()(Text(row));
-    if (std::exchange(sent->hash, hash) != hash) rows->push_back(std::move(row));
+    if (sent->changes.Take(changes_only_, &row)) rows->push_back(std::move(row));
   }
 
   void AddNodes(std::string* text) {
@@ -158,15 +203,13 @@ class Feed {
       for (const char* known : {"config", "config_text"}) job.erase(known);
     }
     config_sent_ = std::move(config);
-    std::string now = Text(job);
-    if (now == job_sent_) return;
-    Add("job", job, text);
-    job_sent_ = std::move(now);
+    if (job_sent_.Take(changes_only_, &job)) Add("job", job, text);
   }
 
   const Web::Parts& parts_;
   const std::string job_;
   const Selection chosen_;
+  const bool changes_only_;
   int64_t cursor_;
   const std::shared_ptr<std::atomic<int>> streams_;
   ChangeBell bell_;
@@ -178,10 +221,11 @@ class Feed {
   std::set<std::string> ended_;       // jobs with events since the last rows
   std::string warning_;
   Json list_;
+  Json verdict_;
   absl::Duration nodes_sent_ = -absl::InfiniteDuration();
   Json nodes_;
   std::string config_sent_;
-  std::string job_sent_;
+  Changes job_sent_;
 };
 
 }  // namespace
@@ -201,8 +245,11 @@ HttpReply StreamReply(const Web::Parts& parts, const HttpRequest& request,
   if (!absl::SimpleAtoi(last.empty() ? request.Query("after") : last, &after) || after < 0) {
     after = parts.store.LastEvent().value_or(0);
   }
-  const auto feed = std::make_shared<Feed>(
-      parts, Subject{.job = std::move(job), .chosen = *std::move(chosen)}, after, streams);
+  const auto feed = std::make_shared<Feed>(parts,
+                                           Subject{.job = std::move(job),
+                                                   .chosen = *std::move(chosen),
+                                                   .changes_only = request.Query("changes") == "1"},
+                                           after, streams);
   return {.type = "text/event-stream; charset=utf-8",
           .body = "retry: 2000\n\n",
           .headers = {{"Cache-Control", "no-store"}},

@@ -17,10 +17,12 @@ namespace nsa::server {
 inline constexpr int kMostStreams = 48;
 
 // ?job=ID: one job in full, else the list that the query chooses (selection.h) and the machines.
-// ?after=SEQUENCE, or the header Last-Event-ID after a reconnection. Messages: `event` (a job
-// event), `job`, `nodes`, `rows` (rows of the list that are new to it or have changed; at first
-// those of active jobs), `list` (the ids of its rows in order, how many jobs match, counts by
-// state). At most two of each in a second, and fewer when they are long.
+// ?after=SEQUENCE, or the header Last-Event-ID after a reconnection. ?changes=1: of a row or job
+// that the stream has sent before only `id` and the members that have changed. Messages: `event` (a
+// job event), `job`, `nodes`, `rows` (rows of the list that are new to it or have changed; at first
+// those of active jobs), `list` (the ids of its rows in order, which of them fold, how many jobs
+// match, counts by state), `verdict` (of the fleet). At most two of each in a second, and fewer
+// when they are long.
 HttpReply StreamReply(const Web::Parts& parts, const HttpRequest& request,
                       const std::shared_ptr<std::atomic<int>>& streams);
 

@@ -16,9 +16,9 @@
 #include "common/estimate/estimate.h"
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 #include "server/watch/nodes_view.h"
 #include "server/web/curve_text.h"
-#include "server/web/selection.h"
 
 namespace nsa::server {
 namespace {
@@ -98,6 +98,12 @@ Json ParentJson(const JobStore& store, const v1::Job& job) {
   return {};
 }
 
+// When the job will have ended, in whole minutes, so that it seldom changes.
+Json EndOf(const Web::Parts& parts, const v1::Job& job) {
+  const absl::Time end = parts.clock.Wall() + absl::Seconds(job.progress().eta_seconds());
+  return absl::ToUnixSeconds(end) / 60 * 60'000;
+}
+
 }  // namespace
 
 Json SparkCache::Of(const v1::Job& job, bool may_read) {
@@ -145,6 +151,55 @@ void SparkCache::Forget(const std::string& job_id) {
 
 Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored) {
   return RowJson(parts.control.View(stored), Now(parts));
+}
+
+Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict) {
+  Json cards = Json::array();
+  for (const JobPtr& stored : verdict.worst) {
+    const v1::Job job = parts.control.View(*stored);
+    const v1::Problem* const worst = WorstProblem(job);
+    if (worst == nullptr) continue;  // it is over since
+    Json card = ProblemJson(*worst);
+    card["id"] = job.id();
+    card["name"] = job.name();
+    card["state"] = StateName(job.state());
+    card["step"] = job.progress().step();
+    card["steps"] = job.progress().total_steps();
+    card["more"] = std::ranges::count_if(job.problems(), [worst](const v1::Problem& problem) {
+      return &problem != worst && !problem.muted() &&
+             problem.level() > v1::JobHealth::LEVEL_HEALTHY;
+    });
+    cards.push_back(std::move(card));
+  }
+  Json next;
+  if (verdict.next_end != nullptr) {
+    const v1::Job& job = verdict.next_end->job();
+    next = {{"id", job.id()}, {"name", job.name()}, {"ends", EndOf(parts, job)}};
+  }
+  return {{"words", VerdictWords(verdict)}, {"need", verdict.need},       {"fine", verdict.fine},
+          {"running", verdict.running},     {"waiting", verdict.waiting}, {"muted", verdict.muted},
+          {"cards", std::move(cards)},      {"next_end", std::move(next)}};
+}
+
+Json GroupsJson(const std::vector<JobGroup>& groups) {
+  Json list = Json::array();
+  for (const JobGroup& group : groups) {
+    Json states = Json::object();
+    for (const auto& [state, count] : group.states) states[StateName(state)] = count;
+    Json best;
+    if (group.best != nullptr) {
+      best = {{"id", group.best->job().id()},
+              {"val_loss", group.best->job().progress().val_loss()}};
+    }
+    list.push_back({{"kind", group.of_sweep ? "sweep" : "waiting"},
+                    {"name", group.name},
+                    {"ids", group.ids},
+                    {"jobs", group.jobs},
+                    {"need", group.need},
+                    {"states", std::move(states)},
+                    {"best", std::move(best)}});
+  }
+  return list;
 }
 
 Json CountsNow(const Web::Parts& parts) {
@@ -219,7 +274,9 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
               {"token_file", parts.token_file},
               {"jobs", std::move(jobs)},
               {"matching", selected.matching},
-              {"look", selected.look},
+              {"look", selected.verdict.need},
+              {"verdict", VerdictNow(parts, selected.verdict)},
+              {"groups", GroupsJson(selected.groups)},
               {"counts", CountsNow(parts)},
               {"nodes", NodesNow(parts)},
               {"events", std::move(latest)}};

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "server/watch/http.h"
 #include "server/web/json.h"
+#include "server/web/selection.h"
 #include "server/web/web.h"
 
 namespace nsa::server {
@@ -80,6 +81,9 @@ absl::StatusOr<std::string> StackText(const Web::Parts& parts, const std::string
 // A job's row, and the job in full, as they are now.
 Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored);
 Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored);
+// The verdict of the fleet with its worst jobs, and the jobs that are folded into one row.
+Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict);
+Json GroupsJson(const std::vector<JobGroup>& groups);
 // Jobs by state, whatever the list shows.
 Json CountsNow(const Web::Parts& parts);
 Json NodesNow(const Web::Parts& parts);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/job/data/url.h"
 #include "server/web/assets.h"
+#include "server/web/selection.h"
 #include "server/web/steer.h"
 #include "server/web/stream.h"
 #include "server/web/trace_shelf.h"
@@ -87,15 +88,36 @@ std::string AuditWord(const std::string& verb) {
   if (verb == "resume") return "ResumeJob";
   if (verb == "stacks") return "SaveStacks";
   if (verb == "profile") return "ProfileJob";
-  if (verb == "note" || verb == "label") return "EditJob";
+  if (verb == "note" || verb == "label" || verb == "mute") return "EditJob";
   if (verb == "clone") return "SubmitJob";
   return verb == "pin" ? "PinCheckpoint" : "unknown";
+}
+
+// Compresses a long reply for a client that takes that. A stream and a file of its own encoding
+// stay.
+void Compress(const HttpRequest& request, HttpReply* reply) {
+  constexpr size_t kLong = 4 << 10;
+  if (reply->more != nullptr || reply->body.size() < kLong) return;
+  for (const auto& [name, value] : reply->headers) {
+    if (absl::EqualsIgnoreCase(name, "Content-Encoding")) return;
+  }
+  reply->headers.emplace_back("Vary", "Accept-Encoding");
+  if (!absl::StrContains(request.Header("accept-encoding"), "gzip")) return;
+  std::string gzip = Deflate(reply->body);
+  if (gzip.empty() || gzip.size() >= reply->body.size()) return;
+  reply->body = std::move(gzip);
+  reply->headers.emplace_back("Content-Encoding", "gzip");
+}
+
+Web::Parts WithPlaces(Web::Parts parts) {
+  parts.places = std::make_shared<PlaceCache>();
+  return parts;
 }
 
 }  // namespace
 
 Web::Web(Parts parts)
-    : parts_(std::move(parts)),
+    : parts_(WithPlaces(std::move(parts))),
       sparks_(std::make_unique<SparkCache>(parts_.store, parts_.clock)),
       traces_(std::make_unique<TraceShelf>()),
       streams_(std::make_shared<std::atomic<int>>(0)) {}
@@ -103,7 +125,9 @@ Web::Web(Parts parts)
 Web::~Web() = default;
 
 HttpReply Web::Answer(const HttpRequest& request) {
-  HttpReply reply = absl::StartsWith(request.path, kApi) ? Api(request) : File(request);
+  const bool api = absl::StartsWith(request.path, kApi);
+  HttpReply reply = api ? Api(request) : File(request);
+  if (api) Compress(request, &reply);
   reply.headers.emplace_back("Content-Security-Policy", kPolicy);
   reply.headers.emplace_back("Referrer-Policy", "no-referrer");
   reply.headers.emplace_back("Cross-Origin-Resource-Policy", "same-origin");
@@ -112,6 +136,7 @@ HttpReply Web::Answer(const HttpRequest& request) {
 
 void Web::Forget(const std::string& job_id) {
   sparks_->Forget(job_id);
+  parts_.places->Forget(job_id);
   traces_->Forget(job_id);
 }
 

@@ -26,6 +26,7 @@
 
 namespace nsa::server {
 
+class PlaceCache;
 class SparkCache;
 class TraceShelf;
 
@@ -55,6 +56,7 @@ class Web {
     std::string token_file;
     std::string trace_folder;   // for files without names
     std::string page_url = {};  // where else the page is, e.g. behind a proxy; may be empty
+    std::shared_ptr<PlaceCache> places = {};  // made by Web
   };
   explicit Web(Parts parts);
   ~Web();

@@ -64,6 +64,10 @@ TEST(Axis, IsLabelledAtRoundNumbers) {
 TEST(Axis, HasBytesInPowersOfTwoAndTimesInTheirUnits) {
   EXPECT_THAT(Labels(MakeAxis(0, 900e6, 4, Unit::kBytes)),
               ElementsAre("0", "256 MiB", "512 MiB", "768 MiB"));
+  const double gib = 1024.0 * 1024 * 1024;
+  EXPECT_THAT(Labels(MakeAxis(40 * gib, 40.5 * gib, 4, Unit::kBytes)),
+              ElementsAre("40.000 GiB", "40.125 GiB", "40.250 GiB", "40.375 GiB", "40.500 GiB"))
+      << "a tick is what it says";
   EXPECT_THAT(Labels(MakeAxis(0, 200, 5, Unit::kSeconds)),
               ElementsAre("0", "1 min", "2 min", "3 min"));
   EXPECT_THAT(Labels(MakeAxis(0, 0.04, 4, Unit::kSeconds)),
@@ -103,6 +107,27 @@ TEST(Axis, IsUsefulForEveryRange) {
       }
     }
   }
+}
+
+TEST(Axis, AnAmountOfMemoryIsDrawnFromZero) {
+  Chart chart = ChartOf({40e9, 40.2e9, 40.4e9});
+  EXPECT_GT(VerticalAxis(chart, 5).least, 30e9);
+  chart.y_unit = Unit::kBytes;
+  EXPECT_EQ(VerticalAxis(chart, 5).least, 0);
+}
+
+TEST(SvgChart, LongNamesThatEndDifferentlyStayDifferent) {
+  Chart chart = ChartOf({1, 2, 3});
+  const std::string stem(60, 'a');
+  chart.curves[0].name = stem + "-lr-1";
+  chart.curves.push_back(chart.curves[0]);
+  chart.curves[1].name = stem + "-lr-2";
+  const std::string svg = SvgFile(chart, 800, 400);
+  EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-1<"));
+  EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-2<"));
+  const std::string text = Joined(TextChart(chart, {.columns = 100}));
+  EXPECT_THAT(text, HasSubstr("-lr-1"));
+  EXPECT_THAT(text, HasSubstr("-lr-2"));
 }
 
 TEST(Axis, OneNumberIsInTheMiddle) {

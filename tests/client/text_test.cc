@@ -177,6 +177,9 @@ TEST(DisplayWidth, IsThatOfATerminal) {
 }
 
 TEST(Clip, KeepsWideCharactersWithinTheWidth) {
+  EXPECT_EQ(ClipMiddle("abcdefghij", 10), "abcdefghij");
+  EXPECT_EQ(ClipMiddle("abcdefghij", 8), "ab...hij");
+  EXPECT_EQ(ClipMiddle("\u65E5\u672C\u65E5\u672C\u65E5\u672C", 8), "\u65E5...\u672C");
   EXPECT_EQ(Clip("\u65E5\u672C", 3), "\u65E5");
   EXPECT_EQ(Clip("\u65E5\u672C", 1), "");
   EXPECT_EQ(Clip("\u65E5\u672C", 4), "\u65E5\u672C");

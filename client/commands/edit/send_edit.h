@@ -1,4 +1,4 @@
-// The request of `nsactl label` and `nsactl note`.
+// The request of `nsactl label`, `note`, `mute` and `unmute`.
 #pragma once
 
 #include <string>

@@ -57,10 +57,15 @@ double StepOf(double raw, Unit unit) {
   return RoundUp(raw);
 }
 
-// As many decimals as the step has, so that neighbouring ticks differ.
+// As many decimals as the step has, so that ticks are what they say: 0.125 has three.
 std::string Decimal(double value, double step) {
   if (value == 0) return "0";
-  const int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
+  int decimals = std::clamp(static_cast<int>(-std::floor(std::log10(step) + 1e-9)), 0, 9);
+  const auto rounded = [&] {
+    const double power = std::pow(10, decimals);
+    return std::round(step * power) / power;
+  };
+  while (decimals < 9 && std::fabs(rounded() - step) > 1e-6 * step) ++decimals;
   return absl::StrFormat("%.*f", decimals, value);
 }
 
@@ -124,6 +129,8 @@ Axis AxisOf(const Chart& chart, bool vertical, int about) {
       most = std::max(most, value);
     }
   }
+  // Of an amount of memory it is the size that counts, not how little it changes.
+  if (vertical && chart.y_unit == Unit::kBytes) least = std::min(least, 0.0);
   if (vertical && std::isfinite(least)) {
     const double room = most * kRoom - least * kRoom;
     const bool positive = least >= 0;

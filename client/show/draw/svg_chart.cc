@@ -117,7 +117,7 @@ int Legend(const Chart& chart, int width, Picture* picture) {
   int line = 0;
   if (chart.curves.size() == 1 && chart.curves[0].name.empty()) return 0;
   for (const Curve& curve : chart.curves) {
-    const std::string name = Clip(curve.name, kNameColumns);
+    const std::string name = ClipMiddle(curve.name, kNameColumns);
     const double room = 22.0 + kLetter * DisplayWidth(name) + 14;
     if (x > 16 && x + room > width) {
       x = 16;

@@ -190,7 +190,7 @@ std::string Legend(const Chart& chart, const TextSize& size, const Letters& lett
                                              : "━";
     absl::StrAppend(&text, text.empty() ? "" : "   ",
                     InColour(curve.colour % kColours, sign, size.colours), " ",
-                    Clip(CleanLine(curve.name), kLegendColumns));
+                    ClipMiddle(CleanLine(curve.name), kLegendColumns));
   }
   return text;
 }

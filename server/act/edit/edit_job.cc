@@ -1,5 +1,6 @@
 #include "server/act/edit/edit_job.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -13,11 +14,14 @@
 #include "common/base/status.h"
 #include "common/preflight/labels.h"
 #include "server/act/edit/request_id.h"
+#include "server/decide/problem/problems.h"
 
 namespace nsa::server {
 namespace {
 
 constexpr size_t kLongestNote = 1'000;  // bytes
+constexpr size_t kWordBytes = 64;       // of a problem's name
+constexpr int kMostMutes = 64;
 
 using Labels = google::protobuf::Map<std::string, std::string>;
 
@@ -30,11 +34,31 @@ v1::JobEvent EventOf(Reason reason, std::string text) {
   return event;
 }
 
+// A job that failed has a problem with the name of its reason, which may be a status code's.
+absl::Status CheckMutes(const v1::EditJobRequest& request) {
+  for (const std::string& word : request.mute()) {
+    if (std::ranges::count(request.unmute(), word) > 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unmute: '", CleanLine(CutText(word, kWordBytes)), "' is also in mute; choose one"));
+    }
+    const bool plain = !word.empty() && word.size() <= kWordBytes &&
+                       std::ranges::all_of(word, [](unsigned char c) {
+                         return absl::ascii_isupper(c) || absl::ascii_isdigit(c) || c == '_';
+                       });
+    if (plain) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "mute: '", CleanLine(CutText(word, kWordBytes)),
+        "' is not the name of a problem; name one that `nsactl describe` shows, such as DIVERGED"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const v1::EditJobRequest& request, const std::string& note) {
   NSA_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
-  if (request.set_labels().empty() && request.remove_labels().empty() && note.empty()) {
+  if (request.set_labels().empty() && request.remove_labels().empty() && note.empty() &&
+      request.mute().empty() && request.unmute().empty()) {
     return absl::InvalidArgumentError(
-        "request: says nothing of the job; set or remove a label, or write a note");
+        "request: says nothing of the job; set or remove a label, write a note, or mute a problem");
   }
   if (note.size() > kLongestNote) {
     return absl::InvalidArgumentError(
@@ -51,7 +75,7 @@ absl::Status Check(const v1::EditJobRequest& request, const std::string& note) {
     return absl::InvalidArgumentError(
         absl::StrCat("remove_labels: '", key, "' is also set; choose one"));
   }
-  return absl::OkStatus();
+  return CheckMutes(request);
 }
 
 // A sweep finds its jobs by the label `sweep`, and its table shows the labels that are named as
@@ -93,6 +117,38 @@ absl::StatusOr<std::vector<std::string>> ChangeLabels(const v1::EditJobRequest& 
   return changes;
 }
 
+// Mutes and unmutes, in the name of `who`; adds an event for each change.
+absl::Status ChangeMutes(const v1::EditJobRequest& request, const std::string& who, absl::Time now,
+                         v1::Job* job, std::vector<v1::JobEvent>* events) {
+  auto& mutes = *job->mutable_mutes();
+  const auto drop = [&mutes](const auto& unwanted) {
+    const int before = mutes.size();
+    mutes.erase(std::remove_if(mutes.begin(), mutes.end(), unwanted), mutes.end());
+    return mutes.size() < before;
+  };
+  drop([job](const v1::Mute& mute) { return !Holds(mute, *job); });
+  for (const std::string& word : request.mute()) {
+    if (std::ranges::count(mutes, word, &v1::Mute::problem) > 0) continue;
+    v1::Mute& mute = *mutes.Add();
+    mute.set_problem(word);
+    mute.set_who(who);
+    mute.set_unix_nanos(absl::ToUnixNanos(now));
+    mute.set_end_unix_nanos(job->end_unix_nanos());
+    events->push_back(EventOf(
+        Reason::kMuted,
+        absl::StrCat(word, job->end_unix_nanos() == 0 ? " until the job ends (" : ": seen (", who,
+                     ")")));
+  }
+  for (const std::string& word : request.unmute()) {
+    if (!drop([&word](const v1::Mute& mute) { return mute.problem() == word; })) continue;
+    events->push_back(EventOf(Reason::kUnmuted, absl::StrCat(word, " (", who, ")")));
+  }
+  if (mutes.size() <= kMostMutes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("mute: the job would have %d muted problems (at most %d); unmute some",
+                      mutes.size(), kMostMutes));
+}
+
 }  // namespace
 
 absl::StatusOr<JobPtr> EditJob(JobStore& store, const v1::EditJobRequest& request,
@@ -112,7 +168,7 @@ absl::StatusOr<JobPtr> EditJob(JobStore& store, const v1::EditJobRequest& reques
     }
     if (!note.empty())
       events->push_back(EventOf(Reason::kNote, absl::StrCat(note, " (", who, ")")));
-    return absl::OkStatus();
+    return ChangeMutes(request, who, store.clock().Wall(), stored->mutable_job(), events);
   };
   return store.Update(
       job->job().id(), change,

@@ -8,6 +8,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 #include "server/notice/message/describe.h"
 #include "server/notice/message/message.h"
 
@@ -70,6 +71,13 @@ std::string Paragraph(const Telling& telling, const Teller& teller) {
   row("rank", event.rank() < 0 ? "" : absl::StrCat(event.rank()));
   row("progress", Progress(job.progress()));
   row("page", link);
+  if (const auto problem = ProblemOf(event, job); problem.has_value()) {
+    row("cause", problem->cause());
+    row("settings", ShownLine(problem->evidence()));
+    for (const v1::Remedy& remedy : problem->remedies()) {
+      row("try", absl::StrCat(ShownLine(remedy.command()), " (", remedy.text(), ")"));
+    }
+  }
   if (!text.empty()) absl::StrAppend(&paragraph, "\n", text, "\n");
   return paragraph;
 }

@@ -8,6 +8,7 @@
 #include "common/base/clean_text.h"
 #include "nlohmann/json.hpp"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 #include "server/notice/message/describe.h"
 
 namespace nsa::server {
@@ -36,6 +37,19 @@ Json EventPart(const v1::JobEvent& event) {
           {"rank", event.rank() < 0 ? Json() : Json(event.rank())}};
 }
 
+// What to do about it; null for an event that says no problem.
+Json ProblemPart(const Telling& telling) {
+  const auto problem = ProblemOf(telling.event, telling.job->job());
+  if (!problem.has_value()) return {};
+  Json remedies = Json::array();
+  for (const v1::Remedy& remedy : problem->remedies()) {
+    remedies.push_back({{"text", remedy.text()}, {"command", remedy.command()}});
+  }
+  return {{"cause", problem->cause()},
+          {"evidence", problem->evidence()},
+          {"remedies", std::move(remedies)}};
+}
+
 Json JobPart(const v1::Job& job) {
   Json labels = Json::object();
   for (const auto& [key, value] : job.spec().labels()) {
@@ -56,7 +70,14 @@ Json JobPart(const v1::Job& job) {
           {"val_loss", progress.val_step() > 0 ? Number(progress.val_loss()) : Json()}};
 }
 
-// "warning: <URL|demo> is RESTARTING, RANK_CRASHED: text".
+// "; try: nsactl resume jk3…"; empty if the event says no problem.
+std::string FirstRemedy(const Telling& telling) {
+  const auto problem = ProblemOf(telling.event, telling.job->job());
+  if (!problem.has_value() || problem->remedies().empty()) return "";
+  return absl::StrCat("; try: ", SlackText(ShownLine(problem->remedies(0).command())));
+}
+
+// "warning: <URL|demo> is RESTARTING, RANK_CRASHED: text; try: nsactl logs jk3… --tail 20".
 std::string SlackLine(const Telling& telling, const Teller& teller) {
   const v1::JobEvent& event = telling.event;
   const v1::Job& job = telling.job->job();
@@ -67,7 +88,7 @@ std::string SlackLine(const Telling& telling, const Teller& teller) {
   return absl::StrCat(
       event.severity() >= v1::SEVERITY_WARNING ? SeverityName(event.severity()) + ": " : "", shown,
       " is ", StateName(event.state()), ", ", SlackText(ShownLine(event.reason())),
-      text.empty() ? "" : ": ", text);
+      text.empty() ? "" : ": ", text, FirstRemedy(telling));
 }
 
 }  // namespace
@@ -97,6 +118,7 @@ std::string JsonMessage(const Telling& telling, const Teller& teller) {
                   {"notice", teller.notice},
                   {"coordinator", ShownLine(teller.host)},
                   {"event", EventPart(telling.event)},
+                  {"problem", ProblemPart(telling)},
                   {"job", JobPart(telling.job->job())},
                   {"url", link.empty() ? Json() : Json(link)}};
   if (telling.sample) message["sample"] = true;

@@ -1,7 +1,9 @@
-// nsactl label and nsactl note, against a fake coordinator.
+// nsactl label, note and mute, and how problems are shown, against a fake coordinator.
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "server/decide/problem/templates.h"
 #include "tests/client/commands_fixture.h"
 
 namespace nsa::client {
@@ -10,6 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 TEST_F(CommandsTest, LabelSetsAndRemovesAndShowsWhatIsLeft) {
@@ -53,6 +56,73 @@ TEST_F(CommandsTest, ANoteIsSentAgainWithTheSameRequestId) {
   const Ran both = Run({"note", "demo", "bad data", "--label", "run=7", "--yes"});
   EXPECT_EQ(both.code, ExitCode::kUsage);
   EXPECT_THAT(both.err, HasSubstr("TEXT: 'demo' and 1 more (one with --state or --label)"));
+}
+
+TEST_F(CommandsTest, EveryCommandThatAProblemNamesExistsWithItsFlags) {
+  using server::Help;
+  v1::Job job = state().jobs[0];
+  job.mutable_spec()->mutable_train()->set_lr(0.01);
+  job.mutable_spec()->mutable_train()->set_batch_size(8);
+  for (int help = 0; help <= static_cast<int>(Help::kEvents); ++help) {
+    for (const auto in : {v1::Job::STATE_RUNNING, v1::Job::STATE_FAILED}) {
+      job.set_state(in);
+      const auto remedy = server::RemedyFor(static_cast<Help>(help), job, 0);
+      if (!remedy.has_value()) continue;
+      std::vector<std::string> words = absl::StrSplit(remedy->command(), ' ');
+      ASSERT_EQ(words[0], "nsactl");
+      words.erase(words.begin());
+      const Ran ran = Run(words);
+      EXPECT_NE(ran.code, ExitCode::kUsage) << remedy->command() << "\n" << ran.err;
+    }
+  }
+  EXPECT_NE(Run({"mute", job.id(), "DIVERGED"}).code, ExitCode::kUsage);
+}
+
+v1::Problem& AddProblem(v1::Job* job, const std::string& word) {
+  v1::Problem& problem = *job->add_problems();
+  problem.set_word(word);
+  problem.set_level(v1::JobHealth::LEVEL_BAD);
+  problem.set_cause("The run has diverged");
+  problem.set_evidence("loss 8.07 (a uniform guess has 5.55); train.lr: 0.01");
+  problem.set_since_step(1812);
+  return problem;
+}
+
+TEST_F(CommandsTest, MuteMeansWhatIsWrongNowUnlessItIsNamed) {
+  AddProblem(&state().jobs[0], "DIVERGED");
+  AddProblem(&state().jobs[0], "PLATEAU").set_level(v1::JobHealth::LEVEL_HEALTHY);
+  AddProblem(&state().jobs[0], "HANG_SUSPECTED").set_muted(true);
+  const Ran ran = Run({"mute", "demo"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_EQ(ran.out, "demo (jdemo1234567): muted until it ends: DIVERGED\n");
+  auto sent = service().Requests("EditJob");
+  ASSERT_THAT(sent, SizeIs(1));
+  EXPECT_THAT(sent[0], AllOf(HasSubstr("mute: \"DIVERGED\""), Not(HasSubstr("PLATEAU")),
+                             Not(HasSubstr("HANG")), HasSubstr("request_id: \"")));
+  EXPECT_EQ(Run({"unmute", "demo"}).out, "demo (jdemo1234567): nothing is muted\n");
+  Run({"mute", "demo", "MEMORY_CREEP"});
+  sent = service().Requests("EditJob");
+  ASSERT_THAT(sent, SizeIs(3));
+  EXPECT_THAT(sent[1], HasSubstr("unmute: \"DIVERGED\""));
+  EXPECT_THAT(sent[2], HasSubstr("mute: \"MEMORY_CREEP\""));
+}
+
+TEST_F(CommandsTest, DescribeSaysWhatIsWrongSinceWhenAndWhatHelps) {
+  v1::Problem& problem = AddProblem(&state().jobs[0], "DIVERGED");
+  v1::Remedy& remedy = *problem.add_remedies();
+  remedy.set_text("Stop now");
+  remedy.set_command("nsactl stop jdemo1234567 --now");
+  EXPECT_THAT(
+      Run({"describe", "demo"}).out,
+      HasSubstr("\nProblems:\nThe run has diverged since step 1,812 (DIVERGED): loss 8.07 (a "
+                "uniform guess has 5.55); train.lr: 0.01\n"
+                "  nsactl stop jdemo1234567 --now                # Stop now\n"));
+  EXPECT_THAT(Run({"list"}).out, HasSubstr("The run has diverged"));
+  EXPECT_THAT(Run({"top"}).out, AllOf(HasSubstr("1 needs you"), HasSubstr("loss 8.07")));
+  state().jobs[0].mutable_problems(0)->set_muted(true);
+  EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("train.lr: 0.01; muted\n"));
+  EXPECT_THAT(Run({"list"}).out, Not(HasSubstr("The run has diverged")));
+  EXPECT_THAT(Run({"top"}).out, Not(HasSubstr("needs you")));
 }
 
 }  // namespace

@@ -61,6 +61,10 @@ TEST(NoticeMessage, JsonHasTheDocumentedLayout) {
     "event": {"sequence": 17, "time": "2027-01-15T08:00:00.123Z", "reason": "RANK_CRASHED",
               "severity": "error", "state": "RESTARTING", "text": "signal 11", "generation": 2,
               "rank": 1},
+    "problem": {"cause": "A rank failed", "evidence": "", "remedies": [
+        {"text": "Last 20 lines of the log of rank 1",
+         "command": "nsactl logs jabc --tail 20 --rank 1"},
+        {"text": "What happened", "command": "nsactl events jabc"}]},
     "job": {"id": "jabc", "name": "demo", "owner": "ada", "labels": {"team": "speech"},
             "state": "RUNNING", "restarts": 0, "step": 12, "total_steps": 50, "loss": 2.5,
             "val_loss": null},
@@ -97,7 +101,7 @@ TEST(NoticeMessage, SlackHasALineForEachEventWithALink) {
       std::vector{Tell(1, "demo", "signal 11"), Tell(2, "demo", "", v1::SEVERITY_INFO)}, kTeller));
   EXPECT_EQ(message, json({{"text",
                             "error: <https://nsa.example/#/job/jabc|demo> is RESTARTING, "
-                            "RANK_CRASHED: signal 11\n"
+                            "RANK_CRASHED: signal 11; try: nsactl logs jabc --tail 20 --rank 1\n"
                             "<https://nsa.example/#/job/jabc|demo> is RESTARTING, RANK_CRASHED"}}));
 }
 
@@ -130,6 +134,8 @@ TEST(NoticeMessage, MailHasItsHeaderAndAParagraphForEachEvent) {
   EXPECT_THAT(mail, HasSubstr("\n\ndemo is RESTARTING\n  reason    RANK_CRASHED (error)\n"
                               "  at        2027-01-15 08:00:00 UTC\n"));
   EXPECT_THAT(mail, HasSubstr("step 12 of 50, loss 2.5\n"));
+  EXPECT_THAT(mail, HasSubstr("  cause     A rank failed\n"
+                              "  try       nsactl logs jabc --tail 20 --rank 1 (Last"));
   EXPECT_THAT(mail, HasSubstr("\n\nsignal 11\nsecond line\n"));
 }
 

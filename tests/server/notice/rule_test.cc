@@ -52,6 +52,22 @@ TEST(NoticeRule, AStarTellsEverythingAlsoAReasonThatIsNotKnown) {
   EXPECT_TRUE(Concerns(rule, event, {}));
 }
 
+TEST(NoticeRule, AMutedProblemIsToldToAStarOnlyAndTheEndOfTheJobToAll) {
+  const NoticeRule rule = *MakeNoticeRule({});
+  const NoticeRule named = *MakeNoticeRule({"DIVERGED"});
+  const v1::JobEvent event = Event(Reason::kDiverged, v1::Job::STATE_RUNNING, v1::SEVERITY_WARNING);
+  v1::Job job;
+  EXPECT_TRUE(Concerns(rule, event, job));
+  job.add_mutes()->set_problem("DIVERGED");
+  EXPECT_FALSE(Concerns(rule, event, job));
+  EXPECT_FALSE(Concerns(named, event, job));
+  EXPECT_TRUE(Concerns(*MakeNoticeRule({"*"}), event, job));
+  EXPECT_TRUE(
+      Concerns(rule, Event(Reason::kGpuFault, v1::Job::STATE_RUNNING, v1::SEVERITY_WARNING), job));
+  EXPECT_TRUE(
+      Concerns(named, Event(Reason::kDiverged, v1::Job::STATE_FAILED, v1::SEVERITY_ERROR), job));
+}
+
 TEST(NoticeRule, TellsOnlyJobsThatHaveAllItsLabels) {
   NoticeRule rule = *MakeNoticeRule({});
   rule.labels = {{"team", "speech"}, {"tier", "prod"}};

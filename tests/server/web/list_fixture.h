@@ -86,6 +86,7 @@ class ListTest : public ServerTest {
     job.set_state(state);
     job.set_submit_unix_nanos(number * 1'000'000'000LL);
     if (IsTerminal(state)) job.set_end_unix_nanos(absl::ToUnixNanos(end_));
+    if (state == Job::STATE_FAILED) job.set_reason("RANK_KILLED");
     *job.mutable_spec() = Spec(job.name());
     (*job.mutable_spec()->mutable_labels())["number"] = absl::StrCat(number);
     (*job.mutable_spec()->mutable_labels())["team"] = number % 2 == 0 ? "even" : "odd";
@@ -115,6 +116,11 @@ class ListTest : public ServerTest {
     return answer.substr(std::min(answer.find("\r\n\r\n") + 4, answer.size()));
   }
   Json Fleet(const std::string& query) { return Json::parse(Ask(query)); }
+
+  absl::Status EditJobHere(const v1::EditJobRequest& request) {
+    return Call<v1::EditJobResponse>(&v1::CoordinatorService::Stub::EditJob, people_.get(), request)
+        .status();
+  }
 
   // Names of the jobs of a reply.
   static std::vector<std::string> Names(const Json& fleet) {

@@ -1,4 +1,5 @@
 // The list of the live page: which jobs are in it, in which order, and what its stream sends.
+#include "server/web/assets.h"
 #include "tests/server/web/list_fixture.h"
 #include "tests/testing/file_size_limit.h"
 
@@ -84,6 +85,81 @@ TEST_F(ListTest, WhatFailedInTheLastDayComesBeforeWhatWaits) {
   EXPECT_EQ(fleet["look"], 2);
   EXPECT_THAT(Names(Fleet("?state=look")), ::testing::ElementsAre("job-303", "job-302"));
   EXPECT_EQ(Fleet("?state=queued")["look"], 2) << "whatever is shown";
+}
+
+TEST_F(ListTest, TheVerdictCountsWhatNeedsSomebodyAndAMutedFailureDoesNot) {
+  end_ = absl::Now() - absl::Hours(1);
+  Fill(Job::STATE_FAILED, 1, 4, 0);
+  Fill(Job::STATE_RUNNING, 5, 2, 0);
+  Json fleet = Fleet("");
+  // The machine of those that run does not report.
+  EXPECT_EQ(fleet["verdict"]["words"], "6 need you. 0 of 2 are fine.");
+  ASSERT_EQ(fleet["verdict"]["cards"].size(), 3u);
+  EXPECT_EQ(fleet["verdict"]["cards"][0]["name"], "job-4") << "the worst and newest";
+  EXPECT_EQ(fleet["verdict"]["cards"][0]["cause"], "A rank was killed from outside");
+  EXPECT_FALSE(fleet["verdict"]["cards"][0]["actions"].empty());
+  EXPECT_TRUE(fleet["jobs"][0]["needs_you"]);
+
+  const std::string id = fleet["jobs"][0]["id"];
+  const std::string word = fleet["jobs"][0]["problems"][0]["word"];
+  v1::EditJobRequest request;
+  request.set_job(id);
+  request.add_mute(word);
+  ASSERT_OK(EditJobHere(request));
+  fleet = Fleet("");
+  EXPECT_EQ(fleet["verdict"]["need"], 5);
+  EXPECT_EQ(fleet["look"], 5);
+  const Json& last = fleet["jobs"].back();
+  EXPECT_EQ(last["id"], id) << "with those that have ended";
+  EXPECT_FALSE(last["needs_you"]);
+  EXPECT_TRUE(last["problems"][0]["muted"]);
+  EXPECT_EQ(last["mutes"][0]["problem"], word);
+}
+
+TEST_F(ListTest, JobsThatWaitForTheSameFoldIntoOneGroup) {
+  Fill(Job::STATE_QUEUED, 1, 3, 0);
+  Fill(Job::STATE_SUCCEEDED, 4, 2, 0);
+  const Json groups = Fleet("?rows=2")["groups"];
+  ASSERT_EQ(groups.size(), 1u);
+  EXPECT_EQ(groups[0]["kind"], "waiting");
+  EXPECT_EQ(groups[0]["jobs"], 3);
+  EXPECT_EQ(groups[0]["ids"].size(), 2u) << "those that are sent";
+  EXPECT_EQ(groups[0]["states"]["QUEUED"], 3);
+  EXPECT_TRUE(Fleet("?name=job-1")["groups"].empty()) << "two would be no gain";
+}
+
+TEST_F(ListTest, ALongReplyIsCompressedForThoseThatTakeIt) {
+  Fill(Job::STATE_QUEUED, 1, 50, 0);
+  const std::string plain = Ask("");
+  const Fd stream =
+      HttpSend(server_->metrics_address(),
+               "GET /api/v1/fleet HTTP/1.0\r\nAccept-Encoding: gzip, deflate\r\n\r\n");
+  const std::string answer = ReadFor(stream, absl::Minutes(1));
+  EXPECT_THAT(answer, HasSubstr("Content-Encoding: gzip\r\n"));
+  const std::string body = answer.substr(answer.find("\r\n\r\n") + 4);
+  EXPECT_LT(5 * body.size(), plain.size());
+  EXPECT_EQ(Json::parse(Inflate(body))["matching"], 50);
+}
+
+TEST_F(ListTest, AStreamOfChangesSendsARowOnceAndThenWhatHasChanged) {
+  Fill(Job::STATE_QUEUED, 1, 1, 0);
+  const Fd stream = Open("?changes=1&after=0");
+  ASSERT_EQ(Messages(ReadRows(stream, 1), "rows").front()[0]["name"], "job-1");
+  v1::EditJobRequest request;
+  request.set_job("job-1");
+  (*request.mutable_set_labels())["new"] = "yes";
+  ASSERT_OK(EditJobHere(request));
+  Json row;
+  ReadFor(stream, absl::Minutes(1), [&row](const std::string& read) {
+    for (const Json& rows : Messages(read, "rows")) {
+      if (rows[0].contains("labels")) row = rows[0];
+    }
+    return row.is_object();
+  });
+  ASSERT_TRUE(row.is_object());
+  EXPECT_EQ(row["labels"]["new"], "yes");
+  EXPECT_TRUE(row.contains("id"));
+  EXPECT_FALSE(row.contains("name")) << row;
 }
 
 TEST_F(ListTest, AStreamWithoutNewsHasABeat) {

@@ -220,6 +220,8 @@ grpc::Status FakeCoordinatorService::EditJob(grpc::ServerContext* context,
   auto& labels = *job->mutable_spec()->mutable_labels();
   for (const auto& [key, value] : request->set_labels()) labels[key] = value;
   for (const std::string& key : request->remove_labels()) labels.erase(key);
+  for (const std::string& problem : request->mute()) job->add_mutes()->set_problem(problem);
+  if (!request->unmute().empty()) job->clear_mutes();
   *response->mutable_job() = *job;
   return grpc::Status::OK;
 }

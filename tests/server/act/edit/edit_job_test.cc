@@ -1,4 +1,4 @@
-// Labels that change after the submit, and notes.
+// Labels that change after the submit, notes, and mutes.
 #include "server/act/edit/edit_job.h"
 
 #include "gmock/gmock.h"
@@ -162,6 +162,45 @@ TEST_F(EditJobTest, MarksThatTurnTheTextAroundAreShownInNotesAndRefusedInLabels)
     *submit.mutable_spec() = spec;
     EXPECT_THAT(control().Submit(submit), StatusIs(absl::StatusCode::kInvalidArgument));
   }
+}
+
+TEST_F(EditJobTest, AProblemIsMutedAndUnmutedOnceWithItsAuthor) {
+  const std::string id = Submit(Spec("demo"));
+  v1::EditJobRequest request;
+  request.set_job("demo");
+  request.add_mute("DIVERGED");
+  ASSERT_OK(Edit(request));
+  ASSERT_OK(Edit(request)) << "it is muted already";
+  ASSERT_EQ(Get(id).mutes_size(), 1);
+  EXPECT_EQ(Get(id).mutes(0).problem(), "DIVERGED");
+  EXPECT_EQ(Get(id).mutes(0).who(), "ada");
+  EXPECT_GT(Get(id).mutes(0).unix_nanos(), 0);
+  EXPECT_EQ(Get(id).mutes(0).end_unix_nanos(), 0);
+  EXPECT_THAT(Texts(id, "MUTED"), ElementsAre("DIVERGED until the job ends (ada)"));
+  request.clear_mute();
+  request.add_unmute("DIVERGED");
+  request.add_unmute("PLATEAU");
+  ASSERT_OK(Edit(request));
+  EXPECT_EQ(Get(id).mutes_size(), 0);
+  EXPECT_THAT(Texts(id, "UNMUTED"), ElementsAre("DIVERGED (ada)"));
+}
+
+TEST_F(EditJobTest, WhatIsNoNameOfAProblemIsNotMuted) {
+  Submit(Spec("demo"));
+  for (const std::string& word : {std::string("diverged"), std::string(), std::string(65, 'A')}) {
+    v1::EditJobRequest request;
+    request.set_job("demo");
+    request.add_mute(word);
+    EXPECT_THAT(std::string(Edit(request).message()), HasSubstr("not the name of a problem"));
+  }
+  v1::EditJobRequest request;
+  request.set_job("demo");
+  request.add_mute("HANG");
+  request.add_unmute("HANG");
+  EXPECT_THAT(std::string(Edit(request).message()), HasSubstr("choose one"));
+  request.clear_unmute();
+  for (int i = 0; i < 64; ++i) request.add_mute(absl::StrCat("P", i));
+  EXPECT_THAT(std::string(Edit(request).message()), HasSubstr("65 muted problems (at most 64)"));
 }
 
 }  // namespace
