@@ -1,6 +1,7 @@
 // Labels that change after the submit, notes, and mutes.
 #include "server/act/edit/edit_job.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/server/act/harness.h"
 
