@@ -88,6 +88,10 @@ void Count(const Placed& placed, FleetVerdict* verdict) {
     if (verdict->worst.size() < kMostCards) verdict->worst.push_back(placed.job);
   }
   if (job.state() == v1::Job::STATE_QUEUED) ++verdict->waiting;
+  if (!NeedsLook(placed.place) && !IsTerminal(job.state()) &&
+      std::ranges::any_of(job.mutes(), [&](const v1::Mute& mute) { return Holds(mute, job); })) {
+    ++verdict->muted;
+  }
   if (!HoldsSlots(job.state())) return;
   ++verdict->running;
   if (!NeedsLook(placed.place)) ++verdict->fine;

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,6 +67,7 @@ struct FleetVerdict {
   size_t running = 0;  // jobs that hold slots
   size_t fine = 0;     // of these need nobody
   size_t waiting = 0;
+  size_t muted = 0;           // jobs that have not ended, need nobody and have a muted problem
   std::vector<JobPtr> worst;  // at most kMostCards, the worst first
   JobPtr next_end;            // of the jobs that train the one that ends first
 };

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -41,13 +42,18 @@ class Changes {
     bool changed = false;
     std::vector<std::string> same;
     for (const auto& [name, value] : object->items()) {
+      const size_t key = std::hash<std::string>()(name);
       const size_t hash = std::hash<std::string>()(Text(value));
-      const auto [known, fresh] = hashes_.try_emplace(name, hash);
-      if (!fresh && known->second == hash) {
+      const auto known = std::ranges::find(sent_, key, &Member::name);
+      if (known != sent_.end() && known->value == hash) {
         same.push_back(name);
         continue;
       }
-      known->second = hash;
+      if (known == sent_.end()) {
+        sent_.push_back({.name = key, .value = hash});
+      } else {
+        known->value = hash;
+      }
       changed = true;
     }
     for (const std::string& name : same) {
@@ -57,7 +63,11 @@ class Changes {
   }
 
  private:
-  std::map<std::string, size_t> hashes_;
+  struct Member {  // hashes: there are many rows
+    size_t name = 0;
+    size_t value = 0;
+  };
+  std::vector<Member> sent_;
 };
 
 // One open stream, used by one thread.
@@ -134,7 +144,7 @@ class Feed {
       const std::string& id = job->job().id();
       ids.push_back(id);
       const auto before = sent_.find(id);
-      sent[id] = before == sent_.end() ? Sent() : before->second;
+      sent[id] = before == sent_.end() ? Sent() : std::move(before->second);
       AddRow(job, &sent[id], &rows);
     }
     sent_ = std::move(sent);

@@ -172,10 +172,9 @@ Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict) {
     const v1::Job& job = verdict.next_end->job();
     next = {{"id", job.id()}, {"name", job.name()}, {"ends", EndOf(parts, job)}};
   }
-  return {{"words", VerdictWords(verdict)}, {"need", verdict.need},
-          {"fine", verdict.fine},           {"running", verdict.running},
-          {"waiting", verdict.waiting},     {"cards", std::move(cards)},
-          {"next_end", std::move(next)}};
+  return {{"words", VerdictWords(verdict)}, {"need", verdict.need},       {"fine", verdict.fine},
+          {"running", verdict.running},     {"waiting", verdict.waiting}, {"muted", verdict.muted},
+          {"cards", std::move(cards)},      {"next_end", std::move(next)}};
 }
 
 Json GroupsJson(const std::vector<JobGroup>& groups) {

@@ -57,7 +57,7 @@ export function showCards(element, fleet, jobs, seen) {
   element.hidden = cards.length === 0;
   update(element, cards.map((card) => h('article', { class: `card ${card.level}`, data: { act: `card ${card.id} ${card.word} ${JSON.stringify(card.actions)}` } },
     h('header', {}, h('b', { class: card.level }, card.cause), h('a', { href: `#/job/${card.id}`, title: card.name }, card.name), h('span', { class: 'grow' }), h('small', {}, sinceText(card))),
-    card.evidence && h('p', { title: card.evidence }, card.evidence), card.more > 0 && h('p', {}, `and ${card.more} more`),
+    card.evidence && h('p', { title: card.evidence }, capital(card.evidence)), card.more > 0 && h('p', {}, `and ${card.more} more`),
     h('div', { class: 'actions' }, card.actions.map((action, i) => button(card, action, i === 0)),
       card.state === 'FAILED' && own(card) && h('button', { type: 'button', class: 'quiet', data: { act: 'seen' }, onclick: () => { markSeen(own(card)); seen(); } }, 'Seen')))));
 }

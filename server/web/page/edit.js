@@ -58,6 +58,12 @@ export function askStacks(send) {
     send: () => send('stacks') }, 'The stacks are saved; see Stacks on the page of the job.');
 }
 
+export function askUnmute(job, send) {
+  const request = requestId();
+  change({ title: `Unmute ${job.name}?`, text: 'What was muted asks for somebody again.', fields: [h('ul', { class: 'findings' }, job.mutes.map(({ problem, who }) => h('li', {}, h('code', {}, problem), `by ${who}`)))], agree: 'Unmute all of them',
+    send: () => send('mute', { mute: [], unmute: job.mutes.map(({ problem }) => problem), request_id: request }) }, 'Nothing of this job is muted.');
+}
+
 const LOG_LINES = 20;
 const MOST_LOGS = 8;
 

@@ -47,6 +47,7 @@ export function fleetPage(main, parameters, sweep = null) {
   let closed = false;
   let current = '';    // the job that the keyboard is at
   const configs = new Configs();
+  const made = new Map();  // rows by the ids of their jobs
   const view = { q: parameters.get('q') || [parameters.get('name'), parameters.get('label')].filter(Boolean).join(' '), state: parameters.get('state') || '', on: (parameters.get('on') ?? '').split(',').filter(Boolean),
     star: parameters.get('star') || '', sort: parameters.get('sort') || '', owner: parameters.get('owner') || '', x: parameters.get('x') || '', s: parameters.get('s') || '', y: parameters.get('y') || '', r: parameters.get('r') || '', zoom: parameters.get('zoom') || '', open: parameters.get('open') || '' };
   const unfolded = new Set(view.open.split(',').filter(Boolean));
@@ -173,6 +174,21 @@ export function fleetPage(main, parameters, sweep = null) {
       h('td', { class: 'num more' }, job.tokens_per_second ? short(job.tokens_per_second) : '–'), h('td', { class: 'num submitted more' }, brief(job.submitted)));
   }
 
+  // The row of a job; the one that there is, if it would be the same.
+  function rowOf(job, place = 0) {
+    const colour = view.on.indexOf(job.id);
+    const star = jobs.get(view.star);
+    const shows = JSON.stringify([job, sweep && place === 0, colour, colour >= 0 && panel.colour(colour), needsYou(job), scale, keys, view.star, star && bestOf(star), !!configs.of(view.star) && !!configs.of(job.id)]);
+    const known = made.get(job.id);
+    if (known?.shows === shows) {
+      known.line.classList.toggle('current', current === job.id);
+      return known.line;
+    }
+    const line = row(job, place);
+    made.set(job.id, { shows, line });
+    return line;
+  }
+
   // Jobs of a sweep are one row until it is unfolded; those that need somebody stand alone.
   function folds(all) {
     const of = new Map();
@@ -245,20 +261,22 @@ export function fleetPage(main, parameters, sweep = null) {
     const done = new Set();
     const list = (job) => {
       const one = fold.get(job.id);
-      if (!one) return [row(job)];
+      if (!one) return [rowOf(job)];
       if (done.has(one)) return [];
       done.add(one);
-      return [foldRow(one), ...(unfolded.has(one.key) ? one.ids.map((id) => jobs.get(id)).filter(Boolean).map((inner) => row(inner)) : [])];
+      return [foldRow(one), ...(unfolded.has(one.key) ? one.ids.map((id) => jobs.get(id)).filter(Boolean).map((inner) => rowOf(inner)) : [])];
     };
     const flat = view.sort || sweep;
     const focused = body.contains(document.activeElement) && document.activeElement;
     const place = focused && [focused.closest('tr').dataset.act, [...focused.closest('tr').querySelectorAll('a, input, button')].indexOf(focused)];
     const title = (word, count) => h('tr', { class: 'group' }, h('th', { colspan: String(COLUMNS.length + 1), scope: 'rowgroup' }, word, h('small', {}, ` ${count}`)));
-    replace(body, flat ? all.map((job, i) => row(job, i)) : GROUPS.flatMap(([name, word]) => {
+    const next = flat ? all.map((job, i) => rowOf(job, i)) : GROUPS.flatMap(([name, word]) => {
       const inside = all.filter((job) => groupOf(job) === name);
-      const made = inside.flatMap(list);
-      return made.length > 0 ? [title(word, inside.length), ...made] : [];
-    }));
+      const lines = inside.flatMap(list);
+      return lines.length > 0 ? [title(word, inside.length), ...lines] : [];
+    });
+    const same = next.length === body.rows.length && next.every((one, i) => one === body.rows[i] || (!one.dataset.id && one.isEqualNode(body.rows[i])));
+    if (!same) replace(body, next);
     if (place) [...body.rows].find((one) => one.dataset.act === place[0])?.querySelectorAll('a, input, button')[place[1]]?.focus({ preventScroll: true });
     table.hidden = all.length === 0;
     empty.hidden = all.length > 0;
@@ -309,10 +327,12 @@ export function fleetPage(main, parameters, sweep = null) {
     const fine = fleet.verdict?.fine ?? Math.max(0, running - known.filter((job) => needsYou(job) && isActive(job)).length);
     document.title = need > 0 ? `(${need}) NSA training` : 'NSA training';
     const red = known.some((job) => needsYou(job) && job.health.level === 'bad');
-    const calm = running === 0 || fine === 0 ? '' : fine === running ? (running === 1 ? 'The one that runs is fine.' : `All ${running} are fine.`) : `${fine} of ${running} ${fine === 1 ? 'is' : 'are'} fine.`;
+    const calm = running === 0 || fine === 0 ? '' : fine === running ? (running === 1 ? 'The one that runs is fine.' : `All ${running} that run are fine.`) : `${fine} of ${running} ${fine === 1 ? 'is' : 'are'} fine.`;
     const word = total === 0 ? 'No job yet.' : need === 0 ? (running ? 'Nothing needs you.' : 'Nothing needs you; nothing runs.') : `${need} ${need === 1 ? 'needs' : 'need'} you.`;
+    // The coordinator's sentence, unless something was looked at here.
+    const [, first, others] = /^(.*? needs? you\.)(.*)$/.exec(fleet.verdict && seen === 0 ? fleet.verdict.words : '') || ['', word, calm && ` ${calm}`];
     update(head, h('h1', { class: 'sentence' }, h('i', { class: `dot ${red ? 'bad' : need ? 'warning' : running ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }),
-      h('span', {}, need > 0 ? h('a', { class: 'looks', data: { act: 'look' }, href: address({ state: 'look' }) }, word) : word, calm && ` ${calm}`, h('span', { class: 'aside' }, aside(of)),
+      h('span', {}, need > 0 ? h('a', { class: 'looks', data: { act: 'look' }, href: address({ state: 'look' }) }, first) : first, others, h('span', { class: 'aside' }, aside(of)),
         of('FAILED') > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${of('FAILED')} failed`))));
     showCards(cards, fleet, jobs, () => { showSummary(); showJobs(); });
   }
@@ -364,6 +384,7 @@ export function fleetPage(main, parameters, sweep = null) {
       }
       jobs = new Map(list.map((job) => [job.id, job]));
       order = [...jobs.keys()];
+      for (const id of made.keys()) if (!jobs.has(id)) made.delete(id);
       showSummary();
       showJobs();
       showChosen();
@@ -401,6 +422,7 @@ export function fleetPage(main, parameters, sweep = null) {
         const job = { spark: null, best_val: null, ...before, ...fresh };  // the first two come with the list
         jobs.set(job.id, job);
         const old = body.querySelector(`tr[data-id="${CSS.escape(job.id)}"]`);
+        made.delete(job.id);
         if (old) morph(old, row(job, [...body.rows].indexOf(old)));
         if (!old || view.sort || filter.tests.length > 0 || groupOf(before) !== groupOf(job)) redrawSoon();
       }

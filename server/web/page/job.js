@@ -7,7 +7,7 @@ import { h, painted, replace, toast, update } from './dom.js';
 import { ago, bytes, capital, number, percent, rate, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
-import { askClone, askLabels, askNote, askResume, askStacks, askStop } from './edit.js';
+import { askClone, askLabels, askNote, askResume, askStacks, askStop, askUnmute } from './edit.js';
 import { traceSection } from './profile.js';
 import { badge, isActive, labels, lossText, markSeen, progress, runSeconds } from './rows.js';
 import { samplesSection } from './samples.js';
@@ -185,6 +185,7 @@ export function jobPage(main, id) {
       job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'),
       h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote(job, send) }, 'Note…'),
       h('button', { type: 'button', data: { act: 'label' }, onclick: () => askLabels(job, send) }, 'Labels…'),
+      job.mutes?.length > 0 && h('button', { type: 'button', data: { act: 'unmute' }, onclick: () => askUnmute(job, send) }, 'Unmute…'),
       h('button', { type: 'button', data: { act: 'clone' }, onclick: () => askClone(job, send) }, 'Clone…'));
   }
 

@@ -83,7 +83,8 @@ export function progress(job) {
 // One scale for the spark lines of a list: what is far above the others is cut off.
 export function sparkScale(sparks) {
   const all = sparks.flatMap((points) => points || []).filter((value) => value !== null).sort((a, b) => a - b);
-  return all.length > 1 ? { low: all[0], high: all[Math.floor(0.97 * (all.length - 1))] } : null;
+  const tenth = (value, round) => round(10 * value) / 10;  // so that it seldom changes
+  return all.length > 1 ? { low: tenth(all[0], Math.floor), high: tenth(all[Math.floor(0.97 * (all.length - 1))], Math.ceil) } : null;
 }
 
 export function sparkLine(points, scale = null, width = 96, height = 24) {

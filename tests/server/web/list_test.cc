@@ -149,10 +149,14 @@ TEST_F(ListTest, AStreamOfChangesSendsARowOnceAndThenWhatHasChanged) {
   request.set_job("job-1");
   (*request.mutable_set_labels())["new"] = "yes";
   ASSERT_OK(EditJobHere(request));
-  const std::string text = ReadFor(stream, absl::Minutes(1), [](const std::string& read) {
-    return !Messages(read, "rows").empty();
+  Json row;
+  ReadFor(stream, absl::Minutes(1), [&row](const std::string& read) {
+    for (const Json& rows : Messages(read, "rows")) {
+      if (rows[0].contains("labels")) row = rows[0];
+    }
+    return row.is_object();
   });
-  const Json row = Messages(text, "rows").front()[0];
+  ASSERT_TRUE(row.is_object());
   EXPECT_EQ(row["labels"]["new"], "yes");
   EXPECT_TRUE(row.contains("id"));
   EXPECT_FALSE(row.contains("name")) << row;

@@ -286,6 +286,8 @@ def check_compare(page, browser):
     """Two jobs over each other, and what differs between them."""
     page.second = page.submit("second", steps=60, lr="3e-3")
     assert page.service.ctl("watch", page.second).returncode == 0
+    best = browser.until(lambda: next(job for job in page.get("fleet")["jobs"] if job["id"] == page.second).get("best_val"), "the best validation in the list")
+    assert abs(best - min(page.get(f"jobs/{page.second}/curves")["evals"]["validation"]["loss"])) < 1e-6, best
     browser.open(f"#/compare?jobs={page.job},{page.second}")  # the address of earlier versions
     browser.until("document.querySelectorAll('.ticked .chart canvas').length >= 3", "the curves")
     keys = browser.until("[...document.querySelectorAll('.differences tbody th')].map((one) => one.textContent).join(' ')", "the differences")

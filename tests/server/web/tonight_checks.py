@@ -1,7 +1,10 @@
 """Checks of the workspace of the live page, with the made-up replies of trust_checks.py: what needs somebody and the buttons that mend it, the filter, the ticked runs, and the address.
 By itself: tests/server/web/tonight_checks.py"""
+import itertools
+import re
+
 import trust_checks
-from trust_checks import NOW, curves, event, row
+from trust_checks import NOW, READY, TOP, curves, event, row
 
 ROWS = "[...document.querySelectorAll('.jobs tr[data-id]')]"
 NAMES = f"{ROWS}.map((one) => one.dataset.id.slice(2)).join()"
@@ -56,6 +59,15 @@ def check_night(stub, browser):
     browser.click("dialog button[type=submit]")
     browser.until("!document.querySelector('dialog')", "the mute")
     assert stub.posts[-1][0] == "/api/v1/jobs/j-lost/mute" and stub.posts[-1][1]["mute"] == ["KILLED"], stub.posts
+    stub.replies["jobs/j-lost"]["mutes"] = [{"problem": "KILLED", "who": "mara", "time": NOW}]
+    browser.open("#/job/j-lost")
+    browser.until(READY, "the job")
+    browser.click("[data-act=unmute]")
+    browser.click("dialog button", "Unmute all of them")
+    browser.until("!document.querySelector('dialog')", "the unmute")
+    assert stub.posts[-1][0] == "/api/v1/jobs/j-lost/mute" and stub.posts[-1][1]["unmute"] == ["KILLED"], stub.posts[-1]
+    browser.run("localStorage.removeItem('seen')")
+    opened(browser)
     browser.click("[data-act=card-resume]")
     browser.click("dialog button", "Resume the job")
     browser.until("!document.querySelector('dialog')", "the resume")
@@ -222,7 +234,33 @@ def check_words(_, browser):
     print("ok: words")
 
 
-CHECKS = (check_night, check_folds, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words)
+# How eyes with all cones, and without those for green or red, see linear RGB (Machado 2009).
+SIGHTS = {"all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)), "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
+          "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998))}
+LEAST_DIFFERENCE = 9.5  # ΔE76; of the colours before it was 2.0
+
+
+def seen(colour, sight):
+    """A colour as L*a*b*."""
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in (int(colour[i:i + 2], 16) / 255 for i in (1, 3, 5))]
+    red, green, blue = (min(max(sum(part * one for part, one in zip(line, linear)), 0), 1) for line in SIGHTS[sight])
+    x, y, z = ((0.4124 * red + 0.3576 * green + 0.1805 * blue) / 0.9505, 0.2126 * red + 0.7152 * green + 0.0722 * blue, (0.0193 * red + 0.1192 * green + 0.9505 * blue) / 1.089)
+    x, y, z = (one ** (1 / 3) if one > 0.008856 else 7.787 * one + 16 / 116 for one in (x, y, z))
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+def check_colours(*_):
+    """The colours of curves differ for every eye, in both themes."""
+    schemes = re.findall(r"--c1: .*--c8: #[0-9a-f]{6}", (TOP / "server/web/page/style.css").read_text())
+    assert len(schemes) == 2, schemes
+    for scheme, sight in itertools.product(schemes, SIGHTS):
+        for one, other in itertools.combinations(re.findall("#[0-9a-f]{6}", scheme), 2):
+            apart = sum((a - b) ** 2 for a, b in zip(seen(one, sight), seen(other, sight))) ** 0.5
+            assert apart >= LEAST_DIFFERENCE, (sight, one, other, apart)
+    print("ok: colours")
+
+
+CHECKS = (check_colours, check_night, check_folds, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words)
 
 
 def check_tonight(browser):

@@ -5,6 +5,7 @@
 #include <map>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "tests/server/act/harness.h"
 

@@ -100,7 +100,9 @@ TEST(ProblemTemplates, EveryOneHasACauseKeysOfTheJobFileAndSomethingThatHelps) {
   for (const ProblemTemplate& row : ProblemTemplates()) {
     EXPECT_FALSE(row.cause.empty()) << row.words;
     EXPECT_FALSE(absl::EndsWith(std::string(row.cause), ".")) << row.words;
-    for (const std::string key : absl::StrSplit(std::string(row.keys), ' ', absl::SkipEmpty())) {
+    const std::vector<std::string> keys =
+        absl::StrSplit(std::string(row.keys), ' ', absl::SkipEmpty());
+    for (const std::string& key : keys) {
       const std::vector<std::string> parts = absl::StrSplit(key, '.');
       ASSERT_THAT(parts, SizeIs(2)) << key;
       const auto* const section = v1::JobSpec::descriptor()->FindFieldByName(parts[0]);
