@@ -112,7 +112,7 @@ std::string NeedsText(const v1::JobSpec& spec) {
 }
 
 // Collects the groups of the jobs that match.
-class Groups {
+class JobGroups {
  public:
   void Add(const Placed& placed, bool sent) {
     const v1::Job& job = placed.job->job();
@@ -218,7 +218,7 @@ Selected Select(const Web::Parts& parts, const Selection& wanted, size_t offset)
   const size_t count = jobs.active.size() + jobs.count_ended;
   const std::string lower = absl::AsciiStrToLower(wanted.name);
   Selected selected;
-  Groups groups;
+  JobGroups groups;
   for (Placed& placed : InOrder(parts, std::move(jobs))) {
     const v1::Job& one = placed.job->job();
     Count(placed, &selected.verdict);

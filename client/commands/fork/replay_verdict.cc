@@ -13,13 +13,13 @@
 namespace nsa::client {
 namespace {
 
-std::string RanksText(const std::vector<int32_t>& ranks) {
+std::string NamesOfRanks(const std::vector<int32_t>& ranks) {
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "));
 }
 
 // "rank 1 (on node-a)", for a single rank whose machine the coordinator still knows.
 std::string PlacedRanksText(const v1::Job& job, const std::vector<int32_t>& ranks) {
-  std::string text = RanksText(ranks);
+  std::string text = NamesOfRanks(ranks);
   if (ranks.size() != 1) return text;
   for (const v1::RankStatus& status : job.ranks()) {
     if (status.rank() == ranks.front() && !status.node().empty()) {
@@ -107,7 +107,7 @@ std::string DifferenceText(const Replay& replay, const ReplayVerdict& verdict) {
       parting.step, PlacedRanksText(replay.original, verdict.ranks), parting.value, parting.a_text,
       parting.b_text, parting.meaning);
   if (!verdict.equal_ranks.empty()) {
-    absl::StrAppend(&text, "step ", parting.step, ", ", RanksText(verdict.equal_ranks),
+    absl::StrAppend(&text, "step ", parting.step, ", ", NamesOfRanks(verdict.equal_ranks),
                     ": the same bits\n");
   } else {
     if (verdict.ranks.size() > 1 && parting.value != "parameters_hash") {
