@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "common/nsa/branch.h"
 #include "nsa/v1/fleet.pb.h"
@@ -52,6 +53,25 @@ struct Series {
   const char* value = nullptr;
 };
 
+// A function, or none. Unlike a pointer to a function it can be compared with null in a constant
+// expression under -fsanitize=undefined, too.
+template <typename Result, typename Argument>
+class Reader {
+ public:
+  constexpr Reader(std::nullptr_t) {}  // NOLINT(google-explicit-constructor)
+  template <typename Function>
+  requires std::is_invocable_r_v<Result, Function, Argument>
+  constexpr Reader(Function function)  // NOLINT(google-explicit-constructor)
+      : function_(function), is_there_(true) {}
+
+  Result operator()(Argument argument) const { return function_(argument); }
+  constexpr bool operator==(std::nullptr_t) const { return !is_there_; }
+
+ private:
+  Result (*function_)(Argument) = nullptr;
+  bool is_there_ = false;
+};
+
 struct Quantity {
   const char* name;          // in curves and in the page's JSON
   const char* unit = "";     // as docs/results.md has it
@@ -74,11 +94,11 @@ struct Quantity {
   Series series = {};
 
   // How it is read: exactly one of these.
-  double (*step)(Step) = nullptr;
-  std::string (*word)(Step) = nullptr;
-  Value (*layer)(Layer) = nullptr;
-  Value (*gpu)(Gpu) = nullptr;
-  double (*validation)(Eval) = nullptr;
+  Reader<double, Step> step = nullptr;
+  Reader<std::string, Step> word = nullptr;
+  Reader<Value, Layer> layer = nullptr;
+  Reader<Value, Gpu> gpu = nullptr;
+  Reader<double, Eval> validation = nullptr;
   // Of a layer: false when the value is the 0 of nothing. Files have it, curves and metrics do not.
   bool (*counts)(Layer) = nullptr;
 
