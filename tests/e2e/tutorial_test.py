@@ -20,12 +20,12 @@ PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 COORDINATOR = """#!/bin/sh
 exec "{bin}/nsa-coordinator" --metrics 127.0.0.1:0 "$@"
 """
-# Ends the programs of this test only.
+# Ends the programs of this test only: the coordinator has its state folder from the environment, agent and workers among their arguments.
 PKILL = """#!/bin/bash
 [ "$1" = -x ] || exit 2
 found=1
 for folder in /proc/[0-9]*; do
-  [ "$(readlink "$folder/exe")" = "{bin}/$2" ] && tr '\\0' '\\n' <"$folder/environ" 2>/dev/null | grep -qxF "NSA_STATE_DIR=$NSA_STATE_DIR" || continue
+  [ "$(readlink "$folder/exe")" = "{bin}/$2" ] && cat "$folder/environ" "$folder/cmdline" 2>/dev/null | grep -qaF "$NSA_STATE_DIR" || continue
   kill "${{folder#/proc/}}" && found=0
 done
 exit $found
