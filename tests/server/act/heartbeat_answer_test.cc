@@ -32,7 +32,9 @@ class HeartbeatAnswerTest : public Harness {
 
   // A job of many ranks that starts on this machine, with a spec of about 700 KB.
   std::string Start(const std::string& name, int ranks) {
-    const std::string id = Submit(Spec(name, ranks));
+    v1::JobSpec spec = Spec(name, ranks);
+    spec.mutable_train()->set_batch_size(ranks);
+    const std::string id = Submit(spec);
     const auto moved = store().Update(
         id, [ranks](v1::StoredJob* stored, std::vector<v1::JobEvent>*) -> absl::Status {
           v1::Job& job = *stored->mutable_job();
