@@ -194,7 +194,7 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
   const bool evaluated = summary_.eval.step() > 0;
   const bool has_best = summary_.best.step() > 0;
   Json fallbacks = Json::object();
-  for (const auto& [name, count] : summary_.last.fallbacks()) fallbacks[name] = count;
+  for (const auto& [name, count] : FallbacksOf(summary_.last)) fallbacks[name] = count;
   const Json json = {
       {"name", options_.spec.name()},
       {"job_id", options_.job_id},

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -116,7 +115,7 @@ void AddStep(const v1::StepRecord& step, bool logged, Json* line) {
   AddQuantities(
       step, [](const Quantity& q) { return !q.beat; }, line);
   (*line)["fallbacks"] = Json::object();
-  for (const auto& [name, count] : step.fallbacks()) (*line)["fallbacks"][name] = count;
+  for (const auto& [name, count] : FallbacksOf(step)) (*line)["fallbacks"][name] = count;
   (*line)["layers"] = Json::array();
   for (const v1::LayerStats& layer : step.layers()) (*line)["layers"].push_back(LayerJson(layer));
 }
@@ -215,13 +214,14 @@ std::string ValRow(const v1::EvalRecord& eval, double unix_seconds) {
       unix_seconds);
 }
 
+std::map<std::string, int64_t> FallbacksOf(const v1::StepRecord& step) {
+  return {step.fallbacks().begin(), step.fallbacks().end()};
+}
+
 std::string FallbackRows(const v1::StepRecord& step) {
-  std::vector<std::pair<std::string, int64_t>> counts(step.fallbacks().begin(),
-                                                      step.fallbacks().end());
-  std::sort(counts.begin(), counts.end());
   std::string rows;
   int64_t total = 0;
-  for (const auto& [name, count] : counts) {
+  for (const auto& [name, count] : FallbacksOf(step)) {
     rows += absl::StrFormat("%d,%s,%d\n", step.step(), name, count);
     total += count;
   }

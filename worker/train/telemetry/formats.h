@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "nsa/v1/telemetry.pb.h"
@@ -19,6 +20,9 @@ std::string HeaderOf(Csv table);
 extern const char kFallbackHeader[];  // fallback_counters.csv: one row per fallback, then "total"
 extern const char kSourcesHeader[];   // sources.csv: one row per source of data.mix
 extern const char kValSetsHeader[];   // val_sets.csv: one row per set of data.val
+
+// In order of their names; the order of a map of protobuf differs between processes.
+std::map<std::string, int64_t> FallbacksOf(const v1::StepRecord& step);
 
 // The rows of a record, each with '\n'.
 std::string TrainingRow(const v1::StepRecord& step, double unix_seconds);
