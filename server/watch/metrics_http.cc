@@ -282,7 +282,7 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
   const int port = PortOf(listeners.front().get());
   auto impl = std::unique_ptr<Impl>(new Impl{.host = HostCheck(address, page_url),
                                              .paths = Paths(text, problem, std::move(pages)),
-                                             .metrics = text,
+                                             .metrics = std::move(text),
                                              .problem = problem});
   CivetCallbacks callbacks;
   callbacks.begin_request = HostCheck::Begin;
