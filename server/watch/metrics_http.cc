@@ -283,7 +283,7 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
   auto impl = std::unique_ptr<Impl>(new Impl{.host = HostCheck(address, page_url),
                                              .paths = Paths(text, problem, std::move(pages)),
                                              .metrics = std::move(text),
-                                             .problem = problem});
+                                             .problem = std::move(problem)});
   CivetCallbacks callbacks;
   callbacks.begin_request = HostCheck::Begin;
   try {
