@@ -25,7 +25,8 @@ def check_marks(page, browser):
         for x in range(2, int(width) - 1, 4):
             browser.point(left + x, middle)
             told.add(tuple(browser.run("return [...document.querySelectorAll('.chart[aria-label=Loss] .value.mark')].map((one) => one.textContent)")))
-        assert any(len(one) > 1 for one in told), "the restart is at the stop: both are shown"
+        # On the axis of time the pause between the two may be wide.
+        assert axis == "Time" or any(len(one) > 1 for one in told), (axis, "the restart is at the stop: both are shown", told)
         told = {mark for one in told for mark in one}
         for words in ("checkpoint at step", "continued from", "stop"):
             assert any(words in one for one in told), (axis, words, told)
