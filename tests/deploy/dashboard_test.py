@@ -18,9 +18,9 @@ from make_dashboard import dashboard  # noqa: E402
 from scrape_test import write_job  # noqa: E402
 from service import Service  # noqa: E402
 
-# Panels that stay empty without a GPU, without notices, and that of a healthy run.
+# Panels that stay empty without a GPU, without notices, without a TCP port, and that of a healthy run.
 MAY_BE_EMPTY = ("Health", "MFU", "Memory of the GPUs", "GPU utilisation", "GPU power", "GPU temperature", "GPUs with errors",
-                "Oldest event that waits for delivery", "Events delivered and not delivered")
+                "Oldest event that waits for delivery", "Events delivered and not delivered", "Connections of the gRPC port")
 
 
 def check_questions():
