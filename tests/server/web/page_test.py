@@ -313,9 +313,10 @@ def check_sweep(page, browser):
     browser.until("document.querySelectorAll('.sweep .jobs tr[data-id]').length === 6", "six jobs")
     browser.until("document.querySelector('.sentence').textContent.includes('all ended')", "the end of the sweep", 180)
     order = page.service.ctl("sweep", "rates", "-o", "name", check=True).stdout.split()
-    assert browser.run("return [...document.querySelectorAll('.sweep .jobs tr[data-id]')].map((row) => row.dataset.id)") == order
-    states = browser.run("return [...document.querySelectorAll('.sweep .jobs .badge')].map((one) => one.textContent)")
-    assert states == ["finished"] * 3 + ["dropped"] * 3, states
+    # The figures of the last rows may come after the sentence.
+    browser.until(f"[...document.querySelectorAll('.sweep .jobs tr[data-id]')].map((row) => row.dataset.id).join() === '{','.join(order)}'", f"the order {order}")
+    states = ",".join(["finished"] * 3 + ["dropped"] * 3)
+    browser.until(f"[...document.querySelectorAll('.sweep .jobs .badge')].map((one) => one.textContent).join() === '{states}'", states)
     best = page.get(f"jobs/{order[0]}")
     told = browser.text(".best-job")
     assert best["name"] in told and f"train.lr={best['labels']['train.lr']}" in told, told
