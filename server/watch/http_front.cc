@@ -68,6 +68,17 @@ bool MayGoOn(ssize_t result) { return result >= 0 || errno == EAGAIN || errno ==
 
 }  // namespace
 
+bool AsksFor(std::string_view head, std::string_view path) {
+  for (const std::string_view method : {"GET ", "HEAD "}) {
+    if (!head.starts_with(method)) continue;
+    head.remove_prefix(method.size());
+    if (!head.starts_with(path)) return false;
+    head.remove_prefix(path.size());
+    return head.starts_with(' ') || head.starts_with('?');
+  }
+  return false;
+}
+
 std::string_view HeaderOf(std::string_view head, std::string_view name) {
   for (size_t at = head.find('\n'); at != head.npos; at = head.find('\n', at + 1)) {
     std::string_view line = head.substr(at + 1, head.find('\n', at + 1) - at - 1);
@@ -311,11 +322,8 @@ void HttpFront::Impl::Decide(uint64_t id, Connection* connection) {
   connection->reply = quick_(connection->request);
   connection->last = !connection->reply.empty();
   if (connection->last) return;
-  const std::string_view request = connection->request;
-  const bool metrics =
-      request.starts_with("GET /metrics ") || request.starts_with("HEAD /metrics ");
-  connection->passed = !metrics;
-  if (!metrics) return;
+  connection->passed = !AsksFor(connection->request, "/metrics");
+  if (connection->passed) return;
   const MutexLock lock(&mutex_);
   if (asked_.size() >= kSlowWaiting) {
     connection->reply = Refuse("503 Service Unavailable");
@@ -323,7 +331,7 @@ void HttpFront::Impl::Decide(uint64_t id, Connection* connection) {
     return;
   }
   connection->slow = true;
-  asked_.emplace_back(id, std::string(request));
+  asked_.emplace_back(id, connection->request);
   changed_.Signal();
 }
 

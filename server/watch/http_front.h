@@ -22,8 +22,9 @@ struct HttpFrontLimits {
 
 class HttpFront {
  public:
-  // The whole reply to a request, by its head, and empty when the server shall answer. `Quick` is
-  // called on the thread that serves all connections, `Slow` on one of its own.
+  // The whole reply to a request, by its head. `quick` is called for every request, on the thread
+  // that serves all connections; empty: another answers. `slow` answers what AsksFor /metrics, on a
+  // thread of its own.
   using Answer = std::function<std::string(std::string_view head)>;
 
   // Sockets that listen and do not block; the server is on this port of 127.0.0.1.
@@ -40,6 +41,9 @@ class HttpFront {
 // Content-Length has no body. `refusal` is set to a status line for a request that is too large, or
 // whose body has no length.
 size_t WholeRequest(std::string_view bytes, std::string* refusal);
+
+// Whether a head asks with GET or HEAD for a path, with or without a query.
+bool AsksFor(std::string_view head, std::string_view path);
 
 // The value of a header, by its name in any case, without spaces around it; empty: none.
 std::string_view HeaderOf(std::string_view head, std::string_view name);

@@ -170,12 +170,10 @@ void Send(mg_connection* connection, const HttpReply& reply, bool head) {
   }
 }
 
-// All paths. Handlers of civetweb that are patterns of each other would depend on their order.
-class Paths final : public CivetHandler {
+// Whatever HttpFront does not answer itself.
+class Pages final : public CivetHandler {
  public:
-  Paths(std::function<std::string()> metrics, std::function<std::string()> problem,
-        HttpHandler pages)
-      : metrics_(std::move(metrics)), problem_(std::move(problem)), pages_(std::move(pages)) {}
+  explicit Pages(HttpHandler pages) : pages_(std::move(pages)) {}
 
   bool handleGet(CivetServer* /*server*/, mg_connection* connection) override {
     return Answer(connection, false);
@@ -203,20 +201,10 @@ class Paths final : public CivetHandler {
   }
 
   HttpReply ReplyTo(const HttpRequest& request) const {
-    if (request.path == "/metrics") {
-      return {.type = "text/plain; version=0.0.4; charset=utf-8", .body = metrics_()};
-    }
-    if (request.path == "/healthz") {
-      const std::string problem = problem_();
-      if (problem.empty()) return {.type = kText, .body = "ok\n"};
-      return {.status = 503, .type = kText, .body = problem + "\n"};
-    }
     if (pages_ != nullptr) return pages_(request);
     return {.status = 404, .type = kText, .body = "not found\n"};
   }
 
-  const std::function<std::string()> metrics_;
-  const std::function<std::string()> problem_;
   const HttpHandler pages_;
 };
 
@@ -224,7 +212,7 @@ class Paths final : public CivetHandler {
 
 struct MetricsHttp::Impl {
   HostCheck host;
-  Paths paths;
+  Pages pages;
   std::function<std::string()> metrics;
   std::function<std::string()> problem;
   // Declared last, so that they are destroyed first: their threads use all that.
@@ -236,18 +224,6 @@ struct MetricsHttp::Impl {
 };
 
 namespace {
-
-// Whether a head asks for this path, and wants the body.
-struct Asked {
-  Asked(std::string_view request, std::string_view path)
-      : head(request.starts_with("HEAD ")), there(false) {
-    if (!head && !request.starts_with("GET ")) return;
-    request.remove_prefix(head ? 5 : 4);
-    there = request.starts_with(path) && request.substr(path.size()).starts_with(' ');
-  }
-  bool head;
-  bool there;
-};
 
 std::string ReplyText(const char* status, const char* type, const std::string& body, bool head) {
   return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", type,
@@ -261,18 +237,19 @@ constexpr char kPrometheus[] = "text/plain; version=0.0.4; charset=utf-8";
 }  // namespace
 
 std::string MetricsHttp::Impl::Quick(std::string_view head) const {
-  const Asked health(head, "/healthz");
-  if (!health.there && !Asked(head, "/metrics").there) return "";
+  const bool health = AsksFor(head, "/healthz");
+  if (!health && !AsksFor(head, "/metrics")) return "";
+  const bool bodiless = head.starts_with("HEAD ");
   const std::string_view name = HeaderOf(head, "host");
   const std::string refusal =
       name.data() == nullptr ? "" : host.Refusal(absl::string_view(name.data(), name.size()));
   if (!refusal.empty()) {
-    return ReplyText(HostCheck::kMisdirected, kPlain, refusal, health.head);
+    return ReplyText(HostCheck::kMisdirected, kPlain, refusal, bodiless);
   }
-  if (!health.there) return "";
+  if (!health) return "";
   const std::string why = problem();
-  return why.empty() ? ReplyText("200 OK", kPlain, "ok\n", health.head)
-                     : ReplyText("503 Service Unavailable", kPlain, why + "\n", health.head);
+  return why.empty() ? ReplyText("200 OK", kPlain, "ok\n", bodiless)
+                     : ReplyText("503 Service Unavailable", kPlain, why + "\n", bodiless);
 }
 
 absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
@@ -281,7 +258,7 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
   NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOnAll("metrics_address", address));
   const int port = PortOf(listeners.front().get());
   auto impl = std::unique_ptr<Impl>(new Impl{.host = HostCheck(address, page_url),
-                                             .paths = Paths(text, problem, std::move(pages)),
+                                             .pages = Pages(std::move(pages)),
                                              .metrics = std::move(text),
                                              .problem = std::move(problem)});
   CivetCallbacks callbacks;
@@ -297,13 +274,13 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
         "metrics_address: the HTTP server behind ", address,
         " does not start; check the limits of threads and file descriptors (ulimit -a)"));
   }
-  impl->server->addHandler("/", impl->paths);
+  impl->server->addHandler("/", impl->pages);
   const Impl& made = *impl;
   impl->front = std::make_unique<HttpFront>(
       std::move(listeners), impl->server->getListeningPorts().front(),
       [&made](std::string_view head) { return made.Quick(head); },
       [&made](std::string_view head) {
-        return ReplyText("200 OK", kPrometheus, made.metrics(), Asked(head, "/metrics").head);
+        return ReplyText("200 OK", kPrometheus, made.metrics(), head.starts_with("HEAD "));
       },
       HttpFrontLimits::OfThisProcess());
   const std::string bound = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);

@@ -166,7 +166,7 @@ TEST_F(MetricsHttpTest, WhoeverFillsTheServerHoldsNeitherHealthNorMetrics) {
 }
 
 TEST_F(MetricsHttpTest, HeadHasNoBody) {
-  for (const char* path : {"/healthz", "/metrics"}) {
+  for (const char* path : {"/healthz", "/metrics", "/metrics?format=text"}) {
     const std::string answer = HttpRead(HttpSend(
         http_->address(), absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: localhost\r\n\r\n")));
     EXPECT_THAT(answer, HasSubstr(" 200 OK\r\n"));
