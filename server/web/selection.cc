@@ -15,6 +15,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/estimate/health.h"
+#include "common/estimate/state_title.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
 
@@ -49,7 +50,8 @@ bool HasState(const v1::Job& job, const std::string& wanted) {
   if (wanted.empty() || absl::EqualsIgnoreCase(wanted, kLook)) return true;
   if (absl::EqualsIgnoreCase(wanted, "active")) return !IsTerminal(job.state());
   if (absl::EqualsIgnoreCase(wanted, "ended")) return IsTerminal(job.state());
-  return absl::EqualsIgnoreCase(wanted, StateName(job.state()));
+  return absl::EqualsIgnoreCase(wanted, StateName(job.state())) ||
+         absl::EqualsIgnoreCase(wanted, StateTitle(job));
 }
 
 bool IsNamed(const v1::Job& job, const std::string& wanted, const std::string& lower) {

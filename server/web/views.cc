@@ -14,6 +14,7 @@
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/state_title.h"
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
@@ -204,6 +205,15 @@ Json CountsNow(const Web::Parts& parts) {
   return counts;
 }
 
+Json TitlesJson() {
+  Json titles = Json::object();
+  for (int state = 1; state < v1::Job::State_ARRAYSIZE; ++state) {
+    titles[StateName(static_cast<v1::Job::State>(state))] =
+        StateTitle(static_cast<v1::Job::State>(state));
+  }
+  return titles;
+}
+
 Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored) {
   return JobJson(stored, parts.control.View(stored), PeakFlopsOf(parts, stored), Now(parts));
 }
@@ -274,6 +284,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
               {"verdict", VerdictNow(parts, selected.verdict)},
               {"groups", GroupsJson(selected.groups)},
               {"counts", CountsNow(parts)},
+              {"titles", TitlesJson()},
               {"nodes", NodesNow(parts)},
               {"events", std::move(latest)}};
 }

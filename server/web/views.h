@@ -86,6 +86,8 @@ Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict);
 Json GroupsJson(const std::vector<JobGroup>& groups);
 // Jobs by state, whatever the list shows.
 Json CountsNow(const Web::Parts& parts);
+// What each state is called.
+Json TitlesJson();
 Json NodesNow(const Web::Parts& parts);
 // An event with the name of its job, which the list need not show; of a deleted job its id.
 Json EventNow(const Web::Parts& parts, const v1::JobEvent& event);

@@ -2,6 +2,7 @@
 import { hasToken, setToken } from './api.js';
 import { drawWaiting } from './chart.js';
 import { replace, toast } from './dom.js';
+import { isUtc, setUtc, zoneName } from './format.js';
 import { askToken, showHelp } from './dialogs.js';
 import { fleetPage } from './fleet.js';
 import { jobPage } from './job.js';
@@ -51,6 +52,19 @@ document.getElementById('theme').addEventListener('click', () => {
   document.dispatchEvent(new Event('theme'));
 });
 
+// Times are those of the browser's zone or of UTC, as the button says.
+function showZone() {
+  const button = document.getElementById('zone');
+  button.textContent = isUtc() ? 'UTC' : zoneName();
+  button.title = isUtc() ? 'Times are UTC; press for those of this machine' : `Times are of ${Intl.DateTimeFormat().resolvedOptions().timeZone}; press for UTC`;
+}
+
+document.getElementById('zone').addEventListener('click', () => {
+  setUtc(!isUtc());
+  showZone();
+  show();
+});
+
 // Paper is white: charts are drawn again in light colours while the page is printed.
 let colours = '';
 function showIn(theme) {
@@ -84,4 +98,5 @@ document.addEventListener('keydown', (event) => {
 });
 addEventListener('hashchange', show);
 showToken();
+showZone();
 show();

@@ -1,7 +1,7 @@
 // A chart of curves over steps, tokens or time, drawn by uPlot. Behind each curve a band shows the least and the greatest value of every bucket;
 // lanes below it show restarts, checkpoints and alerts. Charts of one page share their cursor and their zoom.
 import { color, h, replace, save } from './dom.js';
-import { clock, middle, number, short, span } from './format.js';
+import { clock, isUtc, middle, number, short, span, timeTicks } from './format.js';
 
 /* global uPlot */
 
@@ -11,7 +11,7 @@ export const RUNS = COLORS.slice(0, 7);  // of runs beside each other; grey is n
 const POWERS = Array.from({ length: 50 }, (_, i) => 2 ** i);
 const MARKS = { restart: '--warning', checkpoint: '--muted', failure: '--bad', stop: '--c4', alert: '--bad', note: '--accent' };
 const LANE = 14;  // pixels
-const AXIS = 24;
+const AXIS = { time: 38, step: 24, tokens: 24, elapsed: 24 };  // with a row for dates
 export const MANY = 10;  // so many curves have colours; of more, only the one that is pointed at
 
 // An exponential mean that does not begin at 0. `weight` 0 leaves the values as they are.
@@ -328,8 +328,9 @@ export class Chart {
       cursor: { sync: { key: this.group.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false, ...(this.many && { focus: { prox: 24 } }) },
       focus: { alpha: 1 },
       select: { show: true },
+      tzDate: (seconds) => (isUtc() ? uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : new Date(seconds * 1000)),
       scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => this.range(plot, low, high) } },
-      axes: [{ ...axis, size: AXIS + LANE * this.lanes.length, space: 70, values: this.mode === 'time' ? undefined : (plot, ticks) => ticks.map((tick) => (this.mode === 'elapsed' ? span(tick) : short(tick))) },
+      axes: [{ ...axis, size: AXIS[this.mode] + LANE * this.lanes.length, space: 70, values: (plot, ticks, i, space, step) => (this.mode === 'time' ? timeTicks(ticks, step) : ticks.map(this.mode === 'elapsed' ? span : (tick) => short(tick))) },
         { ...axis, size: this.binary ? 56 : 46, incrs: this.binary ? POWERS : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? '' : this.axisFormat(tick))),
           ...(this.log && { splits: (plot, i, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks, grid: { ...axis.grid, filter: (plot, ticks) => ticks } }) }],
       series, bands,
@@ -561,7 +562,7 @@ export class Chart {
       ctx.fillText(`▲ ${this.above.length > 0 && this.above.length < 3 ? `${this.above.join(', ')} ` : ''}up to ${this.format(this.beyond)}`, bbox.left + bbox.width - 4 * ratio, bbox.top + 2 * ratio);
     }
     ctx.restore();
-    this.lanes.forEach((lane, i) => this.drawLane(lane, bbox.top + bbox.height + (AXIS + LANE * i) * ratio, ratio));
+    this.lanes.forEach((lane, i) => this.drawLane(lane, bbox.top + bbox.height + (AXIS[this.mode] + LANE * i) * ratio, ratio));
   }
 
   // Above the end of each line, one below the other where they would overlap.

@@ -4,7 +4,7 @@ import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
 import { setTokenFile } from './dialogs.js';
 import { h, painted, replace, toast, update } from './dom.js';
-import { ago, bytes, capital, number, percent, rate, seconds, short, span } from './format.js';
+import { ago, brief, bytes, capital, number, percent, rate, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
 import { askClone, askLabels, askNote, askResume, askStacks, askStop, askUnmute } from './edit.js';
@@ -172,7 +172,7 @@ export function jobPage(main, id) {
 
   function ending() {
     if (!job.health.state.includes('ends in')) return '';
-    return new Date(Date.now() + job.eta_seconds * 1000).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+    return brief(Date.now() + job.eta_seconds * 1000);
   }
 
   function buttons() {
@@ -195,7 +195,7 @@ export function jobPage(main, id) {
     const event = groups.length > 0 && groups[groups.length - 1].last;
     const { why } = job.health;
     if (event && why && (event.text.includes(why) || why.includes(event.text))) return false;  // the headline says it
-    return event && h('p', { class: `latest ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString() }, ago(event.time)), h('b', {}, event.reason.toLowerCase().replaceAll('_', ' ')), h('span', {}, event.text));
+    return event && h('p', { class: `latest ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString() }, ago(event.time)), h('b', {}, event.reason), h('span', {}, event.text));
   }
 
   // The problem first, in one line; what else there is to say stands below.

@@ -28,7 +28,7 @@ def check_marks(page, browser):
         # On the axis of time the pause between the two may be wide.
         assert axis == "Time" or any(len(one) > 1 for one in told), (axis, "the restart is at the stop: both are shown", told)
         told = {mark for one in told for mark in one}
-        for words in ("checkpoint at step", "continued from", "stop"):
+        for words in ("checkpoint at step", "continued from", "STOP"):
             assert any(words in one for one in told), (axis, words, told)
         browser.point(1, 1)
         # Their lines are on the picture, in the colours of restarts and of stops; nothing else is in the colour of restarts.

@@ -147,13 +147,13 @@ def check_buttons(page, browser):
     browser.until("document.querySelector('dialog h2')?.textContent.startsWith('Dump')", "the question")
     assert browser.run("return document.cookie") == ""
     browser.click("dialog button", "Dump stacks")
-    happened("stacks saved")
+    happened("STACKS_SAVED")
     browser.until("document.querySelector('.stacks a')", "the saved stacks")
     assert b"rank 0" in page.ask(browser.run("return new URL(document.querySelector('.stacks a').href).pathname"))[2]
     browser.until("document.querySelector('[data-act=pin]')", "a checkpoint", 60)
     browser.click("[data-act=pin]")
     browser.click("dialog button", "Pin it")
-    happened("checkpoint pinned")
+    happened("CHECKPOINT_PINNED")
     browser.until("[...document.querySelectorAll('[data-act=pin]')].some((one) => one.textContent === 'pinned')", "the pin")
     before = page.get(f"jobs/{page.job}")["step"]
     browser.click("button", "Stop…")
@@ -167,12 +167,12 @@ def check_buttons(page, browser):
     browser.click("dialog label", "After step")
     browser.type("dialog input[name=at_step]", str(at))
     browser.click("dialog button", f"Stop after step {at:,}")
-    happened("stop at step")
+    happened("STOP_AT_STEP")
     browser.until("document.querySelector('.names .badge').textContent === 'stopped'", "the stop", 120)
     assert page.get(f"jobs/{page.job}")["step"] == at
     browser.click("button", "Resume…")
     browser.click("dialog button", "Resume the job")
-    happened("resumed")
+    happened("RESUMED")
     browser.until("document.querySelector('.names .badge').textContent === 'training'", "the training", 60)
     browser.until(lambda: page.get(f"jobs/{page.job}")["step"] > at, "steps after the resume", 60)
     browser.click("button", "Stop…")

@@ -126,7 +126,7 @@ def check_filter(stub, browser):
     for text, wanted in (("val<1.7", "a,other"), ("train.lr>1", "hot"), ("train.lr<=1e-3 val<1.65", "a,other"), ("data.source=jsonl", "other"), ("val<1.8 step>=1000 loss!=3", "a,b,base,other")):
         browser.type("input[aria-label=Filter]", text)
         browser.until(f"{NAMES} === '{wanted}'", f"the rows for {text}")
-    for text, part in (("team=lm", "label=team%3Dlm"), ("state=failed", "state=FAILED"), ("book state=look", "name=book")):
+    for text, part in (("team=lm", "label=team%3Dlm"), ("state=failed", "state=failed"), ("book state=look", "name=book")):
         browser.type("input[aria-label=Filter]", text)
         browser.until(lambda: any("fleet?" in path and part in path for path in stub.asked), f"that the coordinator is asked for {text}")
     opened(browser, "#/?q=val%3C1.7&sort=-val", 2)
@@ -230,7 +230,7 @@ def check_words(_, browser):
     changed, same, renamed, asked, tests, keys = browser.driver.execute_async_script(source)
     assert changed == "name: a\nmodel:\n  lr: 1\ntrain:\n  betas:\n    lr: 2\n  lr: 0.5\nguard:\n  x: 4", changed
     assert same and renamed.startswith("name: b\n"), (same, renamed)
-    assert asked == {"state": "FAILED", "name": "book", "label": "team=lm"} and tests == 2 and not keys, (asked, tests, keys)
+    assert asked == {"state": "failed", "name": "book", "label": "team=lm"} and tests == 2 and not keys, (asked, tests, keys)
     print("ok: words")
 
 
