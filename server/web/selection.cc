@@ -18,6 +18,7 @@
 #include "common/estimate/state_title.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
+#include "server/web/view_cache.h"
 
 namespace nsa::server {
 namespace {
@@ -40,8 +41,8 @@ Place PlaceOf(const Web::Parts& parts, const JobPtr& stored, absl::Time now) {
     return fresh ? parts.places->OfEnded(stored) : Place::kEnded;
   }
   if (job.state() == v1::Job::STATE_QUEUED) return Place::kWaiting;
-  const v1::Job view = parts.control.View(*stored);
-  const v1::Problem* const worst = WorstProblem(view);
+  const std::shared_ptr<const v1::Job> view = parts.views->Of(stored);
+  const v1::Problem* const worst = WorstProblem(*view);
   if (worst == nullptr) return Place::kTraining;
   return worst->level() == v1::JobHealth::LEVEL_BAD ? Place::kBad : Place::kWarning;
 }

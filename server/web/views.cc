@@ -20,6 +20,7 @@
 #include "server/decide/problem/problems.h"
 #include "server/watch/nodes_view.h"
 #include "server/web/curve_text.h"
+#include "server/web/view_cache.h"
 
 namespace nsa::server {
 namespace {
@@ -146,14 +147,15 @@ void SparkCache::Forget(const std::string& job_id) {
   sparks_.erase(job_id);
 }
 
-Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored) {
-  return RowJson(parts.control.View(stored), Now(parts));
+Json RowNow(const Web::Parts& parts, const JobPtr& stored) {
+  return RowJson(*parts.views->Of(stored), Now(parts));
 }
 
 Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict) {
   Json cards = Json::array();
   for (const JobPtr& stored : verdict.worst) {
-    const v1::Job job = parts.control.View(*stored);
+    const std::shared_ptr<const v1::Job> view = parts.views->Of(stored);
+    const v1::Job& job = *view;
     const v1::Problem* const worst = WorstProblem(job);
     if (worst == nullptr) continue;  // it is over since
     Json card = ProblemJson(*worst);
@@ -214,8 +216,8 @@ Json TitlesJson() {
   return titles;
 }
 
-Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored) {
-  return JobJson(stored, parts.control.View(stored), PeakFlopsOf(parts, stored), Now(parts));
+Json JobNow(const Web::Parts& parts, const JobPtr& stored) {
+  return JobJson(*stored, *parts.views->Of(stored), PeakFlopsOf(parts, *stored), Now(parts));
 }
 
 Json NodesNow(const Web::Parts& parts) {
@@ -261,7 +263,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
   absl::Duration reading;  // of curves; at least one more is read with each request
   Json jobs = Json::array();
   for (const JobPtr& job : selected.jobs) {
-    Json row = RowNow(parts, *job);
+    Json row = RowNow(parts, job);
     const absl::Duration begin = parts.clock.Monotonic();
     row.update(sparks->Of(job->job(), reading < kSparkTime));
     reading += parts.clock.Monotonic() - begin;
@@ -292,7 +294,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
 absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
-  Json json = JobNow(parts, *stored);
+  Json json = JobNow(parts, stored);
   json["parent"] = ParentJson(parts.store, stored->job());
   json["cursor"] = cursor;
   json["now"] = Now(parts) / 1'000'000;

@@ -79,8 +79,8 @@ absl::StatusOr<Json> StacksView(const Web::Parts& parts, const std::string& job)
 absl::StatusOr<std::string> StackText(const Web::Parts& parts, const std::string& job, int64_t id);
 
 // A job's row, and the job in full, as they are now.
-Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored);
-Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored);
+Json RowNow(const Web::Parts& parts, const JobPtr& stored);
+Json JobNow(const Web::Parts& parts, const JobPtr& stored);
 // The verdict of the fleet with its worst jobs, and the jobs that are folded into one row.
 Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict);
 Json GroupsJson(const std::vector<JobGroup>& groups);

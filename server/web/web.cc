@@ -14,6 +14,7 @@
 #include "server/web/stream.h"
 #include "server/web/trace_shelf.h"
 #include "server/web/traces.h"
+#include "server/web/view_cache.h"
 #include "server/web/views.h"
 
 namespace nsa::server {
@@ -111,6 +112,7 @@ void Compress(const HttpRequest& request, HttpReply* reply) {
 
 Web::Parts WithPlaces(Web::Parts parts) {
   parts.places = std::make_shared<PlaceCache>();
+  parts.views = std::make_shared<ViewCache>(parts.control, &parts.hub, parts.clock);
   return parts;
 }
 
