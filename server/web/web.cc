@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/job/data/url.h"
 #include "server/web/assets.h"
+#include "server/web/quantities.h"
 #include "server/web/selection.h"
 #include "server/web/steer.h"
 #include "server/web/stream.h"
@@ -216,6 +217,7 @@ HttpReply Web::Api(const HttpRequest& request) {
   }
   if (request.method != "GET") return {.status = 405, .body = "{}"};
   if (what == "fleet") return ReplyOf(FleetView(parts_, request, sparks_.get()));
+  if (what == "quantities") return ReplyOf(QuantitiesJson());
   if (what == "stream") return StreamReply(parts_, request, streams_);
   if (what == "jobs" && !job.empty()) {
     if (part.empty()) return ReplyOf(JobView(parts_, job));

@@ -34,11 +34,11 @@ function exponential(value, digits) {
 }
 
 // A learning rate: 2.94e-3, 1e-4, 0.02.
-export function rate(value) {
+export function rate(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return none;
   const size = Math.abs(value);
-  if (value === 0 || (size >= 1e-2 && size < 1e3)) return plain(value, 3);
-  return exponential(Number(value.toPrecision(3)), 2).replace(/\.?0+e/, 'e');
+  if (value === 0 || (size >= 1e-2 && size < 1e3)) return plain(value, digits);
+  return exponential(Number(value.toPrecision(digits)), digits - 1).replace(/\.?0+e/, 'e');
 }
 
 // Long names keep their beginning and their end: "pretrain-text…-s17x".

@@ -4,18 +4,21 @@ import { COLORS, Chart, Group, smooth } from './chart.js';
 import { Curves } from './curves.js';
 import { setTokenFile } from './dialogs.js';
 import { h, painted, replace, toast, update } from './dom.js';
-import { ago, brief, bytes, capital, number, percent, rate, seconds, short, span } from './format.js';
+import { ago, brief, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
 import { askClone, askLabels, askNote, askResume, askStacks, askStop, askUnmute } from './edit.js';
 import { traceSection } from './profile.js';
+import { chartOf, family, quantity, readQuantities, withCurve } from './quantities.js';
 import { badge, isActive, labels, lossText, markSeen, progress, runSeconds } from './rows.js';
 import { samplesSection } from './samples.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
 const POINTS = 1024;  // as many as a chart has pixels; early.js asks for them, too
-const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'backward', '--c4'], ['optimizer_seconds', 'optimizer', '--c3'],
-  ['communication_seconds', 'communication', '--c2'], ['data_seconds', 'data', '--c6']];
+const PHASES = 'nsa_job_phase_seconds_total';  // the family of the parts of a step, which are drawn in the chart of the whole
+const LINES = ['--c1', '--c1', '--c5', '--c3', '--c4', '--c8'];  // of the charts with one line, by turns
+const FORKED = ['loss', 'tokens_per_second', 'grad_norm', 'learning_rate'];  // the curve of a fork's original is drawn, too
+const BROKEN = ['loss', 'grad_norm'];  // a NaN breaks them
 
 export function jobPage(main, id) {
   const curves = new Curves(id, POINTS);
@@ -61,12 +64,18 @@ export function jobPage(main, id) {
     replace(axis, MODES.map(([name, word]) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(mode === name), onclick: () => setMode(name) }, word)));
   }
 
-  function chart(name, options) {
+  function chart(one, options = {}) {
+    const name = options.of || one.name;
     if (!charts[name]) {
-      charts[name] = new Chart(group, options);
+      charts[name] = new Chart(group, chartOf(one, options));
       grid.append(charts[name].element);
     }
     return charts[name];
+  }
+
+  // The quantities of a step that have a chart of their own, in the order of the table; a phase has none.
+  function shownUnasked() {
+    return withCurve('step').filter((one) => one.chart > 0 && one.family !== PHASES).sort((a, b) => a.chart - b.chart);
   }
 
   function curve(name, key, colour, scale = 1) {
@@ -103,45 +112,47 @@ export function jobPage(main, id) {
   }
 
   function showCurves() {
-    if (!curves.data || !job) return;
+    if (!curves.data || !job || !quantity('loss')) return;
     const shared = { mode, marks: curves.marks(details.happened.groups, mode) };
     const lost = curves.broken(mode);
     const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, big: true, format: number }).show({ ...shared, lanes: [{ color: '--c1', marks: shared.marks }], broken: lost, log, curves: [{ ...curve('training', 'loss', '--c1'), breaks: true }, ...evals, ...before('loss')] });
+    shownUnasked().forEach((one, i) => {
+      if (one.name === 'loss') {
+        chart(one, { height: 260, big: true }).show({ ...shared, lanes: [{ color: '--c1', marks: shared.marks }], broken: lost, log, curves: [{ ...curve('training', 'loss', '--c1'), breaks: true }, ...evals, ...before('loss')] });
+        return;
+      }
+      // The phases of a step, or what else is measured of its kind: memory has a part that is reserved.
+      const parts = one.name === 'step_seconds' ? family(PHASES) : family(one.family).filter((other) => other !== one && other.member);
+      const colour = LINES[i % LINES.length];
+      const main = curve(one.member || (parts.length > 0 ? 'whole' : one.brief), one.name, colour);
+      const lines = parts.filter(({ name }) => curves.data.values[name].max.some((value) => value > 0))
+        .map((other, k) => ({ ...curve(other.member, other.name, COLORS.filter((mine) => mine !== colour)[k]), min: undefined, max: undefined }));
+      chart(one, one.name === 'tokens_per_second' ? { height: 260 } : {}).show({ ...shared, broken: BROKEN.includes(one.name) ? lost : [],
+        log: one.spikes && parts.length === 0 && isWide(curves.data.values[one.name].max), curves: [main, ...lines, ...(FORKED.includes(one.name) ? before(one.name) : [])] });
+    });
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1'), ...before('tokens_per_second')] });
     if (sets.length > 0) {
       // Its first validation may come after the other charts.
-      if (!charts.sets) charts.speed.element.after(chart('sets', { title: 'Validation sets', note: 'nats a token', format: number }).element);
+      if (!charts.sets) charts.tokens_per_second.element.after(chart(quantity('val_loss'), { of: 'sets', title: 'Validation sets' }).element);
       charts.sets.show({ ...shared, log, curves: sets });
     }
     if (job.peak_flops > 0) {
-      chart('mfu', { title: 'MFU', note: 'of the data sheet\'s dense bf16 rate', zero: true, format: (value) => percent(value, 1), axis: (value) => percent(value) })
+      chart({ ...quantity('tokens_per_second'), name: 'mfu' }, { of: 'mfu', title: 'MFU', note: 'of the data sheet\'s dense bf16 rate', about: null, format: (value) => percent(value, 1), axis: percent })
         .show({ ...shared, curves: [curve('all GPUs', 'tokens_per_second', '--c3', job.flops_per_token / job.peak_flops)] });
     }
-    const parts = PARTS.filter(([key]) => curves.data.values[key].max.some((value) => value > 0)).map(([key, name, colour]) => ({ ...curve(name, key, colour), min: undefined, max: undefined }));
-    chart('times', { title: 'Step time', note: 'seconds of rank 0', zero: true, spikes: true, format: seconds }).show({ ...shared, curves: [curve('whole', 'step_seconds', '--c8'), ...parts] });
-    const norm = curve('norm', 'grad_norm', '--c5');
-    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true, spikes: true }).show({ ...shared, broken: lost, log: isWide(curves.data.values.grad_norm.max), curves: [norm, ...before('grad_norm')] });
-    chart('rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
-    chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
-      .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c3'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dash: [5, 4] }] });
     if (gpus) showGpus(shared);
   }
 
   // Of all GPUs of the job: the mean, and a band from the least to the greatest.
   function showGpus(shared) {
     const x = { step: gpus.step, tokens: gpus.tokens, time: gpus.time.map((time) => time / 1000) }[mode];
-    const one = (name, key, colour) => {
-      const { mean, min, max } = gpus.values[key];
-      const or = (column) => column.map((value, i) => (value === null ? mean[i] : value));
-      return { name, color: colour, x, y: smooth(mean, weight), min: or(min), max: or(max) };
-    };
-    chart('use', { title: 'GPU use', note: 'share of time with a kernel', zero: true, format: (value) => percent(value) }).show({ ...shared, curves: [one('use', 'use', '--c3')] });
-    chart('power', { title: 'GPU power', note: 'watts a GPU', zero: true }).show({ ...shared, curves: [one('power', 'watts', '--c2')] });
-    chart('heat', { title: 'GPU temperature', note: '°C' }).show({ ...shared, curves: [one('temperature', 'celsius', '--c5')] });
+    withCurve('gpu').forEach((one, i) => {
+      const { mean, min, max } = gpus.values[one.name];
+      const or = (column) => column.map((value, k) => (value === null ? mean[k] : value));
+      chart(one).show({ ...shared, curves: [{ name: one.name, color: COLORS[(2 * i + 2) % COLORS.length], x, y: smooth(mean, weight), min: or(min), max: or(max) }] });
+    });
   }
 
   async function refreshGpus() {
@@ -242,7 +253,7 @@ export function jobPage(main, id) {
 
   async function load() {
     try {
-      const reading = curves.refresh(true);
+      const reading = Promise.all([curves.refresh(true), readQuantities()]);
       reading.catch(() => {});  // reported below
       const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`)]);
       if (closed) return;

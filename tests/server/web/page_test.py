@@ -251,7 +251,7 @@ def check_fork(page, browser):
     parent = page.get(f"jobs/{fork}")["parent"]
     newest = page.get(f"jobs/{page.job}/checkpoints")["checkpoints"][-1]
     assert parent == {"id": page.job, "name": "first", "step": newest["step"]}, parent
-    shown = "document.querySelector('.chart[aria-label=Loss] .values').textContent"
+    shown = "document.querySelector('.chart[data-of=loss] .values').textContent"
     browser.until(f"{shown}.includes('first to step')", "the curve of the original", 60)
     page.service.ctl("stop", fork, "--now", check=True)
     assert page.get(f"jobs/{page.job}")["parent"] is None

@@ -10,6 +10,8 @@ import time
 import urllib.parse
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
+# The names that the page has from the coordinator; quantities_test.cc holds them to the table.
+QUANTITIES = json.loads((TOP / "tests/server/web/quantities.golden").read_text())
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 NOW = int(time.time() * 1000)
 # As StateTitle() of common/estimate/state_title.h has them.
@@ -42,8 +44,7 @@ def event(sequence, reason="GATE_COLLAPSE", severity="warning", text="share of c
 
 def curves(count=100, time=None, **values):
     """Curves of one step a bucket; `values` are columns of their own, `time` has the moments of the steps."""
-    names = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "data_seconds", "forward_seconds", "backward_seconds", "communication_seconds", "optimizer_seconds", "step_seconds",
-             "memory_bytes", "memory_reserved_bytes", "skipped_nonfinite")
+    names = [one["name"] for one in QUANTITIES["quantities"] if one["kind"] == "step" and one["curve"]]
     columns = {name: values.get(name, [0.0 if name == "skipped_nonfinite" else 1.0 + i / count for i in range(count)]) for name in names}
     return {"width": 1, "step": list(range(1, count + 1)), "time": time or [NOW - 1000 * (count - i) for i in range(count)], "tokens": [100 * i for i in range(count)],
             "values": {name: {"mean": column, "min": [None] * count, "max": [None] * count} for name, column in columns.items()},
@@ -54,7 +55,7 @@ class Stub:
     """Serves the page's files and the JSON in `replies`, by path after api/v1/; notes the bodies of POST requests. `hangs`: streams say nothing more, and no new one begins."""
 
     def __init__(self):
-        self.replies, self.posts, self.asked, self.streams, self.hangs = {}, [], [], [], False
+        self.replies, self.posts, self.asked, self.streams, self.hangs = {"quantities": QUANTITIES}, [], [], [], False
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -357,7 +358,7 @@ def check_diverged(stub, browser):
     show(stub, browser, stub.replies["fleet"]["jobs"][0], curves(grad_norm=norm))
     assert browser.text(".sentence") == "The run has diverged: loss 8.07 (a uniform guess has 5.55)", browser.text(".sentence")
     assert browser.text(".second").startswith("Training, 65 %, ends in 6 minat "), browser.text(".second")
-    chart = "document.querySelector('.chart[aria-label=\"Gradient norm\"]').chart"
+    chart = "document.querySelector('.chart[data-of=grad_norm]').chart"
     browser.until(f"{chart}.plot && {chart}.plot.scales.y.distr === 3", "the logarithmic axis of a gradient norm without bounds")
     print("ok: diverged")
 
@@ -371,10 +372,10 @@ def check_nan(stub, browser):
     browser.until("[...document.querySelectorAll('.jobs .num .bad')].map((one) => one.textContent).join() === 'NaN,NaN'", "NaN in the list")
     show(stub, browser, job, curves(loss=losses, skipped_nonfinite=skipped))
     browser.until("[...document.querySelectorAll('.figures .bad')].map((one) => one.textContent).join() === 'NaN,NaN'", "NaN among the figures")
-    browser.until("document.querySelector('.chart[aria-label=Loss] .values .bad').textContent === 'NaN since step 18'", "since when")
-    assert browser.run("return document.querySelector('.chart[aria-label=Loss]').chart.broken.map((one) => [one.from, one.to, one.open])") == [[17, 100, True]]
+    browser.until("document.querySelector('.chart[data-of=loss] .values .bad').textContent === 'NaN since step 18'", "since when")
+    assert browser.run("return document.querySelector('.chart[data-of=loss]').chart.broken.map((one) => [one.from, one.to, one.open])") == [[17, 100, True]]
     show(stub, browser, job, curves(loss=[None] * 100, skipped_nonfinite=[1.0] * 100))
-    browser.until("document.querySelector('.chart[aria-label=Loss] .values .bad').textContent === 'NaN since step 1'", "that it never was one")
+    browser.until("document.querySelector('.chart[data-of=loss] .values .bad').textContent === 'NaN since step 1'", "that it never was one")
     print("ok: NaN")
 
 
@@ -433,6 +434,29 @@ def check_heat(stub, browser):
     print("ok: heat")
 
 
+def check_tables(stub, browser):
+    """Behind each chart and each map is a table of its values, its picture is said in words, and the keyboard leads along it."""
+    values = {"gate_collapse": [[0.0] * 10, [0.25] * 10]}
+    show(stub, browser, row("a"), layers={"width": 1, "layers": 2, "step": list(range(1, 11)), "values": values})
+    loss = "document.querySelector('.chart[data-of=loss]')"
+    browser.until("document.querySelector('.heat canvas')", "the map")
+    said = browser.run(f"return {loss}.querySelector('canvas').getAttribute('aria-label')")
+    assert said == "Training loss from step 1 to step 100: at the end training 1.9900, validation 1.8000", said
+    assert browser.run(f"return {loss}.querySelector('.values-table').hidden")
+    browser.run(f"{loss}.querySelector('[aria-expanded]').click()")
+    rows = browser.run(f"return [...{loss}.querySelectorAll('.values-table tr')].map((one) => [...one.cells].map((cell) => cell.textContent).join(' '))")
+    assert rows[0] == "Step training validation" and rows[1] == "1 1 –" and rows[-1] == "100 1.9900 1.8000" and len(rows) == 25, rows
+    browser.run("document.querySelector('.heat [aria-expanded]').click()")
+    cells = browser.run("return [...document.querySelectorAll('.heat .values-table tr')].map((one) => [...one.cells].map((cell) => cell.textContent).slice(0, 3).join(' '))")
+    assert cells == ["Layer step 1 step 2", "0 0.00 % 0.00 %", "1 25.00 % 25.00 %"], cells
+    browser.run("document.querySelector('.heat .cells').focus()")
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft"):
+        browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyDown", "key": key})
+    browser.until("document.querySelector('.heat .values').textContent === 'layer 1, step 925.00 %'", "the cell that the keys lead to", 5)
+    assert not [one for one in browser.barriers() or [] if "table" in one.lower()]
+    print("ok: tables")
+
+
 def check_best(stub, browser):
     """The best is green only among losses of the same data at the same step; one bad run does not press the others flat."""
     best = "[...document.querySelectorAll('.figures-table tbody tr')].filter((row) => row.querySelector('.best')).map((row) => row.cells[0].textContent).join()"
@@ -449,7 +473,7 @@ def check_best(stub, browser):
         if i == 2:
             curve["values"]["loss"]["mean"] = [40.0] * 100
     compared(stub, browser, 4, spoil)
-    loss = "document.querySelector('.chart[aria-label=Loss]').chart"
+    loss = "document.querySelector('.chart[data-of=loss]').chart"
     browser.until(f"{loss}.plot.scales.y.max < 10 && {loss}.above.join().endsWith('s2')", "the axis of the usual runs")
     print("ok: best")
 
@@ -515,7 +539,7 @@ def check_times(stub, browser):
     browser.open("#/job/j-a")
     browser.until(READY, "the job")
     browser.keys("3")
-    ticks = "document.querySelector('.chart[aria-label=Loss]').chart.plot.axes[0]._values"
+    ticks = "document.querySelector('.chart[data-of=loss]').chart.plot.axes[0]._values"
     browser.until(f"{ticks}.some((one) => /[0-9]+ [A-Z][a-z][a-z]/.test(one)) && !/[ap]m/.test({ticks}.join())", "dates below the axis")
     assert browser.text(".event b") == "SUBMITTED" and browser.run("return document.querySelector('.badge').title") == "RUNNING"
     title = "document.querySelector('.event time').title"
@@ -527,7 +551,7 @@ def check_times(stub, browser):
     print("ok: times")
 
 
-CHECKS = (check_stop, check_flood, check_shortcuts, check_legends, check_widths, check_failures, check_diverged, check_nan, check_spark, check_silence, check_heat, check_best, check_sweep_words, check_times,
+CHECKS = (check_stop, check_flood, check_shortcuts, check_legends, check_widths, check_failures, check_diverged, check_nan, check_spark, check_silence, check_heat, check_best, check_sweep_words, check_times, check_tables,
           lambda _, browser: check_numbers(browser), lambda _, browser: check_zoom(browser))
 
 
