@@ -32,9 +32,6 @@ constexpr size_t kEventsOfJob = 500;
 constexpr size_t kSparkPoints = 48;
 constexpr absl::Duration kSparkAge = absl::Seconds(10);
 constexpr absl::Duration kSparkTime = absl::Milliseconds(25);
-constexpr int kLines = 300;
-constexpr int kMostLines = 1'000;
-constexpr size_t kMostLogBytes = 256 << 10;
 constexpr size_t kMostCheckpoints = 1'000;
 constexpr std::chrono::seconds kFilePatience{5};
 
@@ -371,26 +368,6 @@ absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job)
   Json list = Json::array();
   for (const v1::JobEvent& event : events) list.push_back(EventJson(event));
   return Json{{"events", std::move(list)}};
-}
-
-absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
-                             const HttpRequest& request) {
-  NSA_ASSIGN_OR_RETURN(const int64_t rank, NumberIn(request, "rank", 0, INT32_MAX));
-  NSA_ASSIGN_OR_RETURN(const int64_t lines, NumberIn(request, "lines", kLines, kMostLines));
-  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
-  const std::string& id = stored->job().id();
-  NSA_ASSIGN_OR_RETURN(LogStore::Position at,
-                       parts.logs.Tail(id, static_cast<int32_t>(rank), static_cast<int>(lines)));
-  std::string text;
-  while (text.size() < kMostLogBytes) {
-    NSA_ASSIGN_OR_RETURN(
-        const LogStore::Chunk chunk,
-        parts.logs.Read(id, static_cast<int32_t>(rank), at, IsTerminal(stored->job().state())));
-    if (chunk.data.empty()) break;
-    text += chunk.data;
-    at = chunk.next;
-  }
-  return Json{{"rank", rank}, {"text", std::move(text)}};
 }
 
 absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job) {

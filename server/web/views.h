@@ -67,10 +67,6 @@ absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job
 // The last 500 events of a job.
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job);
 
-// The last ?lines= (at most 1,000) lines of ?rank=, and at most 256 KiB.
-absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
-                             const HttpRequest& request);
-
 // Reads the job's out_dir, on the threads for files; Unavailable when that takes over 5 s.
 absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job);
 

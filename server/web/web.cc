@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "common/job/data/url.h"
 #include "server/web/assets.h"
+#include "server/web/logs.h"
 #include "server/web/quantities.h"
 #include "server/web/selection.h"
 #include "server/web/steer.h"
@@ -226,7 +227,13 @@ HttpReply Web::Api(const HttpRequest& request) {
     if (part == "gpus") return TextReply(GpusView(parts_, job, request));
     if (part == "samples") return ReplyOf(SamplesView(parts_, job, request));
     if (part == "events") return ReplyOf(EventsView(parts_, job));
-    if (part == "log") return ReplyOf(LogView(parts_, job, request));
+    if (part == "log" && request.Query("file").empty()) {
+      return ReplyOf(LogView(parts_, job, request));
+    }
+    if (part == "log") {
+      auto file = LogFile(parts_, job, request, streams_);
+      return file.ok() ? *std::move(file) : ReplyOf(file.status());
+    }
     if (part == "checkpoints") return ReplyOf(CheckpointsView(parts_, job));
     if (part == "stacks" && path.size() == 6) return ReplyOf(StacksView(parts_, job));
     if (part == "traces" && path.size() == 6) return ReplyOf(TracesView(parts_, *traces_, job));
