@@ -6,6 +6,7 @@ import { isUtc, setUtc, zoneName } from './format.js';
 import { askToken, showHelp } from './dialogs.js';
 import { fleetPage } from './fleet.js';
 import { jobPage } from './job.js';
+import { showViews } from './views.js';
 
 const main = document.getElementById('main');
 let page = null;
@@ -14,7 +15,7 @@ function route() {
   const [path, query = ''] = location.hash.slice(1).split('?');
   const parameters = new URLSearchParams(query);
   const parts = path.split('/').filter(Boolean).map(decodeURIComponent);
-  if (parts[0] === 'job' && parts[1]) return { name: 'job', make: (at) => jobPage(at, parts[1]) };
+  if (parts[0] === 'job' && parts[1]) return { name: 'job', make: (at) => jobPage(at, parts[1], parameters) };
   if (parts[0] === 'sweep' && parts[1]) return { name: 'sweep', make: (at) => fleetPage(at, parameters, parts[1]) };
   // Addresses of the page that compared jobs.
   if (parts[0] === 'compare' && parameters.has('jobs')) parameters.set('on', parameters.get('jobs'));
@@ -93,6 +94,7 @@ document.addEventListener('keydown', (event) => {
   }
   if (event.key === '?') showHelp();
   else if (event.key === 'g') location.hash = '#/';
+  else if (event.key === 'v') showViews();
   else if (event.key === 't') document.getElementById('theme').click();
   else if (page && page.key) page.key(event);
 });

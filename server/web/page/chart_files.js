@@ -14,6 +14,14 @@ export function axisText(mode, value) {
   return mode === 'tokens' ? `${short(value)} tokens` : `step ${value.toLocaleString('en-US')}`;
 }
 
+// A zoom in the address, and in words: "steps 3,200–5,400 ×".
+export const zoomValue = (zoom) => zoom.map((one) => Number(one.toPrecision(8))).join('..');
+
+export function zoomText(mode, zoom) {
+  const say = { step: number, tokens: short, elapsed: span, time: (one) => clock(1000 * one) }[mode];
+  return `${mode === 'step' ? 'steps ' : ''}${zoom.map((one) => say(Math.round(one))).join('–')} ×`;
+}
+
 // The newest value up to a place of the axis; undefined before the first one.
 function valueAt(column, place) {
   for (let i = place; i >= 0; --i) if (Number.isFinite(column[i])) return column[i];

@@ -1,10 +1,11 @@
 // The ticked jobs over each other: curves, what happened to them, final figures, and what differs in their configurations.
 import { get } from './api.js';
 import { Chart, Group, MANY, RUNS, smooth, swatch } from './chart.js';
+import { zoomText, zoomValue } from './chart_files.js';
 import { Curves } from './curves.js';
 import { h, replace, toast } from './dom.js';
 import { differentData, flatten } from './filter.js';
-import { clock, middle, number, short, span } from './format.js';
+import { middle, number, short, span } from './format.js';
 import { chartOf, quantity, readQuantities } from './quantities.js';
 import { Folded, badge, isActive, lossText, runSeconds } from './rows.js';
 
@@ -51,7 +52,7 @@ export function ticked(view, { write, untick, point }) {
   }
 
   function zoomed(zoom) {
-    view.zoom = zoom ? zoom.map((one) => Number(one.toPrecision(8))).join('..') : '';
+    view.zoom = zoom ? zoomValue(zoom) : '';
     write();
     showBar();
     // A closer look shows more than there is room for in the whole curve.
@@ -76,9 +77,8 @@ export function ticked(view, { write, untick, point }) {
     replace(axis, MODES.map(([name, word]) => chip(mode() === name, `axis ${name}`, word, () => setMode(name))));
     replace(scale, [['', 'Linear'], ['log', 'Log']].map(([name, word]) => chip(view.y === name, `scale ${name}`, word, () => { view.y = name; write(); draw(); })));
     zoomChip.hidden = !group.zoom;
-    const say = { step: number, tokens: short, elapsed: span, time: (one) => clock(1000 * one) }[mode()];
     replace(reach, [['', 'Usual range'], ['all', 'All']].map(([name, word]) => chip(view.r === name, `range ${name}`, word, () => { view.r = name; write(); draw(); })));
-    if (group.zoom) zoomChip.textContent = `${mode() === 'step' ? 'steps ' : ''}${group.zoom.map((one) => say(Math.round(one))).join('–')} ×`;
+    if (group.zoom) zoomChip.textContent = zoomText(mode(), group.zoom);
   }
 
   const mark = (i) => swatch({ color: colour(view.on.indexOf(jobs[i].job.id)), dash: dashOf(i) });

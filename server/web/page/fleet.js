@@ -2,14 +2,16 @@
 import { follow, get } from './api.js';
 import { showCards } from './cards.js';
 import { ticked } from './compare.js';
-import { setTokenFile, show as showDialog } from './dialogs.js';
-import { copyText, h, morph, replace, toast, update } from './dom.js';
+import { setTokenFile } from './dialogs.js';
+import { h, morph, replace, toast, update } from './dom.js';
 import { askMany, canResume } from './edit.js';
 import { Configs, differentData, parse } from './filter.js';
 import { brief, clock, dayOr, number, short, span } from './format.js';
 import { showMachines } from './machines.js';
 import { Happened, badge, isActive, isSettled, labels, lossText, needsYou, progress, sparkLine, sparkScale, sweepLink, waitsForSweep, words } from './rows.js';
+import { parallelPicture } from './parallel.js';
 import { keyPictures, note, rank, sweepHead, sweptKeys, validated } from './sweep.js';
+import { linkButtons } from './views.js';
 
 const FILTERS = [['', 'all'], ['look', 'needs you'], ['active'], ...['RUNNING', 'QUEUED', 'FAILED', 'STOPPED', 'SUCCEEDED'].map((state) => [state])];
 const GROUPS = [['need', 'Needs you'], ['training', 'Training'], ['waiting', 'Waiting'], ['tonight', 'Ended in the last 12 hours'], ['ended', 'Ended before']];
@@ -78,13 +80,8 @@ export function fleetPage(main, parameters, sweep = null) {
   const panel = ticked(view, { write, untick: (id) => choose(id, false), point: (id) => mark(id) });
   const split = h('div', { class: 'split' }, h('section', { 'aria-label': 'Jobs' }, h('div', { class: 'scroll' }, table), empty, more, rest), panel.element);
   main.append(head, cards,
-    h('div', { class: 'filters' }, states, field, bulk, h('span', { class: 'grow' }), h('button', { type: 'button', data: { act: 'link' }, onclick: () => copyLink() }, 'Copy link')), split,
+    h('div', { class: 'filters' }, states, field, bulk, h('span', { class: 'grow' }), linkButtons()), split,
     sweep ? h('section', {}, h('h2', {}, 'Validation loss by key'), pictures) : h('div', { class: 'columns' }, h('section', {}, h('h2', {}, 'Machines'), machines), h('section', {}, h('h2', {}, 'What happened'), events)));
-
-  async function copyLink() {
-    if (await copyText(location.href)) toast('The link to what you see is copied.');
-    else showDialog('Link to what you see', { wide: true }, h('pre', { class: 'path' }, location.href));
-  }
 
   function choose(id, on) {
     view.on = on ? [...view.on, id] : view.on.filter((one) => one !== id);
@@ -99,6 +96,7 @@ export function fleetPage(main, parameters, sweep = null) {
     replace(bulk, view.on.length > 0 && h('span', { class: 'muted' }, `${view.on.length} ticked`), act('Stop', 'stop', isActive), act('Resume', 'resume', canResume),
       view.on.length > 0 && h('button', { type: 'button', class: 'quiet', onclick: () => { view.on = []; write(); showChosen(); showJobs(); } }, 'Untick'));
     split.classList.toggle('on', view.on.length > 0);
+    if (sweep) showPictures();
     panel.show(view.on, keys);
   }
 
@@ -365,8 +363,13 @@ export function fleetPage(main, parameters, sweep = null) {
       write();
       parameters.set('on', '');
     }
-    replace(pictures, keyPictures(keys, ranked, (id) => view.on.indexOf(id)));
     return ranked;
+  }
+
+  function showPictures() {
+    const ranked = [...jobs.values()];
+    const place = (id) => view.on.indexOf(id);
+    replace(pictures, parallelPicture(keys, ranked, place, choose), keyPictures(keys, ranked, place));
   }
 
   async function load() {

@@ -1,6 +1,7 @@
 // One job: how it is, its curves, its attention, and what can be done about it.
 import { follow, get, post } from './api.js';
 import { COLORS, Chart, Group, smooth } from './chart.js';
+import { zoomText, zoomValue } from './chart_files.js';
 import { Curves } from './curves.js';
 import { setTokenFile } from './dialogs.js';
 import { h, painted, replace, toast, update } from './dom.js';
@@ -12,6 +13,7 @@ import { traceSection } from './profile.js';
 import { chartOf, family, quantity, readQuantities, withCurve } from './quantities.js';
 import { badge, isActive, labels, lossText, markSeen, progress, runSeconds } from './rows.js';
 import { samplesSection } from './samples.js';
+import { linkButtons } from './views.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
 const POINTS = 1024;  // as many as a chart has pixels; early.js asks for them, too
@@ -20,10 +22,11 @@ const LINES = ['--c1', '--c1', '--c5', '--c3', '--c4', '--c8'];  // of the chart
 const FORKED = ['loss', 'tokens_per_second', 'grad_norm', 'learning_rate'];  // the curve of a fork's original is drawn, too
 const BROKEN = ['loss', 'grad_norm'];  // a NaN breaks them
 
-export function jobPage(main, id) {
+// `parameters` are those of the address: axis x, smoothing s, scale y and zoom. Without any, axis and smoothing are those of the page before.
+export function jobPage(main, id, parameters) {
   const curves = new Curves(id, POINTS);
   // A closer look shows more than there is room for in the whole curve.
-  const group = new Group((zoom) => zoom && curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true)));
+  const group = new Group((zoom) => { write(); showZoom(); if (zoom) refine(); });
   const charts = {};
   let job = null;
   let arrived = [];  // events that are not shown yet
@@ -32,9 +35,12 @@ export function jobPage(main, id) {
   let gpus = null;   // what was measured of its GPUs, if anything
   let stop = () => {};
   let closed = false;
-  let mode = localStorage.getItem('axis') || 'step';
-  let weight = Number(localStorage.getItem('smooth') || 0);
-  let log = false;
+  const told = ['x', 's', 'y', 'zoom'].some((one) => parameters.has(one));
+  let mode = (told ? parameters.get('x') : localStorage.getItem('axis')) || 'step';
+  if (!MODES.some(([name]) => name === mode)) mode = 'step';
+  let weight = Math.min(Math.max(Number((told ? parameters.get('s') : localStorage.getItem('smooth')) || 0), 0), 0.99) || 0;
+  let log = parameters.get('y') === 'log';
+  group.zoom = parameters.get('zoom')?.split('..').map(Number) ?? null;
 
   const head = h('section', { class: 'top' });
   const figures = h('dl', { class: 'figures' });
@@ -45,17 +51,36 @@ export function jobPage(main, id) {
   const samples = samplesSection(id);
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing',
-    oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); showCurves(); } });
-  const logBox = h('input', { type: 'checkbox', onchange: (event) => { log = event.target.checked; showCurves(); } });
+    oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); write(); showCurves(); } });
+  const logBox = h('input', { type: 'checkbox', checked: log, onchange: (event) => { log = event.target.checked; write(); showCurves(); } });
+  const zoomChip = h('button', { type: 'button', class: 'chip', hidden: true, title: 'Show all', data: { act: 'zoom' }, onclick: () => group.zoomTo(null) });
   const compareLink = h('a', { class: 'button', href: `#/?on=${encodeURIComponent(id)}` }, 'Compare with…');
   main.append(head, figures, traces.element,
-    h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), h('span', { class: 'grow' }), compareLink),
+    h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), zoomChip, h('span', { class: 'grow' }), compareLink, linkButtons()),
     grid, samples.element, attention.element, details.element);
+
+  // The address says what is shown.
+  function write() {
+    const said = new URLSearchParams(Object.entries({ x: mode === 'step' ? '' : mode, s: weight > 0 ? String(weight) : '', y: log ? 'log' : '', zoom: group.zoom ? zoomValue(group.zoom) : '' }).filter(([, value]) => value !== ''));
+    history.replaceState(null, '', `#/job/${encodeURIComponent(id)}${said.size > 0 ? `?${said}` : ''}`);
+  }
+
+  function showZoom() {
+    zoomChip.hidden = !group.zoom;
+    if (group.zoom) zoomChip.textContent = zoomText(mode, group.zoom);
+  }
+
+  // A closer look shows more than there is room for in the whole curve.
+  function refine() {
+    curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true));
+  }
 
   function setMode(next) {
     mode = next;
     localStorage.setItem('axis', mode);
     group.zoom = null;
+    write();
+    showZoom();
     showAxis();
     showCurves();
   }
@@ -269,6 +294,7 @@ export function jobPage(main, id) {
       if (closed) return;
       showCurves();
       showFigures();
+      if (group.zoom) refine();
       await painted();  // the rest of the page may be later than the curves
       if (closed) return;
       details.show(job);
@@ -330,6 +356,8 @@ export function jobPage(main, id) {
   const recolour = () => { attention.redraw(); traces.redraw(); for (const one of Object.values(charts)) one.layout = ''; showCurves(); };
   document.addEventListener('theme', recolour);
   showAxis();
+  showZoom();
+  write();
   load();
   return {
     close: () => { closed = true; stop(); document.removeEventListener('theme', recolour); for (const one of Object.values(charts)) one.close(); details.close(); traces.close(); },

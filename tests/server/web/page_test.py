@@ -20,6 +20,7 @@ from look_checks import check_curves, check_keys, check_marks, check_print, chec
 from trace_checks import check_trace  # noqa: E402
 from tonight_checks import check_tonight  # noqa: E402
 from trust_checks import check_trust  # noqa: E402
+from work_checks import check_work  # noqa: E402
 
 if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
     print("skipped: no chromium; deploy/packages.sh test installs it")
@@ -405,6 +406,7 @@ def main():
                 check_many(page, browser)
                 check_trust(browser)
                 check_tonight(browser)
+                check_work(browser)
                 wrong += [line for line in browser.log() if "401" not in line and not ("/profile" in line and "409" in line) and not ("/clone" in line and "400" in line)]
                 assert wrong == [], wrong
 

@@ -52,7 +52,7 @@ def curves(count=100, time=None, **values):
 
 
 class Stub:
-    """Serves the page's files and the JSON in `replies`, by path after api/v1/; notes the bodies of POST requests. `hangs`: streams say nothing more, and no new one begins."""
+    """Serves the page's files and the JSON in `replies`, by path after api/v1/, or what a function there makes of the query; notes the bodies of POST requests. `hangs`: streams say nothing more, and no new one begins."""
 
     def __init__(self):
         self.replies, self.posts, self.asked, self.streams, self.hangs = {"quantities": QUANTITIES}, [], [], [], False
@@ -80,7 +80,7 @@ class Stub:
 
     def close(self):
         self.hangs = False
-        for stream in self.streams:
+        for stream in list(self.streams):
             stream.put(None)
         self.server.shutdown()
         self.server.server_close()
@@ -102,6 +102,8 @@ class Stub:
             if path == "api/v1/stream":
                 return self.stream(handler)
             reply = self.replies.get(path[7:])
+            if callable(reply):
+                reply = reply(dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(handler.path).query)))
             return self.send(handler, "application/json", json.dumps({"error": "none"} if reply is None else reply).encode(), 404 if reply is None else 200)
         file = next((one for one in (TOP / "server/web/page" / path, TOP / "third_party/uplot" / path) if one.is_file()), None)
         if file is None:
@@ -129,11 +131,13 @@ class Stub:
                 handler.wfile.flush()
         except OSError:
             pass
+        finally:
+            self.streams.remove(messages)
 
     def tell(self, *messages):
         """Sends (kind, data, sequence) to every open stream, all at once."""
         text = "".join(f"id: {sequence}\nevent: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data, sequence in messages)
-        for stream in self.streams:
+        for stream in list(self.streams):
             stream.put(text)
 
     def fleet(self, *jobs, look=0, **changes):
@@ -546,6 +550,7 @@ def check_times(stub, browser):
     assert browser.run(f"return {title}").endswith(("+01:00", "+02:00")), browser.run(f"return {title}")
     browser.click("#zone")
     browser.until(f"{title}.endsWith('Z') && document.getElementById('zone').textContent === 'UTC'", "times in UTC")
+    browser.keys("1")
     browser.run("localStorage.removeItem('zone')")
     browser.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
     print("ok: times")
