@@ -144,14 +144,14 @@ export function dayOr(milliseconds) {
 
 const DAY = 86_400;  // seconds
 
-// Texts of the ticks of an axis of time, `step` seconds apart. If they are of several days, the first one of each has its date below the time.
+// Texts of the ticks of an axis of time, `step` seconds apart. If they are of several days, the first one of each has its date below the time; days of another year have the year.
 export function timeTicks(seconds, step) {
   const all = seconds.map((one) => parts(1000 * one));
   const several = all.length > 0 && all[0].day !== all[all.length - 1].day;
   return all.map(({ day, time }, i) => {
     const text = step >= DAY ? dayText(day) : time.slice(0, step < 60 ? 8 : 5);
     const before = i > 0 ? all[i - 1].day : '';
-    if (step >= DAY) return before.slice(0, 4) === day.slice(0, 4) ? text : `${text}\n${day.slice(0, 4)}`;
+    if (step >= DAY) return [before, parts(Date.now()).day].some((one) => one.slice(0, 4) === day.slice(0, 4)) ? text : `${text}\n${day.slice(0, 4)}`;
     return several && before !== day ? `${text}\n${dayText(day)}` : text;
   });
 }

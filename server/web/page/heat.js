@@ -8,7 +8,7 @@ const LONGEST = 260;
 const SHADES = 256;
 const COLUMNS = 12;  // of a table
 
-const RAMPS = { heat: ['--heat0', '--heat1', '--heat2', '--heat3'], high: ['--alarm0', '--alarm1', '--alarm2'], low: ['--alarm2', '--alarm1', '--alarm0'] };
+const RAMPS = { plain: ['--heat0', '--heat1', '--heat2', '--heat3'], high: ['--alarm0', '--alarm1', '--alarm2'], low: ['--alarm2', '--alarm1', '--alarm0'] };
 
 // The colours from the lowest value to the highest: red, green and blue of each shade. They are those of the theme.
 const made = {};
@@ -28,7 +28,7 @@ function ramp(kind) {
 
 export class Heat {
   // `fixed`: the ends of the scale; without it those of the data. `alarm`: 'high' or 'low' values are a warning. What is not measured is hatched. `format` writes a value.
-  constructor({ title, note, about = null, fixed = null, alarm = 'heat', format = (value) => number(value, 3) }) {
+  constructor({ title, note, about = null, fixed = null, alarm = 'plain', format = (value) => number(value, 3) }) {
     this.title = title;
     this.format = format;
     this.fixed = fixed;

@@ -153,7 +153,7 @@ export function jobPage(main, id, parameters) {
       const main = curve(one.member || (parts.length > 0 ? 'whole' : one.brief), one.name, colour);
       const lines = parts.filter(({ name }) => curves.data.values[name].max.some((value) => value > 0))
         .map((other, k) => ({ ...curve(other.member, other.name, COLORS.filter((mine) => mine !== colour)[k]), min: undefined, max: undefined }));
-      chart(one, one.name === 'tokens_per_second' ? { height: 260 } : {}).show({ ...shared, broken: BROKEN.includes(one.name) ? lost : [],
+      chart(one, { tokens_per_second: { height: 260 }, step_seconds: { big: true } }[one.name]).show({ ...shared, broken: BROKEN.includes(one.name) ? lost : [],
         log: one.spikes && parts.length === 0 && isWide(curves.data.values[one.name].max), curves: [main, ...lines, ...(FORKED.includes(one.name) ? before(one.name) : [])] });
     });
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
@@ -246,7 +246,8 @@ export function jobPage(main, id, parameters) {
 
   function showHead() {
     update(head,
-      h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
+      h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job)),
+      buttons(),
       sentence(),
       latest(),
       h('div', { class: 'done' }, progress(job), h('span', {}, `${number(job.step)} of ${number(job.steps)} steps`)));

@@ -37,5 +37,5 @@ export function parallelPicture(keys, jobs, place, choose) {
     ...[...axes, end].map(({ x }) => svg('line', { x1: x, x2: x, y1: top, y2: bottom, class: 'axis' })),
     ...axes.flatMap((axis) => [text(axis.key, { x: axis.x, y: 12, class: 'tick middle' }), ...axis.ticks.map((value) => text(tick(value), { x: axis.x + 5, y: axis.place(value) + 4, class: 'tick' }))]),
     text('validation', { x: end.x, y: 12, class: 'tick middle' }), ...[low, high].map((loss) => text(number(loss), { x: end.x + 5, y: end.place(loss) + 4, class: 'tick' })));
-  return h('figure', { class: 'chart parallel', 'aria-label': 'All keys and the validation loss' }, h('figcaption', {}, h('span', { class: 'title' }, 'All keys'), h('span', { class: 'note' }, 'a line is a job, the darker the lower its loss; click one to tick it')), picture);
+  return h('figure', { class: 'chart parallel', 'aria-label': 'All keys and the validation loss' }, h('figcaption', {}, h('span', { class: 'title' }, 'All keys'), h('span', { class: 'note' }, 'a line is a job, the stronger the lower its loss; click one to tick it')), picture);
 }

@@ -31,5 +31,5 @@ export function showViews() {
 }
 
 export function linkButtons() {
-  return [h('button', { type: 'button', data: { act: 'views' }, onclick: showViews }, 'Views…'), h('button', { type: 'button', data: { act: 'link' }, onclick: copyLink }, 'Copy link')];
+  return h('span', { class: 'bulk' }, h('button', { type: 'button', data: { act: 'views' }, onclick: showViews }, 'Views…'), h('button', { type: 'button', data: { act: 'link' }, onclick: copyLink }, 'Copy link'));
 }
