@@ -255,7 +255,7 @@ void Server::Parts::StartNotifier() {
       .told = [this](const std::string& notice, Told told,
                      int events) { metrics.ObserveNotice(notice, ToldWord(told), events); },
       .failed = [this](const std::string& notice) { metrics.ObserveNoticeFailure(notice); }});
-  notifier_wakes = hub.Subscribe("", [this] { notifier->Wake(); });
+  notifier_wakes = hub.Subscribe("", [this](const std::string&) { notifier->Wake(); });
 }
 
 void Server::Parts::MakeReconciler() {
