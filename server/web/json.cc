@@ -13,6 +13,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/run_time.h"
 #include "common/job/load.h"
+#include "common/record/json_number.h"
 #include "common/rpc/cordon_text.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/decide/health.h"
@@ -23,14 +24,13 @@ namespace nsa::server {
 namespace {
 
 constexpr int64_t kNanosPerMillisecond = 1'000'000;
+constexpr auto Number = record::JsonOrNull<Json>;
 // Enough for a curve; a float has no more.
 constexpr int kDigits = 7;
 
 Json Millis(int64_t unix_nanos) {
   return unix_nanos > 0 ? Json(unix_nanos / kNanosPerMillisecond) : Json();
 }
-
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 // The float as the shortest decimal that the page can show, so that replies stay small.
 Json Short(float value, bool measured) {

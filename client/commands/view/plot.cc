@@ -14,6 +14,7 @@
 #include "client/show/draw/text_chart.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -64,7 +65,7 @@ nlohmann::ordered_json DocumentOf(const Metric& metric, const std::string& acros
   nlohmann::ordered_json curves = nlohmann::ordered_json::array();
   for (const Curve& curve : chart.curves) {
     nlohmann::ordered_json y = nlohmann::ordered_json::array();
-    for (const double value : curve.y) y.push_back(JsonNumber(value));
+    for (const double value : curve.y) y.push_back(record::JsonNumber(value));
     curves.push_back({{"name", curve.name}, {"x", curve.x}, {"y", std::move(y)}});
     if (std::ranges::any_of(curve.nonfinite, [](int64_t count) { return count > 0; })) {
       curves.back()["nonfinite"] = curve.nonfinite;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/base/clean_text.h"
+#include "common/record/json_number.h"
 #include "common/record/quantities.h"
 #include "nlohmann/json.hpp"
 
@@ -28,16 +29,10 @@ using record::Quantity;
 double Mib(int64_t bytes) { return std::round(double(bytes) / (1 << 20) * 1000) / 1000; }
 double Gib(int64_t bytes) { return std::round(double(bytes) / (1 << 30) * 1e6) / 1e6; }
 
-// JSON has no NaN or infinity: they are written as text.
-Json Number(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
 Json JsonOf(Form form, double value) {
   if (form.kind == Form::kFlag) return value != 0;
   if (form.kind == Form::kCount) return static_cast<int64_t>(value);
-  return Number(value);
+  return record::JsonNumber(value);
 }
 
 // An empty field where there is no value.
@@ -155,7 +150,7 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
       (*line)[quantity.heartbeat] = JsonOf(quantity.form, quantity.validation(record.eval()));
     }
     for (const v1::NamedLoss& set : record.eval().sets()) {
-      (*line)["sets"][set.name()] = Number(set.loss());
+      (*line)["sets"][set.name()] = record::JsonNumber(set.loss());
     }
   } else if (record.has_sample()) {
     (*line)["tokens"] = record.sample().tokens();
