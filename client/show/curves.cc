@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace nsa::client {
 namespace {
 
 constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
+constexpr std::string_view kValidationLoss = "val_loss";  // not a column
 constexpr int64_t kRecent = 50;
 
 // Null when the column was not asked for.
@@ -35,11 +38,20 @@ double Shortest(float value) {
   return read;
 }
 
-void AddPoint(const v1::CurveColumn& column, int point, double x, Curve* curve) {
+// What stands for the values of a point: of several steps of a rank their mean, of several layers
+// what Quantity::keep says, as in the page's maps.
+float Kept(const Metric& metric, const v1::CurveColumn& column, int point) {
+  const record::Keep keep = metric.of() == record::Of::kLayer ? metric.keep : record::Keep::kMean;
+  if (keep == record::Keep::kGreatest) return column.greatest(point);
+  return keep == record::Keep::kLeast ? column.least(point) : column.mean(point);
+}
+
+void AddPoint(const Metric& metric, const v1::CurveColumn& column, int point, double x,
+              Curve* curve) {
   const int64_t nonfinite = NonfiniteAt(column, point);
   if (column.count(point) == 0 && nonfinite == 0) return;  // not measured
   curve->x.push_back(x);
-  curve->y.push_back(Shortest(column.mean(point)));
+  curve->y.push_back(Shortest(Kept(metric, column, point)));
   curve->least.push_back(Shortest(column.least(point)));
   curve->greatest.push_back(Shortest(column.greatest(point)));
   curve->nonfinite.push_back(nonfinite);
@@ -53,36 +65,47 @@ double Between(int64_t at, int64_t x1, double y1, int64_t x2, double y2) {
 
 }  // namespace
 
-const std::array<Metric, kMetrics> kMetricTable = {{
-    {"loss", "training loss", "nats a token", Unit::kNumber},
-    {kValidationLoss, "validation loss", "nats a token", Unit::kNumber},
-    {"tokens_per_second", "throughput", "tokens a second", Unit::kNumber},
-    {"grad_norm", "gradient norm", "before clipping", Unit::kNumber},
-    {"learning_rate", "learning rate", "", Unit::kNumber},
-    {"memory_bytes", "memory", "in use", Unit::kBytes},
-    {"step_seconds", "time of a step", "", Unit::kSeconds},
-    {"data_seconds", "waiting for data", "each step", Unit::kSeconds},
-    {"forward_seconds", "forward", "each step", Unit::kSeconds},
-    {"backward_seconds", "backward", "each step", Unit::kSeconds},
-    {"communication_seconds", "waiting for other ranks", "each step", Unit::kSeconds},
-    {"optimizer_seconds", "clipping and the optimizer", "each step", Unit::kSeconds},
-    {"gate_entropy", "gate entropy", "nats, mean of the layers", Unit::kNumber},
-    {"mass_kept", "attention kept", "share on the selected blocks, mean of the layers",
-     Unit::kNumber},
-}};
+const std::vector<const Metric*>& Metrics() {
+  static const auto* const kMetrics = [] {
+    auto* const metrics = new std::vector<const Metric*>();
+    for (const Metric& metric : record::kQuantities) {
+      if (metric.column >= 0 || metric.name == kValidationLoss) metrics->push_back(&metric);
+    }
+    return metrics;
+  }();
+  return *kMetrics;
+}
+
+const std::vector<const Metric*>& MetricsShown() {
+  static const auto* const kShown = [] {
+    auto* const shown = new std::vector<const Metric*>();
+    std::ranges::copy_if(Metrics(), std::back_inserter(*shown),
+                         [](const Metric* metric) { return metric->view.chart > 0; });
+    std::ranges::sort(*shown, {}, [](const Metric* metric) { return metric->view.chart; });
+    return shown;
+  }();
+  return *kShown;
+}
+
+const std::vector<std::string_view>& NamesShown() {
+  static const auto* const kNames = [] {
+    auto* const names = new std::vector<std::string_view>();
+    for (const Metric* metric : MetricsShown()) names->emplace_back(metric->name);
+    return names;
+  }();
+  return *kNames;
+}
 
 const Metric* FindMetric(std::string_view name) {
-  const auto* found = std::ranges::find(kMetricTable, name,
-                                        [](const Metric& m) { return std::string_view(m.name); });
-  return found != kMetricTable.end() ? found : nullptr;
+  const auto found =
+      std::ranges::find(Metrics(), name, [](const Metric* m) { return std::string_view(m->name); });
+  return found != Metrics().end() ? *found : nullptr;
 }
 
 std::string MetricNames() {
-  std::string names;
-  for (const Metric& metric : kMetricTable) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", metric.name);
-  }
-  return names;
+  return absl::StrJoin(Metrics(), ", ", [](std::string* text, const Metric* metric) {
+    absl::StrAppend(text, metric->name);
+  });
 }
 
 std::optional<Across> FindAcross(std::string_view name) {
@@ -150,7 +173,7 @@ double JobCurves::PlaceOf(int64_t step, Across across) const {
 
 Curve JobCurves::CurveOf(const Metric& metric, Across across) const {
   Curve curve;
-  if (std::string_view(metric.name) == kValidationLoss) {
+  if (metric.name == kValidationLoss) {
     curve.dots = true;
     if (across != Across::kSteps && points() == 0) return curve;
     const v1::ValidationCurve& all = curves_.validations();
@@ -164,7 +187,7 @@ Curve JobCurves::CurveOf(const Metric& metric, Across across) const {
     const v1::CurveColumn* const column = ColumnIn(*table, metric.name);
     if (column == nullptr) continue;
     for (int point = 0; point < table->last_step_size(); ++point) {
-      AddPoint(*column, point, PlaceOf(table->last_step(point), across), &curve);
+      AddPoint(metric, *column, point, PlaceOf(table->last_step(point), across), &curve);
     }
   }
   return curve;
@@ -246,7 +269,11 @@ std::vector<v1::WorkerRecord> JobCurves::FailedCheckpoints() const {
 }
 
 Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves>& jobs) {
-  Chart chart{.title = metric.title, .note = metric.note, .y_unit = metric.unit};
+  Chart chart{.title = metric.view.label,
+              .note = NoteOf(metric),
+              .y_unit = UnitOf(metric.view.kind),
+              .from_zero = metric.view.from_zero,
+              .spikes = metric.view.spikes};
   chart.x_name = across == Across::kSteps    ? "step"
                  : across == Across::kTokens ? "tokens"
                                              : "time of training";
@@ -273,3 +300,22 @@ Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves
 }
 
 }  // namespace nsa::client
+namespace {
+
+Unit UnitOf(record::View::Kind kind) {
+  if (kind == record::View::kBytes) return Unit::kBytes;
+  return kind == record::View::kSeconds ? Unit::kSeconds : Unit::kNumber;
+}
+
+// "0 to 1, mean of the layers".
+std::string NoteOf(const Metric& metric) {
+  if (metric.of() != record::Of::kLayer && metric.of() != record::Of::kGpu) return metric.view.note;
+  const char* const kept = metric.keep == record::Keep::kGreatest ? "greatest"
+                           : metric.keep == record::Keep::kLeast  ? "least"
+                                                                  : "mean";
+  const char* const whose = metric.of() == record::Of::kLayer ? " of the layers" : " of the GPUs";
+  return absl::StrCat(metric.view.note, *metric.view.note == '\0' ? "" : ", ", kept, whose);
+}
+
+}  // namespace
+

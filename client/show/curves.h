@@ -2,7 +2,6 @@
 // thinned as the page shows them. Pure.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,24 +9,22 @@
 #include <vector>
 
 #include "client/show/draw/chart.h"
+#include "common/record/quantities.h"
 #include "nsa/v1/coordinator.pb.h"
 
 namespace nsa::client {
 
-// What may be drawn of a job: a column of its curves, or its validations.
-struct Metric {
-  const char* name;   // of the column, and for --metric
-  const char* title;  // "training loss"
-  const char* note;   // "nats a token"
-  Unit unit;
-};
-inline constexpr char kValidationLoss[] = "val_loss";  // not a column
-inline constexpr size_t kMetrics = 14;
-extern const std::array<Metric, kMetrics> kMetricTable;
+using Metric = record::Quantity;
+
+// What may be drawn of a job: the quantities that have a curve, and the validations.
+const std::vector<const Metric*>& Metrics();
+// Those that are shown unasked, the most important first, and their names.
+const std::vector<const Metric*>& MetricsShown();
+const std::vector<std::string_view>& NamesShown();
 
 // By its name; null when there is none of this name.
 const Metric* FindMetric(std::string_view name);
-// "loss, val_loss, …".
+// "loss, learning_rate, …".
 std::string MetricNames();
 
 // Over what curves are drawn.

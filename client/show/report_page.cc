@@ -186,20 +186,14 @@ std::string FiguresSection(const Report& report) {
 std::string CurvesSection(const Report& report) {
   std::string html = Heading("Curves");
   if (report.curves.points() == 0) return html + Soft("The job has not done a step.");
-  const auto chart = [&](std::string_view name, int width, int height) {
-    Chart drawn =
-        ChartOf(*FindMetric(name), Across::kSteps, {{.name = "", .curves = &report.curves}});
-    drawn.title = name == "loss" ? "loss" : FindMetric(name)->title;
-    drawn.title[0] = absl::ascii_toupper(drawn.title[0]);
-    return SvgChart(drawn, width, height);
-  };
-  for (const std::string_view name : kReportMetrics) {
-    if (name == "loss") {
-      html += chart(name, kWide, 340) + "<div class=\"pair\">\n";
-      continue;
-    }
-    const Curve curve = report.curves.CurveOf(*FindMetric(name), Across::kSteps);
-    if (!curve.y.empty()) html += chart(name, kHalf, 220);
+  for (const Metric* metric : MetricsShown()) {
+    const bool first = metric == MetricsShown().front();
+    if (report.curves.CurveOf(*metric, Across::kSteps).y.empty() && !first) continue;
+    Chart chart = ChartOf(*metric, Across::kSteps, {{.name = "", .curves = &report.curves}});
+    chart.title = first ? "loss" : metric->view.label;
+    chart.title[0] = absl::ascii_toupper(chart.title[0]);
+    html += SvgChart(chart, first ? kWide : kHalf, first ? 340 : 220);
+    if (first) html += "<div class=\"pair\">\n";
   }
   return html + "</div>\n";
 }
@@ -357,10 +351,6 @@ std::string EnvironmentSection(const Report& report) {
 }
 
 }  // namespace
-
-const std::vector<std::string_view> kReportMetrics = {
-    "loss",         "tokens_per_second", "grad_norm",    "learning_rate", "memory_bytes",
-    "step_seconds", "data_seconds",      "gate_entropy", "mass_kept"};
 
 std::string ReportPage(const Report& report) {
   return absl::StrCat(

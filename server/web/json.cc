@@ -313,8 +313,9 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
   for (const v1::Finding& finding : view.warnings()) warnings.push_back(FindingJson(finding));
   json["warnings"] = std::move(warnings);
   const v1::JobProgress& progress = view.progress();
-  json["learning_rate"] = Number(progress.learning_rate());
-  json["grad_norm"] = Number(progress.grad_norm());
+  for (const record::Quantity& quantity : record::kQuantities) {
+    if (quantity.newest != nullptr) json[quantity.name] = Number(quantity.newest(progress));
+  }
   json["checkpoint_time"] = Millis(progress.checkpoint_unix_nanos());
   json["checkpoint_error"] = progress.checkpoint_error();
   json["productive_seconds"] = Number(progress.productive_seconds());

@@ -110,7 +110,7 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
     const Chart chart = ChartOf(*metric, *across, curves);
     if (!flags.file.empty()) {
       NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, SvgFile(chart, kWidth, kHeight)));
-      session.Note(absl::StrCat(metric->title, " of ", Count(jobs.size(), "job"), " drawn into ",
+      session.Note(absl::StrCat(metric->view.label, " of ", Count(jobs.size(), "job"), " drawn into ",
                                 flags.file));
     } else if (session.structured()) {
       documents.push_back(DocumentOf(*metric, flags.across, chart));

@@ -1,6 +1,5 @@
 #include "client/commands/view/watch_charts.h"
 
-#include <string_view>
 #include <utility>
 
 #include "client/show/human.h"
@@ -10,9 +9,6 @@ namespace nsa::client {
 namespace {
 
 constexpr absl::Duration kReadEvery = absl::Seconds(1);
-// The most important ones first: what there is no room for is left out from the end.
-const std::vector<std::string_view> kShown = {"loss",         "tokens_per_second", "grad_norm",
-                                              "gate_entropy", "memory_bytes",      "learning_rate"};
 // More than two in each column of a wide terminal.
 constexpr int32_t kPoints = 512;
 
@@ -21,7 +17,7 @@ constexpr int32_t kPoints = 512;
 void WatchCharts::Refresh(absl::Duration now) {
   if (now - read_ < kReadEvery) return;
   read_ = now;
-  v1::GetCurvesRequest request = CurvesRequest(id_, kShown);
+  v1::GetCurvesRequest request = CurvesRequest(id_, NamesShown());
   request.set_points(kPoints);
   absl::StatusOr<v1::GetCurvesResponse> read = client_->Call<v1::GetCurvesResponse>(request);
   if (absl::IsUnimplemented(read.status())) problem_ = std::string(read.status().message());
@@ -40,10 +36,9 @@ const std::vector<std::string>& WatchCharts::Lines(const GridRoom& room) {
   if (!problem_.empty()) lines_.push_back(Clip(CleanLine("no charts: " + problem_), room.columns));
   if (curves_.points() < 2) return lines_;
   std::vector<Chart> charts;
-  for (const std::string_view name : kShown) {
-    const Metric& metric = *FindMetric(name);
-    Chart chart = ChartOf(metric, Across::kSteps, {{"", &curves_}});
-    chart.title = metric.title;
+  for (const Metric* metric : MetricsShown()) {
+    Chart chart = ChartOf(*metric, Across::kSteps, {{"", &curves}});
+    chart.title = metric->view.label;
     if (HasFinite(chart) || !NonfiniteNote(chart, "").empty()) charts.push_back(std::move(chart));
   }
   lines_ = ChartGrid(charts, room);

@@ -39,6 +39,10 @@ struct Chart {
   std::string x_name;  // e.g. "step"
   Unit x_unit = Unit::kCount;
   Unit y_unit = Unit::kNumber;
+  bool from_zero = false;  // the vertical axis begins at 0
+  // Single values may be far above the others: the vertical axis shows the usual range, and the
+  // drawing says what lies above it.
+  bool spikes = false;
   std::vector<Curve> curves;
 };
 
