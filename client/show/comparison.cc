@@ -131,12 +131,12 @@ Figures FiguresOf(const ComparedJob& compared, absl::Time now) {
       .state = StateName(job.state()),
       .step = job.progress().step(),
       .tokens = job.progress().total_tokens(),
-      .loss = curves.RecentLoss(),
       .best_val_loss = kNone,
       .tokens_per_second = curves.MedianSpeed(),
       .memory_bytes = std::max(curves.PeakMemory(), job.progress().memory_allocated_bytes()),
       .hours = seconds < 0 ? -1 : seconds / 3600,
       .restarts = job.restarts()};
+  if (const auto recent = curves.RecentLoss(); recent.has_value()) figures.loss = recent->loss;
   if (const auto newest = curves.Newest(); newest.has_value()) figures.val_loss = newest->loss;
   if (const auto best = curves.Best(); best.has_value()) {
     figures.best_val_loss = best->loss;

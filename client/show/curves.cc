@@ -127,7 +127,75 @@ v1::GetCurvesRequest CurvesRequest(const std::string& job,
   return request;
 }
 
-JobCurves::JobCurves(v1::GetCurvesResponse curves) : curves_(std::move(curves)) {
+namespace {
+
+// Replaces what is after the first `kept` entries. Entries that are not there are 0.
+template <typename Field>
+void Replace(int kept, const Field& with, int count, Field* field) {
+  field->Resize(kept, 0);
+  field->MergeFrom(with);
+  field->Resize(kept + count, 0);
+}
+
+// Replaces the points from the first of `more` on. False when that is none of the table's.
+bool AddPoints(const v1::CurveTable& more, v1::CurveTable* table) {
+  if (table->first_step().empty()) {
+    *table = more;
+    return true;
+  }
+  if (more.first_step().empty() || more.columns_size() != table->columns_size()) return false;
+  const auto same = std::ranges::lower_bound(table->first_step(), more.first_step(0));
+  if (same == table->first_step().end() || *same != more.first_step(0)) return false;
+  const int kept = static_cast<int>(same - table->first_step().begin());
+  const int count = more.first_step_size();
+  Replace(kept, more.first_step(), count, table->mutable_first_step());
+  Replace(kept, more.last_step(), count, table->mutable_last_step());
+  Replace(kept, more.unix_nanos(), count, table->mutable_unix_nanos());
+  Replace(kept, more.total_tokens(), count, table->mutable_total_tokens());
+  for (int i = 0; i < more.columns_size(); ++i) {
+    const v1::CurveColumn& from = more.columns(i);
+    v1::CurveColumn* const column = table->mutable_columns(i);
+    Replace(kept, from.count(), count, column->mutable_count());
+    Replace(kept, from.nonfinite(), count, column->mutable_nonfinite());
+    Replace(kept, from.mean(), count, column->mutable_mean());
+    Replace(kept, from.least(), count, column->mutable_least());
+    Replace(kept, from.greatest(), count, column->mutable_greatest());
+  }
+  return true;
+}
+
+}  // namespace
+
+JobCurves::JobCurves(v1::GetCurvesResponse curves) : curves_(std::move(curves)) { CountSeconds(); }
+
+v1::GetCurvesRequest JobCurves::RequestForMore(v1::GetCurvesRequest request) const {
+  // The newest point of each table may still grow.
+  int64_t from = 0;
+  for (const v1::CurveTable* table : {&curves_.steps(), &curves_.layers(), &curves_.gpus()}) {
+    if (table->first_step().empty()) continue;
+    const int64_t newest = *table->first_step().rbegin();
+    from = from == 0 ? newest : std::min(from, newest);
+  }
+  request.set_from_step(from);
+  return request;
+}
+
+bool JobCurves::Add(const v1::GetCurvesResponse& more) {
+  const bool same_starts = std::ranges::equal(more.start_unix_nanos(), curves_.start_unix_nanos());
+  v1::GetCurvesResponse all = curves_;
+  if (!same_starts || !AddPoints(more.steps(), all.mutable_steps()) ||
+      !AddPoints(more.layers(), all.mutable_layers()) ||
+      !AddPoints(more.gpus(), all.mutable_gpus())) {
+    return false;
+  }
+  *all.mutable_validations() = more.validations();
+  curves_ = std::move(all);
+  CountSeconds();
+  return true;
+}
+
+void JobCurves::CountSeconds() {
+  seconds_.clear();
   double seconds = 0;
   for (int point = 0; point < curves_.steps().last_step_size(); ++point) {
     seconds += SecondsBefore(point);
@@ -210,7 +278,7 @@ std::optional<JobCurves::Evaluation> JobCurves::Best() const {
   return best;
 }
 
-std::optional<double> JobCurves::RecentLoss() const {
+std::optional<JobCurves::Recent> JobCurves::RecentLoss() const {
   const v1::CurveColumn* const loss = ColumnIn(curves_.steps(), "loss");
   if (loss == nullptr || points() == 0) return std::nullopt;
   double sum = 0;
@@ -222,7 +290,7 @@ std::optional<double> JobCurves::RecentLoss() const {
     finite += count;
     steps += count + NonfiniteAt(*loss, point);
   }
-  return finite == 0 ? kMissing : sum / static_cast<double>(finite);
+  return Recent{.loss = finite == 0 ? kMissing : sum / static_cast<double>(finite), .steps = steps};
 }
 
 double JobCurves::MedianSpeed() const {
@@ -268,6 +336,25 @@ std::vector<v1::WorkerRecord> JobCurves::FailedCheckpoints() const {
   return failed;
 }
 
+namespace {
+
+Unit UnitOf(record::View::Kind kind) {
+  if (kind == record::View::kBytes) return Unit::kBytes;
+  return kind == record::View::kSeconds ? Unit::kSeconds : Unit::kNumber;
+}
+
+// "0 to 1, mean of the layers".
+std::string NoteOf(const Metric& metric) {
+  if (metric.of() != record::Of::kLayer && metric.of() != record::Of::kGpu) return metric.view.note;
+  const char* const kept = metric.keep == record::Keep::kGreatest ? "greatest"
+                           : metric.keep == record::Keep::kLeast  ? "least"
+                                                                  : "mean";
+  const char* const whose = metric.of() == record::Of::kLayer ? " of the layers" : " of the GPUs";
+  return absl::StrCat(metric.view.note, *metric.view.note == '\0' ? "" : ", ", kept, whose);
+}
+
+}  // namespace
+
 Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves>& jobs) {
   Chart chart{.title = metric.view.label,
               .note = NoteOf(metric),
@@ -300,22 +387,3 @@ Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves
 }
 
 }  // namespace nsa::client
-namespace {
-
-Unit UnitOf(record::View::Kind kind) {
-  if (kind == record::View::kBytes) return Unit::kBytes;
-  return kind == record::View::kSeconds ? Unit::kSeconds : Unit::kNumber;
-}
-
-// "0 to 1, mean of the layers".
-std::string NoteOf(const Metric& metric) {
-  if (metric.of() != record::Of::kLayer && metric.of() != record::Of::kGpu) return metric.view.note;
-  const char* const kept = metric.keep == record::Keep::kGreatest ? "greatest"
-                           : metric.keep == record::Keep::kLeast  ? "least"
-                                                                  : "mean";
-  const char* const whose = metric.of() == record::Of::kLayer ? " of the layers" : " of the GPUs";
-  return absl::StrCat(metric.view.note, *metric.view.note == '\0' ? "" : ", ", kept, whose);
-}
-
-}  // namespace
-

@@ -34,7 +34,7 @@ h1{font-size:22px;margin:0}h2{font-size:16px;margin:32px 0 8px}p{margin:6px 0}
 table{border-collapse:collapse;width:100%;background:var(--panel)}
 th,td{text-align:left;padding:4px 10px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 th{font-weight:500;color:var(--soft)}tbody th{white-space:nowrap;width:1%}
-td.num,th.num{text-align:right;white-space:nowrap}td.time{white-space:nowrap;color:var(--soft)}
+thead+tbody td:nth-child(2){white-space:nowrap}td.num,th.num{text-align:right;white-space:nowrap}td.time{white-space:nowrap;color:var(--soft)}
 pre{background:var(--panel);border:1px solid var(--line);padding:12px;white-space:pre-wrap;overflow-wrap:anywhere;
 font:12px/1.45 ui-monospace,'DejaVu Sans Mono',monospace}
 .soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}
@@ -103,28 +103,41 @@ class Rows {
   std::string rows_;
 };
 
-const char* StateClass(const v1::Job& job) {
-  switch (StateColour(job)) {
+const char* ClassOf(Colour colour) {
+  switch (colour) {
     case Colour::kGood:
       return "good";
     case Colour::kBad:
       return "bad";
+    case Colour::kDim:
+      return "soft";
     default:
       return "warn";
   }
+}
+
+std::string Paragraph(Colour colour, const std::string& text) {
+  return absl::StrCat("<p class=\"", ClassOf(colour), "\">", Markup(text), "</p>\n");
+}
+
+// What is wrong and what helps, or that nothing is.
+std::string Verdict(const v1::Job& job) {
+  std::string html;
+  for (const v1::Problem& problem : job.problems()) {
+    html += Paragraph(ProblemColour(problem), ProblemText(problem));
+    if (!problem.muted() && !problem.remedies().empty()) html += Pre(RemediesText(problem));
+  }
+  const std::string& words = job.health().words();
+  return !html.empty() || words.empty() ? html : Paragraph(HealthColour(job.health()), words);
 }
 
 std::string Head(const Report& report) {
   const v1::Job& job = report.job;
   const std::string reason = ReasonText(job);
   const bool well = job.state() == v1::Job::STATE_SUCCEEDED && StateColour(job) == Colour::kGood;
-  std::string problems;
-  for (const v1::Problem& problem : job.problems()) {
-    absl::StrAppend(&problems, "<p>", Markup(ProblemText(problem)), "</p>\n");
-  }
   return absl::StrCat(
-      "<h1>", Markup(job.name()), " <span class=\"", StateClass(job), "\">",
-      Markup(StateName(job.state())), "</span></h1>\n", problems,
+      "<h1>", Markup(job.name()), " <span class=\"", ClassOf(StateColour(job)), "\">",
+      Markup(StateName(job.state())), "</span></h1>\n", Verdict(job),
       reason.empty() || well ? "" : "<p>" + Markup(reason) + "</p>\n",
       Soft(absl::StrCat("Job ", job.id(), ", reported ", Timestamp(absl::ToUnixNanos(report.now)),
                         " by nsactl report")));
@@ -157,7 +170,8 @@ std::string FiguresSection(const Report& report) {
   }
   facts.Add("Tokens", p.total_tokens() == 0 ? "" : WithCommas(p.total_tokens()));
   if (const auto loss = report.curves.RecentLoss(); loss.has_value()) {
-    facts.Add("Loss", HumanLoss(*loss) + " (mean of the last 50 steps)");
+    facts.Add("Loss", absl::StrCat(HumanLoss(loss->loss), " (mean of the last ",
+                                   Count(loss->steps, "step"), ")"));
   }
   if (p.val_step() != 0) {
     facts.Add("Validation loss",
@@ -178,7 +192,6 @@ std::string FiguresSection(const Report& report) {
                                          100 * Goodput(job, report.now)));
   }
   facts.Add("Restarts", absl::StrCat(job.restarts()), job.restarts() > 0 ? "warn" : "");
-  facts.Add("Health", job.health().words());
   facts.Add("Gates", GatesText(p));
   return Heading("Figures") + facts.Table();
 }
