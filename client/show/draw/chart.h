@@ -55,6 +55,10 @@ struct Bucket {
   int64_t nonfinite = 0;  // values that are NaN or infinite
 };
 
+// The running mean of the buckets, each over as many on both sides. Empty for a curve that has no
+// noise to be told from: of few points, or one that seldom turns.
+std::vector<Bucket> RunningMean(const std::vector<Bucket>& buckets);
+
 // True when any value of a curve is finite.
 bool HasFinite(const Chart& chart);
 
