@@ -8,6 +8,7 @@
 #include "client/cli.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
+#include "client/show/metrics_view.h"
 #include "common/base/status.h"
 #include "common/estimate/run_time.h"
 #include "common/job/load.h"
@@ -78,8 +79,13 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
         absl::StrCat(
             WithCommas(p.total_tokens()),
             moving ? absl::StrCat(" (", HumanCount(p.tokens_per_second()), " a second)") : ""));
-    fields->Add("Optimizer", absl::StrFormat("learning rate %.3g, gradient norm %.3g",
-                                             p.learning_rate(), p.grad_norm()));
+    std::vector<std::string> newest;
+    for (const record::Quantity& quantity : record::kQuantities) {
+      if (quantity.newest == nullptr) continue;
+      newest.push_back(
+          absl::StrCat(quantity.view.label, " ", QuantityText(quantity, quantity.newest(p))));
+    }
+    fields->Add("Optimizer", absl::StrJoin(newest, ", "));
   }
   if (!job.health().words().empty()) fields->Add("Health", job.health().words());
   fields->Add("Gates", GatesText(p));
