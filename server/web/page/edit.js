@@ -134,7 +134,9 @@ export function withKey(text, path, value) {
 export function askClone(job, send, changes = {}) {
   const request = requestId();
   const file = h('textarea', { name: 'text', rows: '20', required: true, spellcheck: 'false' });
-  const own = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
+  // What this job waited for is over.
+  const rest = job.config_text.replace(/^(?:after|not_before):.*\n(?:[ -].*\n)*/gm, '');
+  const own = rest.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
   file.value = Object.entries(changes).reduce((text, [key, value]) => withKey(text, key, value), own);
   const changed = Object.entries(changes).map(([key, value]) => `${key}: ${value}`).join(', ');
   let made = '';
