@@ -45,6 +45,11 @@ void ModelThread::Leave(const std::shared_ptr<Call>& call) {
   waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), call), waiting_.end());
 }
 
+size_t ModelThread::waiting() const {
+  const MutexLock lock(&mutex_);
+  return waiting_.size();
+}
+
 void ModelThread::End() {
   const MutexLock lock(&mutex_);
   ending_ = true;

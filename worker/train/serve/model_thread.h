@@ -1,6 +1,7 @@
 // The thread that computes the answers, one request after another in the order of their arrival.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <thread>
@@ -30,6 +31,9 @@ class ModelThread {
   // The caller no longer waits: removes the call from the queue, or ends its computation.
   void Leave(const std::shared_ptr<Call>& call);
 
+  // Calls that wait for their turn.
+  size_t waiting() const;
+
   // Ends all calls with Unavailable, the running one too, and accepts no more.
   void End();
 
@@ -39,7 +43,7 @@ class ModelThread {
   void Compute(Call* call);
 
   Engine& engine_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   std::deque<std::shared_ptr<Call>> waiting_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<Call> current_ ABSL_GUARDED_BY(mutex_);

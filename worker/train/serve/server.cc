@@ -125,17 +125,19 @@ absl::Status CompletionServer::Dispatch(HttpExchange& http) {
   if (path == "/v1/completions") {
     return method == "POST" ? Complete(http) : WrongMethod(path, "POST");
   }
-  const bool models = path == "/v1/models", model = absl::StartsWith(path, kModelsPath);
-  if (path != "/healthz" && !models && !model) {
+  const bool model = absl::StartsWith(path, kModelsPath);
+  if (path != "/healthz" && path != "/metrics" && path != "/v1/models" && !model) {
     return HttpError(404,
-                     "path: unknown (/healthz, /v1/models, /v1/completions); use one of "
+                     "path: unknown (/healthz, /metrics, /v1/models, /v1/completions); use one of "
                      "these");
   }
   if (method != "GET") return WrongMethod(path, "GET");
-  if (models) {
-    http.Answer(200, kJson, ModelsJson(model_, created_));
-  } else if (!model) {
+  if (path == "/healthz") {
     http.Answer(200, "text/plain; charset=utf-8", "ok\n");
+  } else if (path == "/metrics") {
+    http.Answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(thread_.waiting()));
+  } else if (path == "/v1/models") {
+    http.Answer(200, kJson, ModelsJson(model_, created_));
   } else if (path.substr(sizeof(kModelsPath) - 1) == model_) {
     http.Answer(200, kJson, ModelJson(model_, created_));
   } else {
@@ -177,51 +179,79 @@ AnswerHead CompletionServer::HeadOf(const CompletionRequest& request) {
 }
 
 absl::Status CompletionServer::Complete(HttpExchange& http) {
-  NSA_ASSIGN_OR_RETURN(Task task, ReadTask(http));
-  const AnswerHead head = HeadOf(task.request);
-  const auto call = std::make_shared<Call>(std::move(task));
-  NSA_RETURN_IF_ERROR(thread_.Add(call));
-  const absl::Status status =
-      call->task().request.stream ? AnswerStream(http, head, call) : AnswerWhole(http, head, call);
-  thread_.Leave(call);
+  Request request{.http = http, .arrived = clock_.Monotonic()};
+  absl::Status status = Answer(&request);
+  if (!status.ok()) request.code = HttpStatusOf(status);
+  metrics_.Ended(request.code, clock_.Monotonic() - request.arrived);
   return status;
 }
 
-absl::Status CompletionServer::AnswerWhole(HttpExchange& http, const AnswerHead& head,
-                                           const std::shared_ptr<Call>& call) {
+absl::Status CompletionServer::Answer(Request* request) {
+  NSA_ASSIGN_OR_RETURN(Task task, ReadTask(request->http));
+  const AnswerHead head = HeadOf(task.request);
+  const auto call = std::make_shared<Call>(std::move(task));
+  NSA_RETURN_IF_ERROR(thread_.Add(call));
+  absl::Status status = call->task().request.stream ? AnswerStream(request, head, call.get())
+                                                    : AnswerWhole(request, head, call.get());
+  thread_.Leave(call);
+  if (call->ended() && call->result().ok()) metrics_.Answered(*call->result());
+  return status;
+}
+
+// The next piece, if one comes soon.
+std::optional<AnswerPiece> CompletionServer::Take(Request* request, Call* call) {
+  std::optional<AnswerPiece> piece = call->Take(kLook);
+  if (piece.has_value() && !request->spoken) {
+    request->spoken = true;
+    metrics_.FirstPiece(clock_.Monotonic() - request->arrived);
+  }
+  if (request->http.gone()) request->code = Metrics::kClientGone;
+  return piece;
+}
+
+absl::Status CompletionServer::AnswerWhole(Request* request, const AnswerHead& head, Call* call) {
   WholeAnswer answer;
   while (!call->ended()) {
-    if (std::optional<AnswerPiece> piece = call->Take(kLook); piece.has_value()) {
+    if (std::optional<AnswerPiece> piece = Take(request, call); piece.has_value()) {
       answer.Add(*std::move(piece));
     }
-    if (http.gone()) return absl::OkStatus();
+    if (request->code == Metrics::kClientGone) return absl::OkStatus();
   }
   NSA_ASSIGN_OR_RETURN(const Usage usage, call->result());
-  http.Answer(200, kJson, answer.Text(head, usage));
+  request->http.Answer(200, kJson, answer.Text(head, usage));
   return absl::OkStatus();
 }
 
 // Sends each piece as it comes. An error before the first is an answer of its own; a later one is
 // the last event.
-absl::Status CompletionServer::AnswerStream(HttpExchange& http, const AnswerHead& head,
-                                            const std::shared_ptr<Call>& call) {
-  const CompletionRequest& request = call->task().request;
+absl::Status CompletionServer::AnswerStream(Request* request, const AnswerHead& head, Call* call) {
+  HttpExchange& http = request->http;
+  const bool include_usage = call->task().request.include_usage;
   bool begun = false;
+  const auto send = [&](const std::string& part) {
+    const bool sent = http.SendPart(part);
+    if (!sent) request->code = Metrics::kClientGone;
+    return sent;
+  };
   while (!call->ended()) {
-    const std::optional<AnswerPiece> piece = call->Take(kLook);
-    if (http.gone()) return absl::OkStatus();
+    const std::optional<AnswerPiece> piece = Take(request, call);
+    if (request->code == Metrics::kClientGone) return absl::OkStatus();
     if (!piece.has_value()) continue;
-    if (!begun && !http.BeginStream("text/event-stream; charset=utf-8")) return absl::OkStatus();
+    if (!begun && !http.BeginStream("text/event-stream; charset=utf-8")) {
+      request->code = Metrics::kClientGone;
+      return absl::OkStatus();
+    }
     begun = true;
-    if (!http.SendPart(PieceEvent(head, *piece, request.include_usage))) return absl::OkStatus();
+    if (!send(PieceEvent(head, *piece, include_usage))) return absl::OkStatus();
   }
   const absl::StatusOr<Usage> usage = call->result();
   if (!begun) return usage.status();
   if (!usage.ok()) {
+    request->code = HttpStatusOf(usage.status());
     http.SendPart(ErrorEvent(usage.status()));
   } else {
-    if (request.include_usage) http.SendPart(UsageEvent(head, *usage));
-    http.SendPart(kDoneEvent);
+    if (include_usage) send(UsageEvent(head, *usage));
+    send(kDoneEvent);
   }
   http.EndStream();
   return absl::OkStatus();

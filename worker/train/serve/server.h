@@ -1,6 +1,7 @@
 // The server of nsa-worker serve: OpenAI's completions for programs of this machine.
 //
 //   GET /healthz              "ok", or 503 once the server is ending
+//   GET /metrics              metrics.h
 //   GET /v1/models            the one model, by the name of its job
 //   GET /v1/models/NAME       the same alone
 //   POST /v1/completions      request.h has its parameters, answer.h what comes back
@@ -10,6 +11,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -19,6 +21,7 @@
 #include "worker/train/score/trained_model.h"
 #include "worker/train/serve/engine.h"
 #include "worker/train/serve/http.h"
+#include "worker/train/serve/metrics.h"
 #include "worker/train/serve/model_thread.h"
 
 namespace nsa::train::serve {
@@ -54,13 +57,20 @@ class CompletionServer {
 
   void Handle(HttpExchange& http);
   absl::Status Dispatch(HttpExchange& http);
+  // A request for completions, as metrics count it.
+  struct Request {
+    HttpExchange& http;
+    absl::Duration arrived;  // monotonic
+    int code = 200;
+    bool spoken = false;  // a part of the text was there
+  };
   absl::Status Complete(HttpExchange& http);
+  absl::Status Answer(Request* request);
   absl::StatusOr<Task> ReadTask(HttpExchange& http);
   absl::StatusOr<CompletionRequest> Parse(const std::string& body);
-  absl::Status AnswerWhole(HttpExchange& http, const AnswerHead& head,
-                           const std::shared_ptr<Call>& call);
-  absl::Status AnswerStream(HttpExchange& http, const AnswerHead& head,
-                            const std::shared_ptr<Call>& call);
+  absl::Status AnswerWhole(Request* request, const AnswerHead& head, Call* call);
+  absl::Status AnswerStream(Request* request, const AnswerHead& head, Call* call);
+  std::optional<AnswerPiece> Take(Request* request, Call* call);
   AnswerHead HeadOf(const CompletionRequest& request);
 
   const Clock& clock_;
@@ -68,6 +78,7 @@ class CompletionServer {
   const int64_t created_;  // the start of the server
   const std::unique_ptr<Engine> engine_;
   ModelThread thread_;
+  Metrics metrics_;
   std::atomic<bool> draining_ = false;
   std::atomic<uint64_t> answers_ = 0;
   std::atomic<size_t> bodies_ = 0;  // bytes of the bodies that are read or wait to be

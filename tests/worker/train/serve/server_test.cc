@@ -66,6 +66,31 @@ TEST_F(ServerTest, CompletesAPrompt) {
             json::parse(R"({"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10})"));
 }
 
+// The value of a series of /metrics; 0 when it is not there.
+double SeriesOf(const std::string& text, const std::string& name) {
+  const size_t at = text.find(absl::StrCat("\n", name, " "));
+  return at == std::string::npos ? 0 : std::stod(text.substr(at + name.size() + 2));
+}
+
+TEST_F(ServerTest, CountsWhatItAnswersAndWhatItRefuses) {
+  const std::string before = BodyOf(Get("/metrics"));
+  EXPECT_EQ(StatusOf(Post(R"({"prompt": "To be", "max_tokens": 4})")), 200);
+  EXPECT_EQ(StatusOf(Post(R"({"prompt": "To", "max_tokens": 3, "stream": true})")), 200);
+  EXPECT_EQ(StatusOf(Post(R"({"n": 0})")), 400);
+  const std::string answer = Get("/metrics");
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/plain; version=0.0.4"));
+  const std::string after = BodyOf(answer);
+  const auto added = [&](const std::string& name) {
+    return SeriesOf(after, name) - SeriesOf(before, name);
+  };
+  EXPECT_EQ(added("nsa_serve_requests_total{code=\"200\"}"), 2);
+  EXPECT_EQ(added("nsa_serve_requests_total{code=\"400\"}"), 1);
+  EXPECT_EQ(added("nsa_serve_prompt_tokens_total"), 7);
+  EXPECT_EQ(added("nsa_serve_completion_tokens_total"), 7);
+  EXPECT_EQ(added("nsa_serve_first_piece_seconds_count"), 2);
+  EXPECT_EQ(added("nsa_serve_request_seconds_count"), 3);
+}
+
 TEST_F(ServerTest, AStreamHasTheSameTextInPieces) {
   const std::string request = R"("prompt": "To be", "max_tokens": 30, "seed": 2)";
   const json whole = json::parse(BodyOf(Post("{" + request + "}")));

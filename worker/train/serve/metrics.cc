@@ -1,0 +1,60 @@
+#include "worker/train/serve/metrics.h"
+
+#include "absl/strings/str_cat.h"
+#include "prometheus/text_serializer.h"
+
+namespace nsa::train::serve {
+namespace {
+
+prometheus::Counter& NewCounter(prometheus::Registry* registry, const char* name,
+                                const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(*registry).Add({});
+}
+
+prometheus::Histogram& NewHistogram(prometheus::Registry* registry, const char* name,
+                                    const char* help) {
+  const prometheus::Histogram::BucketBoundaries seconds = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100};
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(*registry).Add({}, seconds);
+}
+
+}  // namespace
+
+Metrics::Metrics()
+    : requests_(prometheus::BuildCounter()
+                    .Name("nsa_serve_requests_total")
+                    .Help("Requests for completions by HTTP status; 499: the client had gone")
+                    .Register(registry_)),
+      prompt_tokens_(NewCounter(&registry_, "nsa_serve_prompt_tokens_total",
+                                "Tokens of the prompts that were answered")),
+      completion_tokens_(NewCounter(&registry_, "nsa_serve_completion_tokens_total",
+                                    "Tokens that were generated")),
+      first_piece_(NewHistogram(&registry_, "nsa_serve_first_piece_seconds",
+                                "From the arrival of a request to the first part of its text")),
+      seconds_(NewHistogram(&registry_, "nsa_serve_request_seconds",
+                            "From the arrival of a request to its end")),
+      waiting_(prometheus::BuildGauge()
+                   .Name("nsa_serve_waiting_requests")
+                   .Help("Requests that wait for the model")
+                   .Register(registry_)
+                   .Add({})) {}
+
+void Metrics::Ended(int status, absl::Duration after) {
+  requests_.Add({{"code", absl::StrCat(status)}}).Increment();
+  seconds_.Observe(absl::ToDoubleSeconds(after));
+}
+
+void Metrics::FirstPiece(absl::Duration after) {
+  first_piece_.Observe(absl::ToDoubleSeconds(after));
+}
+
+void Metrics::Answered(const Usage& usage) {
+  prompt_tokens_.Increment(static_cast<double>(usage.prompt_tokens));
+  completion_tokens_.Increment(static_cast<double>(usage.completion_tokens));
+}
+
+std::string Metrics::Text(size_t waiting) const {
+  waiting_.Set(static_cast<double>(waiting));
+  return prometheus::TextSerializer().Serialize(registry_.Collect());
+}
+
+}  // namespace nsa::train::serve
