@@ -170,7 +170,8 @@ absl::StatusOr<HeldOutBalance::Range> HeldOutBalance::EndOf(const SplitDocument&
                                                             int64_t taken,
                                                             const HeldOutTokens& share,
                                                             const Corpus& corpus) const {
-  Range range = {document.part, document.end - (share.wanted - taken), document.end, true};
+  Range range = {document.part, document.end - (share.wanted - taken), document.end,
+                 document.begin};
   if (document.cut != Cut::kInText) return range;
   const int64_t first = document.end - std::min(share.most - taken, document.size() - 1);
   const int64_t last = document.end - std::max<int64_t>(share.least - taken, 1);
@@ -182,25 +183,26 @@ absl::StatusOr<HeldOutBalance::Range> HeldOutBalance::EndOf(const SplitDocument&
   return range;
 }
 
-// Moves the chosen documents and the end of one to validation, where the end begins as a document.
+// Moves the chosen documents and the end of one to validation, where the end begins as a document:
+// with a separator, which is the first token of the document that it was of.
 void HeldOutBalance::HoldOut(std::optional<Range> divided, Corpus* corpus) {
   std::vector<Range> ranges;
   if (divided) ranges.push_back(*divided);
   for (const auto& [hash, copies] : lowest_) {
     for (const SplitDocument& document : copies.documents) {
       if (copies.chosen && !document.held_out) {
-        ranges.push_back({document.part, document.begin, document.end, false});
+        ranges.push_back({document.part, document.begin, document.end, std::nullopt});
       }
     }
   }
   std::ranges::sort(ranges, [](const Range& a, const Range& b) { return a.begin > b.begin; });
   for (const Range& range : ranges) {
     const CorpusPart& part = corpus->parts[range.part];
-    if (range.divides && corpus->separator != kNoSeparator) {
-      part.val->Append(std::span<const Token>(&corpus->separator, 1));
+    if (range.document && corpus->separator != kNoSeparator) {
+      part.val->Append(*part.train, *range.document, *range.document + 1);
     }
     part.train->Move(range.begin, range.end, part.val.get());
-    if (!range.divides) --corpus->info.documents;
+    if (!range.document) --corpus->info.documents;
     ++corpus->info.val_documents;
   }
 }

@@ -66,7 +66,7 @@ class HeldOutBalance {
     size_t part;
     int64_t begin;
     int64_t end;
-    bool divides;  // the document that they are the end of
+    std::optional<int64_t> document;  // where that begins of which they are only the end
   };
 
   int64_t HeldOutByHash() const;

@@ -37,19 +37,22 @@ absl::Status TokenStore::Copy(int64_t begin, std::span<Token> to) const {
   return absl::OkStatus();
 }
 
-void TokenStore::Move(int64_t begin, int64_t end, TokenStore* other) {
-  TokenStore left;
-  for (size_t i = 0; i < stretches_.size(); ++i) {
-    const Stretch& stretch = stretches_[i];
-    const auto& shard = shards_[static_cast<size_t>(stretch.shard)];
-    const int64_t stop = EndOf(i);
-    const int64_t from = std::clamp(begin, stretch.begin, stop);
-    const int64_t to = std::clamp(end, from, stop);
-    const auto at = [&](int64_t token) { return stretch.at + token - stretch.begin; };
-    left.Append(shard, stretch.at, at(from));
-    other->Append(shard, at(from), at(to));
-    left.Append(shard, at(to), at(stop));
+void TokenStore::Append(const TokenStore& other, int64_t begin, int64_t end) {
+  for (size_t i = 0; i < other.stretches_.size(); ++i) {
+    const Stretch& stretch = other.stretches_[i];
+    const int64_t from = std::max(begin, stretch.begin);
+    const int64_t to = std::min(end, other.EndOf(i));
+    if (from >= to) continue;
+    const int64_t at = stretch.at + from - stretch.begin;
+    Append(other.shards_[static_cast<size_t>(stretch.shard)], at, at + to - from);
   }
+}
+
+void TokenStore::Move(int64_t begin, int64_t end, TokenStore* other) {
+  other->Append(*this, begin, end);
+  TokenStore left;
+  left.Append(*this, 0, begin);
+  left.Append(*this, end, size_);
   *this = std::move(left);
 }
 

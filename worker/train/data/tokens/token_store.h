@@ -20,6 +20,8 @@ class TokenStore {
 
   // Appends tokens [begin, end) of a shard.
   void Append(const std::shared_ptr<const TokenShard>& shard, int64_t begin, int64_t end);
+  // Appends tokens [begin, end) of another store, which keeps them.
+  void Append(const TokenStore& other, int64_t begin, int64_t end);
 
   // Copies to.size() tokens from `begin` on. The errors of TokenShard::Copy().
   absl::Status Copy(int64_t begin, std::span<Token> to) const;
