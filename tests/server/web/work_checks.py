@@ -111,8 +111,14 @@ def check_fork(stub, browser):
     browser.until("document.querySelector('dialog textarea')", "the job file")
     text = browser.run("return document.querySelector('dialog textarea').value")
     assert text == 'name: a-at-800\ntrain:\n  out_dir: "/runs/a-at-800"\n  steps: 9\nrestart:\n  resume: "/runs/a/checkpoints/step-00000800"\n  max_restarts: 3\n', text
+    assert browser.text("dialog .changed").split("\n") == ["− name: a", "− out_dir: /runs/a", "+ name: a-at-800", '+ out_dir: "/runs/a-at-800"', '+ resume: "/runs/a/checkpoints/step-00000800"'], browser.text("dialog .changed")
+    stub.refusals["/api/v1/jobs/j-a/clone"] = "job.yaml:4:3: train.steps: 9 (at least 10)"
+    browser.click("dialog button", "Submit the new job")
+    browser.until("document.querySelector('dialog .problem').textContent.includes('at least 10')", "the refusal")
+    assert browser.run("const file = document.querySelector('dialog textarea'); return file.value.slice(file.selectionStart, file.selectionEnd)") == "  steps: 9"
     browser.click("dialog button", "Cancel")
     browser.until("!document.querySelector('dialog')", "that nothing is asked")
+    assert any("400" in line for line in browser.log()), "the refusal is all that went wrong"
     print("ok: fork")
 
 
