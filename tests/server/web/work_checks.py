@@ -158,7 +158,27 @@ def check_hidden(stub, browser):
     print("ok: hidden")
 
 
-CHECKS = (check_views, check_undo, check_log, check_samples, check_fork, check_parallel, check_hidden)
+def check_long_list(stub, browser):
+    """Of a long list 200 rows are drawn, and more on request; a row that changes is written anew in its place, and no other is."""
+    jobs = [row(f"n{i:03}") for i in range(450)]
+    stub.fleet(*jobs)
+    browser.open("#/")
+    rows = "document.querySelectorAll('.jobs tr[data-id]').length"
+    browser.open("#/?q=step%3E0")
+    browser.until(f"{rows} === 200", "200 rows")
+    browser.click("button", "250 more")
+    browser.until(f"{rows} === 400", "400 rows")
+    browser.click("button", "50 more")
+    browser.until(f"{rows} === 450 && ![...document.querySelectorAll('button')].some((one) => !one.hidden && / more$/.test(one.textContent))", "all rows")
+    browser.run("window.lines = [...document.querySelectorAll('.jobs tr[data-id]')]")
+    browser.until("document.getElementById('live').textContent === 'live'", "the stream")
+    stub.tell(("rows", [{"id": "j-n007", "loss": 9.75}], 20))
+    browser.until("document.querySelector('[data-id=j-n007]').textContent.includes('9.7500')", "the changed row")
+    browser.until(lambda: browser.run("return performance.now() > 0 && window.lines.every((one, i) => one === document.querySelectorAll('.jobs tr[data-id]')[i])"), "that all rows are those of before")
+    print("ok: long list")
+
+
+CHECKS = (check_long_list, check_views, check_undo, check_log, check_samples, check_fork, check_parallel, check_hidden)
 
 
 def check_work(browser):
