@@ -181,7 +181,9 @@ void AddValues(Session& session, const std::string& command, const std::string& 
   if (name == "--device") words({"cpu", "cuda"});
   if (name == "--x") words({"steps", "tokens", "time"});
   if (name == "--metric") {
-    for (const Metric& metric : kMetricTable) result->values.push_back({metric.name, metric.title});
+    for (const Metric* metric : Metrics()) {
+      result->values.push_back({metric->name, metric->view.label});
+    }
   }
   if (name == "--state") {
     words({"active", "queued", "preflight", "starting", "running", "restarting", "stopping",

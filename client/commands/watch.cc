@@ -59,7 +59,7 @@ class ShowLive final : public Show {
  private:
   // Below the lines, where the terminal has room for them.
   void AddCharts(bool connected, const ViewOptions& options, std::vector<std::string>* lines) {
-    if (connected) charts_.Refresh(session_.clock().Monotonic());
+    if (connected) charts_.Refresh(session_.clock().Monotonic(), job_.progress());
     const int left = TerminalRows() - static_cast<int>(lines->size()) - 2;
     const auto& charts = charts_.Lines({.columns = options.columns,
                                         .rows = left,

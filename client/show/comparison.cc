@@ -16,6 +16,7 @@
 #include "client/show/job_text.h"
 #include "common/base/clean_text.h"
 #include "common/estimate/run_time.h"
+#include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -66,10 +67,8 @@ std::string OrDash(double value, const std::string& text) {
 }
 
 Json LossJson(std::optional<double> loss) {
-  return loss.has_value() ? JsonNumber(*loss) : Json(nullptr);
+  return loss.has_value() ? record::JsonNumber(*loss) : Json(nullptr);
 }
-
-Json OrNull(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 // The place of the only best of the values that are finite and positive; none when there are less
 // than two of those, or several are as good.
@@ -132,12 +131,12 @@ Figures FiguresOf(const ComparedJob& compared, absl::Time now) {
       .state = StateName(job.state()),
       .step = job.progress().step(),
       .tokens = job.progress().total_tokens(),
-      .loss = curves.RecentLoss(),
       .best_val_loss = kNone,
       .tokens_per_second = curves.MedianSpeed(),
       .memory_bytes = std::max(curves.PeakMemory(), job.progress().memory_allocated_bytes()),
       .hours = seconds < 0 ? -1 : seconds / 3600,
       .restarts = job.restarts()};
+  if (const auto recent = curves.RecentLoss(); recent.has_value()) figures.loss = recent->loss;
   if (const auto newest = curves.Newest(); newest.has_value()) figures.val_loss = newest->loss;
   if (const auto best = curves.Best(); best.has_value()) {
     figures.best_val_loss = best->loss;
@@ -222,9 +221,9 @@ nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
                     {"total_tokens", f.tokens},
                     {"loss", LossJson(f.loss)},
                     {"val_loss", LossJson(f.val_loss)},
-                    {"best_val_loss", OrNull(f.best_val_loss)},
+                    {"best_val_loss", record::JsonOrNull(f.best_val_loss)},
                     {"best_val_step", f.best_val_step},
-                    {"tokens_per_second", OrNull(f.tokens_per_second)},
+                    {"tokens_per_second", record::JsonOrNull(f.tokens_per_second)},
                     {"memory_bytes", f.memory_bytes},
                     {"hours", f.hours < 0 ? Json(nullptr) : Json(f.hours)},
                     {"restarts", f.restarts}});

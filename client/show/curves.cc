@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace nsa::client {
 namespace {
 
 constexpr double kMissing = std::numeric_limits<double>::quiet_NaN();
+constexpr std::string_view kValidationLoss = "val_loss";  // not a column
 constexpr int64_t kRecent = 50;
 
 // Null when the column was not asked for.
@@ -35,11 +38,20 @@ double Shortest(float value) {
   return read;
 }
 
-void AddPoint(const v1::CurveColumn& column, int point, double x, Curve* curve) {
+// What stands for the values of a point: of several steps of a rank their mean, of several layers
+// what Quantity::keep says, as in the page's maps.
+float Kept(const Metric& metric, const v1::CurveColumn& column, int point) {
+  const record::Keep keep = metric.of() == record::Of::kLayer ? metric.keep : record::Keep::kMean;
+  if (keep == record::Keep::kGreatest) return column.greatest(point);
+  return keep == record::Keep::kLeast ? column.least(point) : column.mean(point);
+}
+
+void AddPoint(const Metric& metric, const v1::CurveColumn& column, int point, double x,
+              Curve* curve) {
   const int64_t nonfinite = NonfiniteAt(column, point);
   if (column.count(point) == 0 && nonfinite == 0) return;  // not measured
   curve->x.push_back(x);
-  curve->y.push_back(Shortest(column.mean(point)));
+  curve->y.push_back(Shortest(Kept(metric, column, point)));
   curve->least.push_back(Shortest(column.least(point)));
   curve->greatest.push_back(Shortest(column.greatest(point)));
   curve->nonfinite.push_back(nonfinite);
@@ -53,36 +65,47 @@ double Between(int64_t at, int64_t x1, double y1, int64_t x2, double y2) {
 
 }  // namespace
 
-const std::array<Metric, kMetrics> kMetricTable = {{
-    {"loss", "training loss", "nats a token", Unit::kNumber},
-    {kValidationLoss, "validation loss", "nats a token", Unit::kNumber},
-    {"tokens_per_second", "throughput", "tokens a second", Unit::kNumber},
-    {"grad_norm", "gradient norm", "before clipping", Unit::kNumber},
-    {"learning_rate", "learning rate", "", Unit::kNumber},
-    {"memory_bytes", "memory", "in use", Unit::kBytes},
-    {"step_seconds", "time of a step", "", Unit::kSeconds},
-    {"data_seconds", "waiting for data", "each step", Unit::kSeconds},
-    {"forward_seconds", "forward", "each step", Unit::kSeconds},
-    {"backward_seconds", "backward", "each step", Unit::kSeconds},
-    {"communication_seconds", "waiting for other ranks", "each step", Unit::kSeconds},
-    {"optimizer_seconds", "clipping and the optimizer", "each step", Unit::kSeconds},
-    {"gate_entropy", "gate entropy", "nats, mean of the layers", Unit::kNumber},
-    {"mass_kept", "attention kept", "share on the selected blocks, mean of the layers",
-     Unit::kNumber},
-}};
+const std::vector<const Metric*>& Metrics() {
+  static const auto* const kMetrics = [] {
+    auto* const metrics = new std::vector<const Metric*>();
+    for (const Metric& metric : record::kQuantities) {
+      if (metric.column >= 0 || metric.name == kValidationLoss) metrics->push_back(&metric);
+    }
+    return metrics;
+  }();
+  return *kMetrics;
+}
+
+const std::vector<const Metric*>& MetricsShown() {
+  static const auto* const kShown = [] {
+    auto* const shown = new std::vector<const Metric*>();
+    std::ranges::copy_if(Metrics(), std::back_inserter(*shown),
+                         [](const Metric* metric) { return metric->view.chart > 0; });
+    std::ranges::sort(*shown, {}, [](const Metric* metric) { return metric->view.chart; });
+    return shown;
+  }();
+  return *kShown;
+}
+
+const std::vector<std::string_view>& NamesShown() {
+  static const auto* const kNames = [] {
+    auto* const names = new std::vector<std::string_view>();
+    for (const Metric* metric : MetricsShown()) names->emplace_back(metric->name);
+    return names;
+  }();
+  return *kNames;
+}
 
 const Metric* FindMetric(std::string_view name) {
-  const auto* found = std::ranges::find(kMetricTable, name,
-                                        [](const Metric& m) { return std::string_view(m.name); });
-  return found != kMetricTable.end() ? found : nullptr;
+  const auto found =
+      std::ranges::find(Metrics(), name, [](const Metric* m) { return std::string_view(m->name); });
+  return found != Metrics().end() ? *found : nullptr;
 }
 
 std::string MetricNames() {
-  std::string names;
-  for (const Metric& metric : kMetricTable) {
-    absl::StrAppend(&names, names.empty() ? "" : ", ", metric.name);
-  }
-  return names;
+  return absl::StrJoin(Metrics(), ", ", [](std::string* text, const Metric* metric) {
+    absl::StrAppend(text, metric->name);
+  });
 }
 
 std::optional<Across> FindAcross(std::string_view name) {
@@ -104,7 +127,75 @@ v1::GetCurvesRequest CurvesRequest(const std::string& job,
   return request;
 }
 
-JobCurves::JobCurves(v1::GetCurvesResponse curves) : curves_(std::move(curves)) {
+namespace {
+
+// Replaces what is after the first `kept` entries. Entries that are not there are 0.
+template <typename Field>
+void Replace(int kept, const Field& with, int count, Field* field) {
+  field->Resize(kept, 0);
+  field->MergeFrom(with);
+  field->Resize(kept + count, 0);
+}
+
+// Replaces the points from the first of `more` on. False when that is none of the table's.
+bool AddPoints(const v1::CurveTable& more, v1::CurveTable* table) {
+  if (table->first_step().empty()) {
+    *table = more;
+    return true;
+  }
+  if (more.first_step().empty() || more.columns_size() != table->columns_size()) return false;
+  const auto same = std::ranges::lower_bound(table->first_step(), more.first_step(0));
+  if (same == table->first_step().end() || *same != more.first_step(0)) return false;
+  const int kept = static_cast<int>(same - table->first_step().begin());
+  const int count = more.first_step_size();
+  Replace(kept, more.first_step(), count, table->mutable_first_step());
+  Replace(kept, more.last_step(), count, table->mutable_last_step());
+  Replace(kept, more.unix_nanos(), count, table->mutable_unix_nanos());
+  Replace(kept, more.total_tokens(), count, table->mutable_total_tokens());
+  for (int i = 0; i < more.columns_size(); ++i) {
+    const v1::CurveColumn& from = more.columns(i);
+    v1::CurveColumn* const column = table->mutable_columns(i);
+    Replace(kept, from.count(), count, column->mutable_count());
+    Replace(kept, from.nonfinite(), count, column->mutable_nonfinite());
+    Replace(kept, from.mean(), count, column->mutable_mean());
+    Replace(kept, from.least(), count, column->mutable_least());
+    Replace(kept, from.greatest(), count, column->mutable_greatest());
+  }
+  return true;
+}
+
+}  // namespace
+
+JobCurves::JobCurves(v1::GetCurvesResponse curves) : curves_(std::move(curves)) { CountSeconds(); }
+
+v1::GetCurvesRequest JobCurves::RequestForMore(v1::GetCurvesRequest request) const {
+  // The newest point of each table may still grow.
+  int64_t from = 0;
+  for (const v1::CurveTable* table : {&curves_.steps(), &curves_.layers(), &curves_.gpus()}) {
+    if (table->first_step().empty()) continue;
+    const int64_t newest = *table->first_step().rbegin();
+    from = from == 0 ? newest : std::min(from, newest);
+  }
+  request.set_from_step(from);
+  return request;
+}
+
+bool JobCurves::Add(const v1::GetCurvesResponse& more) {
+  const bool same_starts = std::ranges::equal(more.start_unix_nanos(), curves_.start_unix_nanos());
+  v1::GetCurvesResponse all = curves_;
+  if (!same_starts || !AddPoints(more.steps(), all.mutable_steps()) ||
+      !AddPoints(more.layers(), all.mutable_layers()) ||
+      !AddPoints(more.gpus(), all.mutable_gpus())) {
+    return false;
+  }
+  *all.mutable_validations() = more.validations();
+  curves_ = std::move(all);
+  CountSeconds();
+  return true;
+}
+
+void JobCurves::CountSeconds() {
+  seconds_.clear();
   double seconds = 0;
   for (int point = 0; point < curves_.steps().last_step_size(); ++point) {
     seconds += SecondsBefore(point);
@@ -150,7 +241,7 @@ double JobCurves::PlaceOf(int64_t step, Across across) const {
 
 Curve JobCurves::CurveOf(const Metric& metric, Across across) const {
   Curve curve;
-  if (std::string_view(metric.name) == kValidationLoss) {
+  if (metric.name == kValidationLoss) {
     curve.dots = true;
     if (across != Across::kSteps && points() == 0) return curve;
     const v1::ValidationCurve& all = curves_.validations();
@@ -164,7 +255,7 @@ Curve JobCurves::CurveOf(const Metric& metric, Across across) const {
     const v1::CurveColumn* const column = ColumnIn(*table, metric.name);
     if (column == nullptr) continue;
     for (int point = 0; point < table->last_step_size(); ++point) {
-      AddPoint(*column, point, PlaceOf(table->last_step(point), across), &curve);
+      AddPoint(metric, *column, point, PlaceOf(table->last_step(point), across), &curve);
     }
   }
   return curve;
@@ -187,7 +278,7 @@ std::optional<JobCurves::Evaluation> JobCurves::Best() const {
   return best;
 }
 
-std::optional<double> JobCurves::RecentLoss() const {
+std::optional<JobCurves::Recent> JobCurves::RecentLoss() const {
   const v1::CurveColumn* const loss = ColumnIn(curves_.steps(), "loss");
   if (loss == nullptr || points() == 0) return std::nullopt;
   double sum = 0;
@@ -199,7 +290,7 @@ std::optional<double> JobCurves::RecentLoss() const {
     finite += count;
     steps += count + NonfiniteAt(*loss, point);
   }
-  return finite == 0 ? kMissing : sum / static_cast<double>(finite);
+  return Recent{.loss = finite == 0 ? kMissing : sum / static_cast<double>(finite), .steps = steps};
 }
 
 double JobCurves::MedianSpeed() const {
@@ -245,8 +336,31 @@ std::vector<v1::WorkerRecord> JobCurves::FailedCheckpoints() const {
   return failed;
 }
 
+namespace {
+
+Unit UnitOf(record::View::Kind kind) {
+  if (kind == record::View::kBytes) return Unit::kBytes;
+  return kind == record::View::kSeconds ? Unit::kSeconds : Unit::kNumber;
+}
+
+// "0 to 1, mean of the layers".
+std::string NoteOf(const Metric& metric) {
+  if (metric.of() != record::Of::kLayer && metric.of() != record::Of::kGpu) return metric.view.note;
+  const char* const kept = metric.keep == record::Keep::kGreatest ? "greatest"
+                           : metric.keep == record::Keep::kLeast  ? "least"
+                                                                  : "mean";
+  const char* const whose = metric.of() == record::Of::kLayer ? " of the layers" : " of the GPUs";
+  return absl::StrCat(metric.view.note, *metric.view.note == '\0' ? "" : ", ", kept, whose);
+}
+
+}  // namespace
+
 Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves>& jobs) {
-  Chart chart{.title = metric.title, .note = metric.note, .y_unit = metric.unit};
+  Chart chart{.title = metric.view.label,
+              .note = NoteOf(metric),
+              .y_unit = UnitOf(metric.view.kind),
+              .from_zero = metric.view.from_zero,
+              .spikes = metric.view.spikes};
   chart.x_name = across == Across::kSteps    ? "step"
                  : across == Across::kTokens ? "tokens"
                                              : "time of training";

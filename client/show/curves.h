@@ -2,7 +2,6 @@
 // thinned as the page shows them. Pure.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,24 +9,22 @@
 #include <vector>
 
 #include "client/show/draw/chart.h"
+#include "common/record/quantities.h"
 #include "nsa/v1/coordinator.pb.h"
 
 namespace nsa::client {
 
-// What may be drawn of a job: a column of its curves, or its validations.
-struct Metric {
-  const char* name;   // of the column, and for --metric
-  const char* title;  // "training loss"
-  const char* note;   // "nats a token"
-  Unit unit;
-};
-inline constexpr char kValidationLoss[] = "val_loss";  // not a column
-inline constexpr size_t kMetrics = 14;
-extern const std::array<Metric, kMetrics> kMetricTable;
+using Metric = record::Quantity;
+
+// What may be drawn of a job: the quantities that have a curve, and the validations.
+const std::vector<const Metric*>& Metrics();
+// Those that are shown unasked, the most important first, and their names.
+const std::vector<const Metric*>& MetricsShown();
+const std::vector<std::string_view>& NamesShown();
 
 // By its name; null when there is none of this name.
 const Metric* FindMetric(std::string_view name);
-// "loss, val_loss, …".
+// "loss, learning_rate, …".
 std::string MetricNames();
 
 // Over what curves are drawn.
@@ -50,19 +47,33 @@ class JobCurves {
   JobCurves() = default;  // of a job that has not done a step
   explicit JobCurves(v1::GetCurvesResponse curves);
 
-  // The values of a metric over steps, tokens, or seconds of training, which leave out the time
-  // between the end of a start and the first step of the next. What was not measured is left out; a
-  // value that is not finite leaves a gap and is counted.
+  // The request for what has come since these were read, of the same columns; without points for
+  // all of them.
+  v1::GetCurvesRequest RequestForMore(v1::GetCurvesRequest request) const;
+  // Adds its answer. False, and nothing is changed, when the points are others now, as after a
+  // restart or when the coordinator has thinned them: then all must be read again.
+  bool Add(const v1::GetCurvesResponse& more);
+
+  // The values of a metric, of several layers or GPUs as Quantity::keep says, over steps, tokens,
+  // or seconds of training, which leave out the time between the end of a start and the first step
+  // of the next. What was not measured is left out; a value that is not finite leaves a gap and is
+  // counted.
   Curve CurveOf(const Metric& metric, Across across) const;
 
   // How many points there are; not more than steps.
   size_t points() const { return static_cast<size_t>(curves_.steps().last_step_size()); }
+  // The last step of them; 0 without one.
+  int64_t last_step() const { return points() == 0 ? 0 : *curves_.steps().last_step().rbegin(); }
   // The newest validation, and the one with the lowest finite loss; none without one.
   std::optional<Evaluation> Newest() const;
   std::optional<Evaluation> Best() const;
-  // Mean of the finite values of the last 50 steps or, in a long run, of the last points that hold
-  // as many; NaN when none is finite, nothing without a step.
-  std::optional<double> RecentLoss() const;
+  // Of the last 50 steps or, in a long run, of the last points that hold as many; nothing without a
+  // step.
+  struct Recent {
+    double loss = 0;    // mean of the finite values; NaN when none is
+    int64_t steps = 0;  // of how many steps, the others included
+  };
+  std::optional<Recent> RecentLoss() const;
   // Median of the points; NaN without any.
   double MedianSpeed() const;
   // The most that any step had; 0 without one.
@@ -74,6 +85,7 @@ class JobCurves {
   std::vector<v1::WorkerRecord> FailedCheckpoints() const;
 
  private:
+  void CountSeconds();
   // Where a step lies.
   double PlaceOf(int64_t step, Across across) const;
   double SecondsBefore(int point) const;

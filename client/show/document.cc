@@ -1,7 +1,6 @@
 #include "client/show/document.h"
 
 #include <cctype>
-#include <cmath>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -90,12 +89,6 @@ Json ToJson(const google::protobuf::Message& message) {
   // Fails only for Any of unknown types, which our messages do not have.
   if (!google::protobuf::util::MessageToJsonString(message, &text, options).ok()) return Json();
   return Json::parse(text, nullptr, false);
-}
-
-Json JsonNumber(double value) {
-  if (std::isfinite(value)) return value;
-  if (std::isnan(value)) return "NaN";
-  return value > 0 ? "Infinity" : "-Infinity";
 }
 
 std::string JsonText(const Json& document, bool compact) {

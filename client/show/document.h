@@ -11,9 +11,6 @@ namespace nsa::client {
 
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
 
-// As in that mapping: "NaN", "Infinity" and "-Infinity" are texts.
-nlohmann::ordered_json JsonNumber(double value);
-
 // Indented, with a newline at the end; on one line with `compact`.
 std::string JsonText(const nlohmann::ordered_json& document, bool compact = false);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -36,6 +37,26 @@ std::string StateName(v1::Job::State state) {
   const std::string name = v1::Job::State_Name(state);
   if (name.empty()) return absl::StrCat("unknown(", static_cast<int>(state), ")");
   return std::string(absl::StripPrefix(name, "STATE_"));
+}
+
+std::string StateWord(const v1::Job& job) {
+  switch (job.state()) {
+    case v1::Job::STATE_QUEUED:
+    case v1::Job::STATE_PREFLIGHT:
+      return "waiting";
+    case v1::Job::STATE_RUNNING:
+      return "training";
+    case v1::Job::STATE_SUCCEEDED:
+      return "finished";
+    case v1::Job::STATE_STOPPED:
+      if (ReasonFromWord(job.reason()) == Reason::kSweepDropped) return "dropped";
+      if (job.spec().sweep().halve_at_size() > 0 && job.stop().mode() == v1::STOP_MODE_AT_STEP) {
+        return "waiting";
+      }
+      return "stopped";
+    default:
+      return absl::AsciiStrToLower(StateName(job.state()));
+  }
 }
 
 Colour StateColour(v1::Job::State state) {

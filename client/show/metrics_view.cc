@@ -1,7 +1,10 @@
 #include "client/show/metrics_view.h"
 
+#include <algorithm>
 #include <numeric>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/show/human.h"
@@ -10,11 +13,32 @@
 namespace nsa::client {
 namespace {
 
-std::string Milliseconds(double seconds) { return absl::StrFormat("%.1f", seconds * 1e3); }
+using record::Of;
+using record::Quantity;
+using record::View;
 
-std::string Share(const v1::GateStats& gate, int branch) {
-  if (branch >= gate.branch_share_size()) return "-";
-  return absl::StrFormat("%.3f", gate.branch_share(branch));
+// The least columns of a number of a step, and of a layer, which has more of them.
+constexpr int kNumberRoom = 8;
+constexpr int kLayerRoom = 5;
+
+bool IsColumn(const Quantity& quantity, Of of, bool wide) {
+  return quantity.of() == of && quantity.view.brief != nullptr && (wide || !quantity.view.wide);
+}
+
+Table::Column ColumnOf(const Quantity& quantity) {
+  const std::string head = absl::AsciiStrToUpper(quantity.view.brief);
+  const int room = quantity.of() == Of::kLayer          ? kLayerRoom
+                   : quantity.view.kind == View::kBytes ? kNumberRoom + 2
+                                                        : kNumberRoom;
+  const bool word = quantity.view.kind == View::kWord;
+  if (quantity.view.kind == View::kSeconds) return {absl::StrCat(head, " MS"), true, kNumberRoom};
+  return {head, !word, std::max(room, static_cast<int>(head.size()))};
+}
+
+// The time of a part of a step is a column of milliseconds.
+std::string CellText(const Quantity& quantity, double value) {
+  if (quantity.view.kind == View::kSeconds) return absl::StrFormat("%.1f", 1e3 * value);
+  return QuantityText(quantity, value);
 }
 
 // "1.25M" when the kernels read what the formula says, else "1.25M (formula 1.30M)".
@@ -31,20 +55,29 @@ std::string Reads(const v1::LayerStats& layer) {
 
 }  // namespace
 
-Table StepTable(bool wide) {
-  std::vector<Table::Column> columns = {
-      {"STEP", true, 8},      {"RANK", true, 4},    {"LOSS", true, 8},    {"LR", true, 8},
-      {"GRAD NORM", true, 9}, {"TOK/S", true, 8},   {"STEP MS", true, 8}, {"DATA MS", true, 7},
-      {"COMM MS", true, 7},   {"MEMORY", false, 10}};
-  if (wide) {
-    columns.insert(columns.end(), {{"FWD MS", true, 8},
-                                   {"BWD MS", true, 8},
-                                   {"OPT MS", true, 7},
-                                   {"TOKENS", true, 8},
-                                   {"SOURCE", false, 9},
-                                   {"EPOCH", true, 5},
-                                   {"FALLBACKS", true, 9}});
+std::string QuantityText(const Quantity& quantity, double value) {
+  switch (quantity.view.kind) {
+    case View::kRate:
+      return absl::StrFormat("%.*e", quantity.view.digits, value);
+    case View::kCount:
+      return HumanCount(value);
+    case View::kPercent:
+      return absl::StrFormat("%.*f%%", quantity.view.digits, 100 * value);
+    case View::kSeconds:
+      return HumanDuration(value);
+    case View::kBytes:
+      return HumanBytes(static_cast<int64_t>(value));
+    default:
+      return absl::StrFormat("%.*f", quantity.view.digits, value);
   }
+}
+
+Table StepTable(bool wide) {
+  std::vector<Table::Column> columns = {{"STEP", true, kNumberRoom}, {"RANK", true, 4}};
+  for (const Quantity& quantity : record::kQuantities) {
+    if (IsColumn(quantity, Of::kStep, wide)) columns.push_back(ColumnOf(quantity));
+  }
+  if (wide) columns.push_back({"FALLBACKS", true, 9});
   columns.push_back({"NOTE"});
   return Table(columns);
 }
@@ -62,31 +95,16 @@ std::string SourcesText(const v1::StepRecord& step) {
 
 void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table) {
   const v1::StepRecord& step = record.record().step();
-  const v1::StepTimes& times = step.times();
-  std::vector<Table::Cell> row = {absl::StrCat(step.step()),
-                                  absl::StrCat(record.rank()),
-                                  HumanLoss(step.loss()),
-                                  absl::StrFormat("%.2e", step.learning_rate()),
-                                  absl::StrFormat("%.3f", step.grad_norm()),
-                                  HumanCount(step.tokens_per_second()),
-                                  Milliseconds(times.step_seconds()),
-                                  Milliseconds(times.data_seconds()),
-                                  Milliseconds(times.communication_seconds()),
-                                  HumanBytes(step.memory_allocated_bytes())};
+  std::vector<Table::Cell> row = {absl::StrCat(step.step()), absl::StrCat(record.rank())};
+  for (const Quantity& quantity : record::kQuantities) {
+    if (!IsColumn(quantity, Of::kStep, wide)) continue;
+    row.emplace_back(quantity.word != nullptr ? quantity.word(step)
+                                              : CellText(quantity, quantity.step(step)));
+  }
   if (wide) {
     int64_t fallbacks = 0;
     for (const auto& [name, count] : step.fallbacks()) fallbacks += count;
-    const std::string name = v1::DataSource_Name(step.data_source());
-    const std::string source =
-        step.sources_size() > 0 ? "MIX"
-        : name.empty() ? absl::StrCat("unknown(", static_cast<int>(step.data_source()), ")")
-                       : name.substr(std::string("DATA_SOURCE_").size());
-    for (const std::string& text :
-         {Milliseconds(times.forward_seconds()), Milliseconds(times.backward_seconds()),
-          Milliseconds(times.optimizer_seconds()), HumanCount(step.total_tokens()), source,
-          absl::StrCat(step.data_epoch()), absl::StrCat(fallbacks)}) {
-      row.emplace_back(text);
-    }
+    row.emplace_back(absl::StrCat(fallbacks));
   }
   if (step.skipped_nonfinite()) {
     row.emplace_back("skipped: not finite", Colour::kBad);
@@ -97,35 +115,24 @@ void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table)
 }
 
 Table LayerTable() {
-  return Table({{"LAYER", true, 7},
-                {"ENTROPY", true, 7},
-                {"MIN", true, 6},
-                {"MAX GATE", true, 8},
-                {"COLLAPSED", true, 9},
-                {"CMP", true, 5},
-                {"SEL", true, 5},
-                {"WIN", true, 5},
-                {"KEYS MEAN", true, 9},
-                {"KEYS MAX", true, 8},
-                {"AT MAX", true, 6},
-                {"KEYS READ", false, 9}});
+  std::vector<Table::Column> columns = {{"LAYER", true, 7}};
+  for (const Quantity& quantity : record::kQuantities) {
+    if (IsColumn(quantity, Of::kLayer, true)) columns.push_back(ColumnOf(quantity));
+  }
+  columns.push_back({"KEYS READ", false, 9});
+  return Table(columns);
 }
 
 void AddLayerRows(const v1::StepRecord& step, Table* table) {
   for (const v1::LayerStats& layer : step.layers()) {
-    const v1::GateStats& gate = layer.gate();
-    const v1::SelectionStats& selection = layer.selection();
-    const bool gated = layer.has_gate();
-    const bool selects = layer.has_selection();
-    table->Add(
-        {absl::StrCat(layer.layer()), gated ? absl::StrFormat("%.4f", gate.entropy_mean()) : "-",
-         gated ? absl::StrFormat("%.3f", gate.entropy_min()) : "-",
-         gated ? absl::StrFormat("%.4f", gate.max_gate_mean()) : "-",
-         gated ? absl::StrFormat("%.2f%%", 100 * gate.collapse_ratio()) : "-", Share(gate, 0),
-         Share(gate, 1), Share(gate, 2),
-         selects ? absl::StrFormat("%.1f", selection.keys_mean()) : "-",
-         selects ? absl::StrCat(selection.keys_max()) : "-",
-         selects ? absl::StrFormat("%.0f%%", 100 * selection.at_max_ratio()) : "-", Reads(layer)});
+    std::vector<Table::Cell> row = {absl::StrCat(layer.layer())};
+    for (const Quantity& quantity : record::kQuantities) {
+      if (!IsColumn(quantity, Of::kLayer, true)) continue;
+      const record::Value value = ValueOf(quantity, layer);
+      row.emplace_back(value.has_value() ? CellText(quantity, *value) : "-");
+    }
+    row.emplace_back(Reads(layer));
+    table->Add(std::move(row));
   }
 }
 

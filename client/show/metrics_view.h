@@ -1,19 +1,24 @@
-// Step records as tables.
+// Step records as tables, and quantities as text.
 #pragma once
 
 #include <string>
 
 #include "client/show/table.h"
+#include "common/record/quantities.h"
 #include "nsa/v1/coordinator.pb.h"
 
 namespace nsa::client {
 
-// One row per step. Columns have fixed widths, so that rows can be printed one at a time.
+// A value as record::View says: "2.3125", "3.00e-04", "12.4k", "1.20 GiB".
+std::string QuantityText(const record::Quantity& quantity, double value);
+
+// One row per step, with the quantities that have a short name. Columns have fixed widths, so that
+// rows can be printed one at a time.
 Table StepTable(bool wide);
 void AddStepRow(const v1::WatchRecordsResponse& record, bool wide, Table* table);
 
-// One row per layer of a step: gate, branch shares, selection, and keys read next to the formula;
-// "-" for a gate or a selection that the model does not have.
+// The same for each layer of a step, and keys read next to the formula; "-" for what the layer does
+// not have.
 Table LayerTable();
 void AddLayerRows(const v1::StepRecord& step, Table* table);
 

@@ -34,7 +34,7 @@ h1{font-size:22px;margin:0}h2{font-size:16px;margin:32px 0 8px}p{margin:6px 0}
 table{border-collapse:collapse;width:100%;background:var(--panel)}
 th,td{text-align:left;padding:4px 10px;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 th{font-weight:500;color:var(--soft)}tbody th{white-space:nowrap;width:1%}
-td.num,th.num{text-align:right;white-space:nowrap}td.time{white-space:nowrap;color:var(--soft)}
+thead+tbody td:nth-child(2){white-space:nowrap}td.num,th.num{text-align:right;white-space:nowrap}td.time{white-space:nowrap;color:var(--soft)}
 pre{background:var(--panel);border:1px solid var(--line);padding:12px;white-space:pre-wrap;overflow-wrap:anywhere;
 font:12px/1.45 ui-monospace,'DejaVu Sans Mono',monospace}
 .soft{color:var(--soft)}.good{color:var(--good)}.bad{color:var(--bad)}.warn{color:var(--warn)}
@@ -103,28 +103,41 @@ class Rows {
   std::string rows_;
 };
 
-const char* StateClass(const v1::Job& job) {
-  switch (StateColour(job)) {
+const char* ClassOf(Colour colour) {
+  switch (colour) {
     case Colour::kGood:
       return "good";
     case Colour::kBad:
       return "bad";
+    case Colour::kDim:
+      return "soft";
     default:
       return "warn";
   }
+}
+
+std::string Paragraph(Colour colour, const std::string& text) {
+  return absl::StrCat("<p class=\"", ClassOf(colour), "\">", Markup(text), "</p>\n");
+}
+
+// What is wrong and what helps, or that nothing is.
+std::string Verdict(const v1::Job& job) {
+  std::string html;
+  for (const v1::Problem& problem : job.problems()) {
+    html += Paragraph(ProblemColour(problem), ProblemText(problem));
+    if (!problem.muted() && !problem.remedies().empty()) html += Pre(RemediesText(problem));
+  }
+  const std::string& words = job.health().words();
+  return !html.empty() || words.empty() ? html : Paragraph(HealthColour(job.health()), words);
 }
 
 std::string Head(const Report& report) {
   const v1::Job& job = report.job;
   const std::string reason = ReasonText(job);
   const bool well = job.state() == v1::Job::STATE_SUCCEEDED && StateColour(job) == Colour::kGood;
-  std::string problems;
-  for (const v1::Problem& problem : job.problems()) {
-    absl::StrAppend(&problems, "<p>", Markup(ProblemText(problem)), "</p>\n");
-  }
   return absl::StrCat(
-      "<h1>", Markup(job.name()), " <span class=\"", StateClass(job), "\">",
-      Markup(StateName(job.state())), "</span></h1>\n", problems,
+      "<h1>", Markup(job.name()), " <span class=\"", ClassOf(StateColour(job)), "\">",
+      Markup(StateName(job.state())), "</span></h1>\n", Verdict(job),
       reason.empty() || well ? "" : "<p>" + Markup(reason) + "</p>\n",
       Soft(absl::StrCat("Job ", job.id(), ", reported ", Timestamp(absl::ToUnixNanos(report.now)),
                         " by nsactl report")));
@@ -157,7 +170,8 @@ std::string FiguresSection(const Report& report) {
   }
   facts.Add("Tokens", p.total_tokens() == 0 ? "" : WithCommas(p.total_tokens()));
   if (const auto loss = report.curves.RecentLoss(); loss.has_value()) {
-    facts.Add("Loss", HumanLoss(*loss) + " (mean of the last 50 steps)");
+    facts.Add("Loss", absl::StrCat(HumanLoss(loss->loss), " (mean of the last ",
+                                   Count(loss->steps, "step"), ")"));
   }
   if (p.val_step() != 0) {
     facts.Add("Validation loss",
@@ -178,7 +192,6 @@ std::string FiguresSection(const Report& report) {
                                          100 * Goodput(job, report.now)));
   }
   facts.Add("Restarts", absl::StrCat(job.restarts()), job.restarts() > 0 ? "warn" : "");
-  facts.Add("Health", job.health().words());
   facts.Add("Gates", GatesText(p));
   return Heading("Figures") + facts.Table();
 }
@@ -186,20 +199,14 @@ std::string FiguresSection(const Report& report) {
 std::string CurvesSection(const Report& report) {
   std::string html = Heading("Curves");
   if (report.curves.points() == 0) return html + Soft("The job has not done a step.");
-  const auto chart = [&](std::string_view name, int width, int height) {
-    Chart drawn =
-        ChartOf(*FindMetric(name), Across::kSteps, {{.name = "", .curves = &report.curves}});
-    drawn.title = name == "loss" ? "loss" : FindMetric(name)->title;
-    drawn.title[0] = absl::ascii_toupper(drawn.title[0]);
-    return SvgChart(drawn, width, height);
-  };
-  for (const std::string_view name : kReportMetrics) {
-    if (name == "loss") {
-      html += chart(name, kWide, 340) + "<div class=\"pair\">\n";
-      continue;
-    }
-    const Curve curve = report.curves.CurveOf(*FindMetric(name), Across::kSteps);
-    if (!curve.y.empty()) html += chart(name, kHalf, 220);
+  for (const Metric* metric : MetricsShown()) {
+    const bool first = metric == MetricsShown().front();
+    if (report.curves.CurveOf(*metric, Across::kSteps).y.empty() && !first) continue;
+    Chart chart = ChartOf(*metric, Across::kSteps, {{.name = "", .curves = &report.curves}});
+    chart.title = first ? "loss" : metric->view.label;
+    chart.title[0] = absl::ascii_toupper(chart.title[0]);
+    html += SvgChart(chart, first ? kWide : kHalf, first ? 340 : 220);
+    if (first) html += "<div class=\"pair\">\n";
   }
   return html + "</div>\n";
 }
@@ -357,10 +364,6 @@ std::string EnvironmentSection(const Report& report) {
 }
 
 }  // namespace
-
-const std::vector<std::string_view> kReportMetrics = {
-    "loss",         "tokens_per_second", "grad_norm",    "learning_rate", "memory_bytes",
-    "step_seconds", "data_seconds",      "gate_entropy", "mass_kept"};
 
 std::string ReportPage(const Report& report) {
   return absl::StrCat(

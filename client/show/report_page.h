@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -10,9 +9,6 @@
 #include "nsa/v1/coordinator.pb.h"
 
 namespace nsa::client {
-
-// The metrics that are drawn.
-extern const std::vector<std::string_view> kReportMetrics;
 
 // Everything that a report is made of.
 struct Report {

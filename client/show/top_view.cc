@@ -1,12 +1,17 @@
 #include "client/show/top_view.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "client/show/human.h"
+#include "client/show/job_query.h"
 #include "client/show/job_text.h"
 #include "client/show/table.h"
 #include "common/base/count.h"
@@ -17,6 +22,10 @@ namespace {
 
 // Narrower terminals have fewer columns, so that the words are seen.
 constexpr int kWideColumns = 125;
+constexpr int kNarrowColumns = 100;
+// Of a name in a terminal that is not wide, and in a narrow one.
+constexpr int kMiddleName = 24;
+constexpr int kNarrowName = 16;
 
 // The first line of the reason why it waits, or of its progress.
 std::string Words(const v1::Job& job, absl::Time now) {
@@ -36,30 +45,43 @@ std::vector<std::string> Lines(const Table& table, const TopSize& size) {
   return lines;
 }
 
-std::vector<std::string> JobLines(const std::vector<v1::Job>& jobs, absl::Time now,
-                                  const TopSize& size) {
-  const bool wide = size.columns >= kWideColumns;
-  std::vector<Table::Column> columns = {{"ID"},         {"NAME"},       {"STATE"},
-                                        {"STEP", true}, {"DONE", true}, {"LOSS", true}};
-  if (wide) columns.insert(columns.end(), {{"VAL LOSS", true}, {"MEMORY", true}});
-  columns.insert(columns.end(), {{"TOK/S", true}, {"ETA", true}, {"WORDS"}});
+Table JobTable(const std::vector<const v1::Job*>& jobs, absl::Time now, int width) {
+  const bool wide = width >= kWideColumns;
+  const bool narrow = width < kNarrowColumns;
+  std::vector<Table::Column> columns;
+  const auto add = [&columns](bool there, const char* title, bool right) {
+    if (there) columns.push_back({title, right});
+  };
+  add(wide, "ID", false);
+  add(true, "NAME", false);
+  add(true, "STATE", false);
+  add(wide, "STEP", true);
+  add(true, "DONE", true);
+  add(true, "LOSS", true);
+  add(wide, "VAL LOSS", true);
+  add(wide, "MEMORY", true);
+  add(!narrow, "TOK/S", true);
+  add(true, "ETA", true);
+  add(true, "WORDS", false);
   Table table(columns);
-  for (const v1::Job& job : jobs) {
+  for (const v1::Job* const each : jobs) {
+    const v1::Job& job = *each;
     const v1::JobProgress& p = job.progress();
     const bool running = job.state() == v1::Job::STATE_RUNNING;
-    std::vector<Table::Cell> row = {
-        job.id(),
-        job.name(),
-        {StateName(job.state()), StateColour(job)},
-        StepText(p),
-        p.total_steps() == 0 ? "-" : absl::StrFormat("%.0f%%", 100 * ShareDone(p)),
-        HumanLoss(p.loss())};
+    std::vector<Table::Cell> row;
+    if (wide) row.emplace_back(job.id());
+    row.emplace_back(wide ? job.name()
+                          : ClipMiddle(job.name(), narrow ? kNarrowName : kMiddleName));
+    row.emplace_back(StateWord(job), StateColour(job));
+    if (wide) row.emplace_back(StepText(p));
+    row.emplace_back(p.total_steps() == 0 ? "-" : absl::StrFormat("%.0f%%", 100 * ShareDone(p)));
+    row.emplace_back(HumanLoss(p.loss()));
     if (wide) {
       row.emplace_back(HumanLoss(p.val_loss()));
       row.emplace_back(p.memory_allocated_bytes() == 0 ? "-"
                                                        : HumanBytes(p.memory_allocated_bytes()));
     }
-    row.emplace_back(running ? HumanCount(p.tokens_per_second()) : "-");
+    if (!narrow) row.emplace_back(running ? HumanCount(p.tokens_per_second()) : "-");
     row.emplace_back(running ? HumanDuration(p.eta_seconds()) : "-");
     const bool wrong = !job.problems().empty() && !HasEnded(job);
     row.emplace_back(Words(job, now), wrong     ? ProblemColour(job.problems(0))
@@ -67,7 +89,28 @@ std::vector<std::string> JobLines(const std::vector<v1::Job>& jobs, absl::Time n
                                                 : Colour::kDim);
     table.Add(std::move(row));
   }
-  return Lines(table, size);
+  return table;
+}
+
+// The title row, and of the jobs as many as there is room for, the selected one among them.
+std::vector<std::string> JobLines(const std::vector<const v1::Job*>& jobs, const TopChoice& choice,
+                                  absl::Time now, const TopSize& size, int room) {
+  std::vector<std::string> rows = absl::StrSplit(
+      JobTable(jobs, now, size.columns).Format(size.colours), '\n', absl::SkipEmpty());
+  const auto selected = std::ranges::find(jobs, choice.selected, &v1::Job::id) - jobs.begin();
+  if (!choice.selected.empty()) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      rows[i].insert(0, std::cmp_equal(i, selected + 1) ? "> " : "  ");
+    }
+  }
+  if (std::ssize(rows) <= room) return rows;
+  const int shown = room - 2;  // beside the titles and the line about the others
+  const auto last = std::max<std::ptrdiff_t>(shown, std::min(selected + 1, std::ssize(jobs)));
+  const auto first = choice.selected.empty() ? 0 : last - shown;
+  std::vector<std::string> lines = {rows[0]};
+  lines.insert(lines.end(), rows.begin() + 1 + first, rows.begin() + 1 + first + shown);
+  lines.push_back(absl::StrCat("... ", std::ssize(jobs) - shown, " more; nsactl list shows all"));
+  return lines;
 }
 
 std::string Used(int64_t all, int64_t free) {
@@ -149,35 +192,70 @@ std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) 
   return Clip(line, size.columns);
 }
 
-// What needs somebody first, then what trains; those that wait last.
+// What needs somebody first, then what trains, then what waits; those that have ended last.
 int Rank(const v1::Job& job) {
+  if (HasEnded(job)) return 3;
   if (WorstProblem(job) != nullptr) return -1;
   if (job.state() == v1::Job::STATE_RUNNING) return 0;
   return job.state() == v1::Job::STATE_QUEUED ? 2 : 1;
 }
 
+double OrLast(bool known, double value) {
+  return known && std::isfinite(value) ? value : std::numeric_limits<double>::infinity();
+}
+
+// What the jobs are ordered by, the least first.
+double KeyOf(const v1::Job& job, std::string_view order) {
+  const v1::JobProgress& p = job.progress();
+  const bool running = job.state() == v1::Job::STATE_RUNNING;
+  if (order == "progress") return -ShareDone(p);
+  if (order == "loss") return OrLast(p.step() > 0, p.loss());
+  if (order == "validation") return OrLast(p.val_step() > 0, p.val_loss());
+  if (order == "speed") return OrLast(running, -p.tokens_per_second());
+  if (order == "time left") return OrLast(running && p.eta_seconds() >= 0, p.eta_seconds());
+  return Rank(job);
+}
+
 }  // namespace
 
-std::vector<std::string> TopView(const TopState& state, absl::Time now, const TopSize& size) {
-  std::vector<v1::Job> jobs = state.active;
-  std::ranges::stable_sort(jobs, {}, Rank);
-  jobs.insert(jobs.end(), state.ended.begin(), state.ended.end());
+std::vector<const v1::Job*> JobsShown(const TopState& state, const TopChoice& choice,
+                                      absl::Time now) {
+  const JobQuery query(choice.filter);
+  std::vector<const v1::Job*> jobs;
+  for (const auto* const all : {&state.active, &state.ended}) {
+    for (const v1::Job& job : *all) {
+      if (query.Holds(job, now)) jobs.push_back(&job);
+    }
+  }
+  const std::string_view order = kTopOrders.at(choice.order);
+  std::ranges::stable_sort(jobs, {}, [](const v1::Job* job) { return Rank(*job); });
+  if (order == "name") {
+    std::ranges::stable_sort(jobs, {}, &v1::Job::name);
+  } else {
+    std::ranges::stable_sort(jobs, {}, [&](const v1::Job* job) { return KeyOf(*job, order); });
+  }
+  if (choice.reversed) std::ranges::reverse(jobs);
+  return jobs;
+}
+
+std::vector<std::string> TopView(const TopState& state, const TopChoice& choice, absl::Time now,
+                                 const TopSize& size) {
+  const std::vector<const v1::Job*> jobs = JobsShown(state, choice, now);
   const std::vector<std::string> nodes = NodeLines(state.nodes, size);
   std::vector<std::string> lines = {SumLine(state, now, size), ""};
-  std::vector<std::string> rows =
-      jobs.empty() ? std::vector<std::string>{"no jobs"} : JobLines(jobs, now, size);
-  // The sum, two blank lines and the last line, on which the cursor stands.
-  const int room = std::max(3, size.rows - static_cast<int>(nodes.size()) - 4);
-  if (static_cast<int>(rows.size()) > room) {
-    const size_t hidden = rows.size() - room + 1;
-    rows.resize(room - 1);
-    rows.push_back(absl::StrCat("... ", hidden, " more; nsactl list shows all"));
-  }
+  // Beside the sum, two blank lines, the choice's line and that on which the cursor stands.
+  const int own = choice.last_line.empty() ? 0 : 1;
+  const int room = std::max(3, size.rows - static_cast<int>(nodes.size()) - 4 - own);
+  const std::vector<std::string> rows =
+      !jobs.empty()           ? JobLines(jobs, choice, now, size, room)
+      : choice.filter.empty() ? std::vector<std::string>{"no jobs"}
+                              : std::vector<std::string>{"no jobs that are: " + choice.filter};
   lines.insert(lines.end(), rows.begin(), rows.end());
   lines.emplace_back();
   lines.insert(lines.end(), nodes.begin(), nodes.end());
-  const size_t most = std::max(1, size.rows - 1);
+  const size_t most = std::max(1, size.rows - 1 - own);
   if (lines.size() > most) lines.resize(most);
+  if (own > 0) lines.push_back(choice.last_line);
   for (std::string& line : lines) line = Clip(line, size.columns);
   return lines;
 }

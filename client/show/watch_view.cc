@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
+#include "client/show/metrics_view.h"
 #include "common/estimate/run_time.h"
 
 namespace nsa::client {
@@ -54,8 +55,11 @@ std::string NumbersLine(const v1::Job& job, bool moving, int columns) {
   }
   if (moving) parts.push_back(absl::StrCat(HumanCount(p.tokens_per_second()), " tok/s"));
   parts.push_back(absl::StrCat(HumanCount(p.total_tokens()), " tokens"));
-  parts.push_back(absl::StrFormat("grad norm %.2f", p.grad_norm()));
-  parts.push_back(absl::StrFormat("lr %.2e", p.learning_rate()));
+  for (const record::Quantity& quantity : record::kQuantities) {
+    if (quantity.newest == nullptr) continue;
+    parts.push_back(
+        absl::StrCat(quantity.view.brief, " ", QuantityText(quantity, quantity.newest(p))));
+  }
   std::string line = parts[0];
   for (size_t i = 1; i < parts.size(); ++i) {
     if (line.size() + 2 + parts[i].size() > static_cast<size_t>(columns)) break;

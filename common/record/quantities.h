@@ -1,7 +1,8 @@
 // Every number that training reports, described once: its name, how it is read from a record, which
 // of several values stands for all of them, and its name in each place that shows it. training.csv,
 // val.csv, k_stats.csv, attention_audit.csv, the heartbeat, TensorBoard, the curves that the
-// coordinator keeps, the page's JSON and the metrics of a job are loops over this table.
+// coordinator keeps, the page's JSON, the metrics of a job, and the tables and charts of nsactl are
+// loops over this table.
 //
 // To add a quantity, add its field in telemetry.proto, a row here, and the place that measures it.
 // Names are contracts: people's scripts, dashboards and files on disk have them. Outside the table
@@ -18,6 +19,7 @@
 #include <type_traits>
 
 #include "common/nsa/branch.h"
+#include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
@@ -27,6 +29,7 @@ using Step = const v1::StepRecord&;
 using Layer = const v1::LayerStats&;
 using Gpu = const v1::GpuInfo&;
 using Eval = const v1::EvalRecord&;
+using Progress = const v1::JobProgress&;
 using Value = std::optional<double>;  // nothing: not measured
 
 enum class Of : uint8_t { kStep, kLayer, kGpu, kValidation };
@@ -58,9 +61,10 @@ struct View {
   // Its name in a sentence and over its chart, which begins it with a capital where one is due:
   // "gradient norm". Every quantity that has a curve has one.
   const char* label = nullptr;
-  const char* note = "";        // beside the title of its chart: "before clipping"
-  const char* brief = nullptr;  // over its column in a table and in a line of figures; null: in none
-  bool wide = false;            // only in wide tables
+  const char* note = "";  // beside the title of its chart: "before clipping"
+  const char* brief =
+      nullptr;        // over its column in a table and in a line of figures; null: in none
+  bool wide = false;  // only in wide tables
   int chart = 0;  // its place among the charts that are shown unasked, from 1; 0: not among them
   // The axis of its chart begins at 0; single values may be so far above the others that an axis
   // that shows them hides the rest, so it shows the usual range or is logarithmic.
@@ -131,6 +135,11 @@ struct Quantity {
   Reader<Value, Layer> layer = nullptr;
   Reader<Value, Gpu> gpu = nullptr;
   Reader<double, Eval> validation = nullptr;
+  // Its newest value, of those that JobProgress has and that are shown without more words.
+  Reader<double, Progress> newest = nullptr;
+  // Its place in the order in which a step computes what has the same bits when the step is done
+  // again, from 1; 0: it has not, or nobody compares it.
+  int computed = 0;
   // Of a layer: false when the value is the 0 of nothing. Files have it, curves and metrics do not.
   bool (*counts)(Layer) = nullptr;
 
@@ -204,12 +213,13 @@ inline constexpr Quantity kQuantities[] = {
      .form = {Form::kSignificant, 9}, .column = 0,
      .view = {.label = "training loss", .note = "nats a token", .brief = "loss", .chart = 1},
      .csv = "loss", .heartbeat = "loss", .beat = true, .tensorboard = "train/loss",
-     .series = {"nsa_job_loss", "Training loss of the last step, nats per token."}, .step = [](Step s) { return s.loss(); }},
+     .series = {"nsa_job_loss", "Training loss of the last step, nats per token."}, .step = [](Step s) { return s.loss(); }, .computed = 3},
     {.name = "learning_rate", .meaning = "learning rate of this step",
      .form = {Form::kSignificant, 9}, .column = 1,
      .view = {.kind = View::kRate, .digits = 2, .label = "learning rate", .brief = "lr", .chart = 6, .from_zero = true},
      .csv = "lr", .heartbeat = "lr", .tensorboard = "train/lr",
-     .series = {"nsa_job_learning_rate", "Learning rate of the last step."}, .step = [](Step s) { return s.learning_rate(); }},
+     .series = {"nsa_job_learning_rate", "Learning rate of the last step."}, .step = [](Step s) { return s.learning_rate(); },
+     .newest = [](Progress p) { return p.learning_rate(); }, .computed = 2},
     {.name = "tokens_per_second", .unit = "tokens a second", .meaning = "over all ranks, this step",
      .form = {Form::kDecimals, 1}, .column = 3,
      .view = {.kind = View::kCount, .label = "throughput", .note = "tokens a second", .brief = "tok/s", .chart = 2, .from_zero = true},
@@ -219,11 +229,12 @@ inline constexpr Quantity kQuantities[] = {
      .form = {Form::kSignificant, 9}, .column = 2,
      .view = {.digits = 3, .label = "gradient norm", .note = "before clipping", .brief = "grad norm", .chart = 3, .from_zero = true, .spikes = true},
      .csv = "grad_norm", .heartbeat = "grad_norm", .tensorboard = "train/grad_norm",
-     .series = {"nsa_job_grad_norm", "Global gradient norm before clipping."}, .step = [](Step s) { return s.grad_norm(); }},
+     .series = {"nsa_job_grad_norm", "Global gradient norm before clipping."}, .step = [](Step s) { return s.grad_norm(); },
+     .newest = [](Progress p) { return p.grad_norm(); }, .computed = 4},
     {.name = "tokens", .unit = "tokens", .meaning = "predicted in this step, all ranks",
      .form = {Form::kCount},
      .series = {"nsa_job_tokens_total", "Predicted tokens over all ranks, repeated steps included."},
-     .step = [](Step s) { return static_cast<double>(s.tokens()); }},
+     .step = [](Step s) { return static_cast<double>(s.tokens()); }, .computed = 1},
     {.name = "total_tokens", .unit = "tokens", .meaning = "predicted since step 0, all ranks",
      .form = {Form::kCount},
      .view = {.kind = View::kCount, .label = "tokens", .brief = "tokens", .wide = true},

@@ -19,29 +19,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/run/spawn_settings.h"
 
 namespace nsa {
 namespace {
 
 constexpr int kLookEveryMs = 200;
 constexpr absl::Duration kKillPatience = absl::Seconds(5);
-
-// How a child is started. posix_spawn because fork() is not safe with gRPC's threads.
-struct Settings {
-  Settings() {
-    posix_spawn_file_actions_init(&actions);
-    posix_spawnattr_init(&attributes);
-  }
-  ~Settings() {
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
-  }
-  Settings(const Settings&) = delete;
-  Settings& operator=(const Settings&) = delete;
-
-  posix_spawn_file_actions_t actions{};
-  posix_spawnattr_t attributes{};
-};
 
 // A file in memory, above the standard descriptors, that dup2() can then give to a child.
 Fd MemoryFile(const char* name) {
@@ -83,16 +67,7 @@ struct Files {
   Fd errors;
 };
 
-void Configure(const Files& files, Settings* settings) {
-  sigset_t all;
-  sigset_t none;
-  sigfillset(&all);
-  sigemptyset(&none);
-  posix_spawnattr_setsigdefault(&settings->attributes, &all);
-  posix_spawnattr_setsigmask(&settings->attributes, &none);
-  posix_spawnattr_setflags(
-      &settings->attributes,
-      static_cast<int16_t>(POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK));
+void Configure(const Files& files, SpawnSettings* settings) {
   posix_spawn_file_actions_adddup2(&settings->actions, files.input.get(), 0);
   posix_spawn_file_actions_adddup2(&settings->actions, files.output.get(), 1);
   posix_spawn_file_actions_adddup2(&settings->actions, files.errors.get(), 2);
@@ -101,7 +76,7 @@ void Configure(const Files& files, Settings* settings) {
 
 // 0 or an error number.
 int Start(const Command& command, const Files& files, pid_t* pid) {
-  Settings settings;
+  SpawnSettings settings(POSIX_SPAWN_SETSID);
   Configure(files, &settings);
   std::vector<std::string> arguments = command.argv;
   std::vector<char*> argv;

@@ -18,6 +18,7 @@
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "common/run/spawn_settings.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa {
@@ -56,31 +57,7 @@ absl::StatusOr<ProcessIdentity> IdentityOfAny(pid_t pid) {
   return ProcessIdentity{pid, stat.start_ticks, std::move(boot_id)};
 }
 
-// The attributes and file actions for posix_spawn; frees them.
-struct SpawnSettings {
-  posix_spawnattr_t attributes;
-  posix_spawn_file_actions_t actions;
-  SpawnSettings() {
-    posix_spawnattr_init(&attributes);
-    posix_spawn_file_actions_init(&actions);
-  }
-  ~SpawnSettings() {
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-  }
-};
-
 void Configure(const SpawnOptions& options, int output, SpawnSettings* settings) {
-  sigset_t all;
-  sigset_t none;
-  sigfillset(&all);
-  sigemptyset(&none);
-  posix_spawnattr_setsigdefault(&settings->attributes, &all);
-  posix_spawnattr_setsigmask(&settings->attributes, &none);
-  const int session = options.foreground ? 0 : POSIX_SPAWN_SETSID;
-  posix_spawnattr_setflags(
-      &settings->attributes,
-      static_cast<int16_t>(session | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK));
   if (!options.foreground) {
     posix_spawn_file_actions_addopen(&settings->actions, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&settings->actions, output, 1);
@@ -213,7 +190,7 @@ absl::StatusOr<ProcessIdentity> Spawn(const SpawnOptions& options) {
   if (!options.foreground) {
     NSA_ASSIGN_OR_RETURN(output, OpenOutput(options));
   }
-  SpawnSettings settings;
+  SpawnSettings settings(options.foreground ? 0 : POSIX_SPAWN_SETSID);
   Configure(options, output.get(), &settings);
   pid_t pid = 0;
   const int failure = posix_spawn(&pid, argv[0], &settings.actions, &settings.attributes,

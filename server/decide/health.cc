@@ -103,7 +103,8 @@ Health Queued(const v1::Job& job, int64_t now) {
       job.queue_position() > 0 ? absl::StrCat(" at position ", job.queue_position()) : "");
   const std::string next = NextTry(job, now);
   if (job.message().empty()) absl::StrAppend(&state, next);
-  return Made(HealthLevel::kWaiting, std::move(state),
+  const bool in_vain = ReasonFromWord(job.reason()) == Reason::kDependencyNeverSatisfied;
+  return Made(in_vain ? HealthLevel::kWarning : HealthLevel::kWaiting, std::move(state),
               job.message().empty() ? "" : absl::StrCat(job.message(), next));
 }
 

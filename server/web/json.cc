@@ -14,6 +14,7 @@
 #include "common/estimate/run_time.h"
 #include "common/estimate/state_title.h"
 #include "common/job/load.h"
+#include "common/record/json_number.h"
 #include "common/rpc/cordon_text.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/decide/health.h"
@@ -24,14 +25,13 @@ namespace nsa::server {
 namespace {
 
 constexpr int64_t kNanosPerMillisecond = 1'000'000;
+constexpr auto Number = record::JsonOrNull<Json>;
 // Enough for a curve; a float has no more.
 constexpr int kDigits = 7;
 
 Json Millis(int64_t unix_nanos) {
   return unix_nanos > 0 ? Json(unix_nanos / kNanosPerMillisecond) : Json();
 }
-
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 // The float as the shortest decimal that the page can show, so that replies stay small.
 Json Short(float value, bool measured) {
@@ -315,8 +315,9 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
   for (const v1::Finding& finding : view.warnings()) warnings.push_back(FindingJson(finding));
   json["warnings"] = std::move(warnings);
   const v1::JobProgress& progress = view.progress();
-  json["learning_rate"] = Number(progress.learning_rate());
-  json["grad_norm"] = Number(progress.grad_norm());
+  for (const record::Quantity& quantity : record::kQuantities) {
+    if (quantity.newest != nullptr) json[quantity.name] = Number(quantity.newest(progress));
+  }
   json["checkpoint_time"] = Millis(progress.checkpoint_unix_nanos());
   json["checkpoint_error"] = progress.checkpoint_error();
   json["productive_seconds"] = Number(progress.productive_seconds());

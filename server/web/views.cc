@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/state_title.h"
+#include "common/record/json_number.h"
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
@@ -131,8 +132,7 @@ Json SparkCache::Of(const v1::Job& job, bool may_read) {
       if (record.eval().loss() < best) best = record.eval().loss();
     }
   }
-  Json row = {{"spark", std::move(points)},
-              {"best_val", std::isfinite(best) ? Json(best) : Json()}};
+  Json row = {{"spark", std::move(points)}, {"best_val", record::JsonOrNull<Json>(best)}};
   MutexLock lock(&mutex_);
   if (sparks_.size() >= kMostSparks) sparks_.clear();
   sparks_[job.id()] = {job.progress().step(), now, row};

@@ -123,7 +123,7 @@ TEST(SvgChart, LongNamesThatEndDifferentlyStayDifferent) {
   chart.curves[0].name = stem + "-lr-1";
   chart.curves.push_back(chart.curves[0]);
   chart.curves[1].name = stem + "-lr-2";
-  const std::string svg = SvgFile(chart, 800, 400);
+  const std::string svg = SvgFile({chart}, 800, 400);
   EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-1<"));
   EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-2<"));
   const std::string text = Joined(TextChart(chart, {.columns = 100}));
@@ -165,11 +165,12 @@ TEST(SvgChart, DrawsALineDotsAndNames) {
   chart.curves[0].name = "training";
   chart.curves.push_back(
       {.name = "validation", .x = {2, 3}, .y = {2.5, 1.5}, .dots = true, .colour = 1});
-  const std::string svg = SvgFile(chart, 800, 400);
+  const std::string svg = SvgFile({chart}, 800, 400);
   EXPECT_EQ(MarkupProblem(svg), "");
   EXPECT_EQ(Count(svg, "<polyline"), 2);
   EXPECT_EQ(Count(svg, "<circle"), 3) << "two validations and one in the legend";
-  EXPECT_THAT(svg, AllOf(HasSubstr(">training<"), HasSubstr(">validation<"), HasSubstr(">step<"),
+  EXPECT_THAT(svg, AllOf(HasSubstr(" class=\"f0\">training, last 1<"),
+                         HasSubstr(" class=\"f1\">validation, last 1.5<"), HasSubstr(">step<"),
                          HasSubstr("prefers-color-scheme"), Not(HasSubstr("band\"/>"))));
   EXPECT_THAT(SvgChart(chart, 800, 400), Not(HasSubstr("<style>")));
 }
@@ -177,7 +178,7 @@ TEST(SvgChart, DrawsALineDotsAndNames) {
 TEST(SvgChart, ShowsTheSpreadOfManyPointsInLittleSpace) {
   std::vector<double> y;
   for (int i = 0; i < 100000; ++i) y.push_back(2 + std::sin(i));
-  const std::string svg = SvgFile(ChartOf(y), 800, 400);
+  const std::string svg = SvgFile({ChartOf(y)}, 800, 400);
   EXPECT_EQ(MarkupProblem(svg), "");
   EXPECT_EQ(Count(svg, " band\"/>"), 1);
   EXPECT_LT(svg.size(), 60000u);
@@ -197,31 +198,82 @@ TEST(Thin, KeepsTheSpreadOfPointsThatAreMeans) {
   EXPECT_EQ(one[0].nonfinite, 10);
 }
 
+TEST(SvgChart, ANoisyCurveIsPaleBelowItsMean) {
+  std::vector<double> noisy, smooth;
+  for (int i = 0; i < 300; ++i) {
+    noisy.push_back(2 + (i % 2 == 0 ? 0.5 : -0.5));
+    smooth.push_back(300 - i);
+  }
+  const std::string svg = SvgFile({ChartOf(noisy)}, 800, 400);
+  EXPECT_EQ(Count(svg, " pale\"/>"), 1);
+  EXPECT_EQ(Count(svg, "<polyline"), 2);
+  const std::vector<Bucket> means = RunningMean(Thin(ChartOf(noisy).curves[0], 1000));
+  ASSERT_EQ(means.size(), 300u);
+  for (size_t i = 10; i < 290; ++i) EXPECT_NEAR(means[i].mean, 2, 0.1) << i;
+  EXPECT_EQ(means[0].mean, 2.5) << "nothing is before the first point";
+  EXPECT_TRUE(RunningMean(Thin(ChartOf(smooth).curves[0], 1000)).empty());
+  EXPECT_TRUE(RunningMean(Thin(ChartOf({1, 2, 1, 2}).curves[0], 1000)).empty()) << "too few";
+}
+
+TEST(SvgChart, SeveralChartsAreOnePicture) {
+  const std::string svg = SvgFile({ChartOf({1, 2}), ChartOf({3, 4})}, 800, 400);
+  EXPECT_EQ(MarkupProblem(svg), "");
+  EXPECT_EQ(Count(svg, "<style>"), 1);
+  EXPECT_EQ(Count(svg, "class=\"chart\""), 2);
+  EXPECT_THAT(svg, AllOf(HasSubstr("height=\"800\""), HasSubstr("translate(0,400)")));
+}
+
+TEST(Axis, EndsBelowSpikesAndSaysHowHighTheyAre) {
+  std::vector<double> y(200, 1.0);
+  y[3] = 312.4;
+  Chart chart = ChartOf(y);
+  EXPECT_GT(VerticalAxis(chart, 5).most, 312);
+  EXPECT_EQ(VerticalAxis(chart, 5).above, 0);
+  chart.spikes = true;
+  EXPECT_LT(VerticalAxis(chart, 5).most, 2);
+  EXPECT_EQ(VerticalAxis(chart, 5).above, 312.4);
+  EXPECT_THAT(SvgChart(chart, 800, 400), HasSubstr("▲ up to 312.4"));
+  EXPECT_THAT(TextChart(chart, {})[0], HasSubstr("up to 312.4"));
+}
+
+TEST(Axis, BeginsAtZeroWhereItShould) {
+  Chart chart = ChartOf({100, 101});
+  EXPECT_GT(VerticalAxis(chart, 5).least, 90);
+  chart.from_zero = true;
+  EXPECT_EQ(VerticalAxis(chart, 5).least, 0);
+}
+
+TEST(Axis, DoesNotReachOverTheSpreadOfItsPoints) {
+  Chart chart;
+  chart.curves.push_back({.x = {1, 2}, .y = {5, 4}, .least = {0, 1}, .greatest = {90, 9}});
+  EXPECT_LT(VerticalAxis(chart, 5).most, 6);
+}
+
 TEST(SvgChart, LeavesGapsAndShowsSinglePoints) {
-  const std::string gap = SvgFile(ChartOf({3, 2, kNan, 1.5, kInfinite, 1, 0.5}), 800, 400);
+  const std::string gap = SvgFile({ChartOf({3, 2, kNan, 1.5, kInfinite, 1, 0.5})}, 800, 400);
   EXPECT_EQ(Count(gap, "<polyline"), 2);
   EXPECT_EQ(Count(gap, "<circle"), 1) << "between two gaps";
   EXPECT_THAT(gap, Not(ContainsRegex("[\" ,]-?(nan|inf)[\" ,]"))) << "no place is one";
   EXPECT_THAT(gap, HasSubstr("2 values are NaN or infinite (×)"));
   EXPECT_EQ(Count(gap, ">×<"), 2);
-  const std::string one = SvgFile(ChartOf({2.5}), 800, 400);
+  const std::string one = SvgFile({ChartOf({2.5})}, 800, 400);
   EXPECT_EQ(Count(one, "<circle"), 1);
   EXPECT_THAT(one, Not(HasSubstr("no values")));
 }
 
 TEST(SvgChart, SaysThatThereIsNothing) {
   for (const Chart& chart : {ChartOf({}), Chart{}}) {
-    const std::string svg = SvgFile(chart, 800, 400);
+    const std::string svg = SvgFile({chart}, 800, 400);
     EXPECT_EQ(MarkupProblem(svg), "");
     EXPECT_THAT(svg, HasSubstr("no values yet"));
   }
-  EXPECT_THAT(SvgFile(ChartOf({kNan, kNan}), 800, 400), HasSubstr("no finite values"));
+  EXPECT_THAT(SvgFile({ChartOf({kNan, kNan})}, 800, 400), HasSubstr("no finite values"));
 }
 
 TEST(SvgChart, StaysInItsFrameForExtremeNumbers) {
   for (const std::vector<double>& y :
        {std::vector<double>{-kGreatest, kGreatest}, {5e-324, 0}, {1e300, 1}, {1e-8, 1e-8}}) {
-    const std::string svg = SvgFile(ChartOf(y), 800, 400);
+    const std::string svg = SvgFile({ChartOf(y)}, 800, 400);
     EXPECT_EQ(MarkupProblem(svg), "");
     EXPECT_THAT(svg, AllOf(Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
     EXPECT_EQ(Count(svg, "<polyline"), 1);
@@ -232,7 +284,7 @@ TEST(SvgChart, EscapesEveryText) {
   const std::string hostile = "<script>alert(1)</script>\"'&\x1b[31m\xEF\xBF\xBF";
   Chart chart = ChartOf({1, 2});
   chart.title = chart.note = chart.x_name = chart.curves[0].name = hostile;
-  const std::string svg = SvgFile(chart, 800, 400);
+  const std::string svg = SvgFile({chart}, 800, 400);
   EXPECT_EQ(MarkupProblem(svg), "");
   EXPECT_THAT(svg,
               AllOf(Not(HasSubstr("<script")), Not(HasSubstr("\x1b")),
@@ -245,9 +297,9 @@ TEST(SvgChart, WrapsTheNamesOfManyCurves) {
   const Curve curve = chart.curves[0];
   for (int i = 1; i < 8; ++i) chart.curves.push_back(curve);
   for (Curve& each : chart.curves) each.name = std::string(200, 'x');
-  const std::string svg = SvgFile(chart, 800, 400);
+  const std::string svg = SvgFile({chart}, 800, 400);
   EXPECT_THAT(svg,
-              AllOf(HasSubstr("y=\"62.0\" class=\"soft\""), Not(HasSubstr(std::string(41, 'x')))));
+              AllOf(HasSubstr("y=\"62.0\" class=\"f0\""), Not(HasSubstr(std::string(41, 'x')))));
 }
 
 TEST(MarkupCheck, FindsWhatIsWrong) {

@@ -109,7 +109,7 @@ TEST(JobCurves, FindsTheFigures) {
   AddEval(60, 2.5, &all);
   AddEval(80, 2.75, &all);
   const JobCurves curves(all);
-  EXPECT_EQ(curves.RecentLoss(), 2) << "the step that is not finite does not count";
+  EXPECT_EQ(curves.RecentLoss()->loss, 2) << "the step that is not finite does not count";
   EXPECT_EQ(curves.MedianSpeed(), 1051);
   EXPECT_EQ(curves.PeakMemory(), 101 << 20);
   EXPECT_EQ(curves.Best()->step, 60);
@@ -125,7 +125,7 @@ TEST(JobCurves, ALossThatIsNeverFiniteIsNoMissingLoss) {
   AddEval(1, std::nan(""), &all);
   const JobCurves curves(all);
   ASSERT_TRUE(curves.RecentLoss().has_value() && curves.Newest().has_value());
-  EXPECT_TRUE(std::isnan(*curves.RecentLoss()) && std::isnan(curves.Newest()->loss));
+  EXPECT_TRUE(std::isnan(curves.RecentLoss()->loss) && std::isnan(curves.Newest()->loss));
   EXPECT_FALSE(curves.Best().has_value());
   const Curve loss = curves.CurveOf(Named("loss"), Across::kSteps);
   EXPECT_THAT(loss.x, ElementsAre(1));
@@ -159,8 +159,60 @@ TEST(JobCurves, ANumberHasTheDigitsThatThePageShows) {
   EXPECT_THAT(JobCurves(all).CurveOf(Named("loss"), Across::kSteps).y, ElementsAre(5.95));
 }
 
+// A run of `steps` steps in points of two, each with a layer and, from step 3 on, a loss that is
+// not finite.
+v1::GetCurvesResponse RunOf(int64_t steps, int64_t from = 0) {
+  v1::GetCurvesResponse all;
+  for (int64_t first = 1; first <= steps; first += 2) {
+    if (first < from) continue;
+    const int64_t last = std::min(first + 1, steps);
+    AddPoint(first, last, last, all.mutable_steps());
+    AddValue("loss", 10.0 - static_cast<double>(last), last - first + 1, first > 2 ? 1 : 0,
+             all.mutable_steps());
+    AddPoint(first, last, last, all.mutable_layers());
+    AddValue("mass_kept", 0.5, 1, 0, all.mutable_layers());
+  }
+  for (v1::CurveColumn& column : *all.mutable_steps()->mutable_columns()) {
+    if (std::ranges::all_of(column.nonfinite(), [](int64_t n) { return n == 0; })) {
+      column.clear_nonfinite();
+    }
+  }
+  AddEval(steps, 1, &all);
+  return all;
+}
+
+TEST(JobCurves, WhatHasComeSinceMakesThemWhole) {
+  JobCurves curves(RunOf(1));
+  for (const int64_t steps : {2, 3, 7, 8}) {
+    const v1::GetCurvesRequest request = curves.RequestForMore(v1::GetCurvesRequest());
+    EXPECT_GE(request.from_step(), steps - 4);
+    ASSERT_TRUE(curves.Add(RunOf(steps, request.from_step()))) << steps;
+    const JobCurves whole(RunOf(steps));
+    EXPECT_EQ(curves.last_step(), steps);
+    for (const char* name : {"loss", "mass_kept", "val_loss"}) {
+      const Curve one = curves.CurveOf(Named(name), Across::kSteps);
+      const Curve other = whole.CurveOf(Named(name), Across::kSteps);
+      EXPECT_EQ(one.x, other.x) << name;
+      EXPECT_EQ(one.y, other.y) << name;
+      EXPECT_EQ(one.nonfinite, other.nonfinite) << name;
+    }
+  }
+}
+
+TEST(JobCurves, OtherPointsAreNoMore) {
+  JobCurves curves(RunOf(4));
+  v1::GetCurvesResponse thinned = RunOf(8, 3);
+  thinned.mutable_steps()->set_first_step(0, 2);
+  EXPECT_FALSE(curves.Add(thinned));
+  v1::GetCurvesResponse restarted = RunOf(8, 3);
+  restarted.add_start_unix_nanos(1);
+  EXPECT_FALSE(curves.Add(restarted));
+  EXPECT_FALSE(curves.Add(v1::GetCurvesResponse())) << "the newest point is gone";
+  EXPECT_EQ(curves.last_step(), 4) << "nothing is changed";
+}
+
 TEST(JobCurves, EveryMetricHasANameOfItsOwn) {
-  for (const Metric& metric : kMetricTable) EXPECT_EQ(FindMetric(metric.name), &metric);
+  for (const Metric* metric : Metrics()) EXPECT_EQ(FindMetric(metric->name), metric);
   EXPECT_EQ(FindMetric("no_such"), nullptr);
   EXPECT_FALSE(FindAcross("no_such").has_value());
 }
@@ -269,6 +321,24 @@ TEST(ReportPage, EscapesWhateverComesFromAJob) {
   EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), Not(HasSubstr("<img")), Not(HasSubstr("\x1b")),
                           HasSubstr("default-src 'none'")));
   EXPECT_GE(CountOf("&lt;script&gt;", page), 28) << "a text is missing in the report";
+}
+
+TEST(ReportPage, BeginsWithTheVerdict) {
+  Report report;
+  report.job.mutable_health()->set_words("healthy");
+  report.job.mutable_health()->set_level(v1::JobHealth::LEVEL_HEALTHY);
+  EXPECT_THAT(ReportPage(report), HasSubstr("<p class=\"good\">healthy</p>"));
+  v1::Problem& problem = *report.job.add_problems();
+  problem.set_level(v1::JobHealth::LEVEL_BAD);
+  problem.set_cause("The run has diverged");
+  problem.add_remedies()->set_command("nsactl stop demo");
+  const std::string page = ReportPage(report);
+  EXPECT_THAT(
+      page, AllOf(HasSubstr("<p class=\"bad\">The run has diverged"), Not(HasSubstr(">healthy<"))));
+  EXPECT_LT(page.find("nsactl stop demo"), page.find(">Figures<"));
+  problem.set_muted(true);
+  EXPECT_THAT(ReportPage(report), AllOf(HasSubstr("<p class=\"soft\">The run has diverged"),
+                                        Not(HasSubstr("nsactl stop demo"))));
 }
 
 TEST(ReportPage, HasTheSamplesOfTheNewestValidation) {

@@ -166,14 +166,15 @@ TEST_F(CommandsTest, MetricsAreATableWithTheOtherRecordsBetween) {
   eval.set_loss(2.2101);
   eval.set_tokens(65536);
   eval.set_seconds(1.25);
-  EXPECT_EQ(Run({"metrics", "demo"}).out,
-            "    STEP  RANK      LOSS        LR  GRAD NORM     TOK/S   STEP MS  DATA MS  COMM MS  "
-            "MEMORY      NOTE\n"
-            "     299     0    2.5000  3.00e-04      0.812     12.3k     250.0      1.2      0.0  "
-            "312.0 MiB\n"
-            "     300     0    2.5000  3.00e-04      0.812     12.3k     250.0      1.2      0.0  "
-            "312.0 MiB   skipped: not finite\n"
-            "# step 300: validation loss 2.2101 (65,536 tokens, 1.2 s)\n");
+  EXPECT_EQ(
+      Run({"metrics", "demo"}).out,
+      "    STEP  RANK      LOSS        LR     TOK/S  GRAD NORM   DATA MS   COMM MS   STEP MS  "
+      "    MEMORY  NOTE\n"
+      "     299     0    2.5000  3.00e-04     12.3k      0.812       1.2       0.0     250.0  "
+      " 312.0 MiB\n"
+      "     300     0    2.5000  3.00e-04     12.3k      0.812       1.2       0.0     250.0  "
+      " 312.0 MiB  skipped: not finite\n"
+      "# step 300: validation loss 2.2101 (65,536 tokens, 1.2 s)\n");
   const auto json = nlohmann::json::parse(Run({"metrics", "demo", "-o", "json"}).out);
   EXPECT_THAT(json["records"], SizeIs(3));
   EXPECT_THAT(service().Requests("WatchRecords").back(), Not(HasSubstr("tail")));
@@ -212,7 +213,7 @@ TEST_F(CommandsTest, MetricsOfAModelWithoutAGateHaveNoEntropy) {
   layer.add_keys_expected(100);
   EXPECT_THAT(
       Run({"metrics", "demo", "--layers"}).out,
-      HasSubstr("\n      0        -       -         -          -      -      -      -          "
+      HasSubstr("\n      0        -      -         -          -      -      -      -          "
                 "-         -       -  100\n"));
 }
 }  // namespace

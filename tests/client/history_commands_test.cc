@@ -130,8 +130,9 @@ TEST_F(HistoryCommandsTest, PlotRefusesWhatItCannotDraw) {
   EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.png")}).err,
               HasSubstr("x.png (a name that ends in .svg); "));
   EXPECT_THAT(Run({"plot", "demo", "-o", Path("none/x.svg")}).err, HasSubstr("cannot be written"));
-  EXPECT_THAT(Run({"plot", "demo", "--metric", "loss,grad_norm", "-o", Path("x.svg")}).err,
-              HasSubstr("2 metrics (1 with -o)"));
+  EXPECT_EQ(Run({"plot", "demo", "--metric", "loss,grad_norm", "-o", Path("x.svg")}).err,
+            "training loss, gradient norm of 1 job drawn into " + Path("x.svg") + "\n");
+  EXPECT_THAT(Content("x.svg"), AllOf(HasSubstr("demo: loss"), HasSubstr("demo: gradient norm")));
   EXPECT_THAT(Run({"plot", "demo", "jdemo1234567"}).err,
               HasSubstr("is job jdemo1234567 again; name it once"));
   EXPECT_THAT(Run({"plot", "1", "2", "3", "4", "5", "6", "7", "8", "9"}).err,

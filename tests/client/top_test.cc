@@ -1,4 +1,7 @@
 // nsactl top: its view, and the command against a fake coordinator.
+#include <algorithm>
+#include <cmath>
+#include <string_view>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -59,7 +62,7 @@ TEST(TopView, ShowsJobsByUrgencyAndEveryGpu) {
   state.ended = {JobIn(v1::Job::STATE_FAILED, "fourth")};
   state.nodes = {NodeWithGpus()};
   const std::string text =
-      JoinedLines(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false}));
+      JoinedLines(TopView(state, {}, kNow, {.columns = 200, .rows = 40, .colours = false}));
   EXPECT_THAT(text, HasSubstr("1 training  1 waiting  1 starting or stopping  12.3k tok/s  " +
                               Timestamp(kNoon) + "\n"));
   EXPECT_THAT(text, AllOf(HasSubstr("place 1, WAITING_FOR_SLOTS"), HasSubstr("healthy")));
@@ -69,7 +72,7 @@ TEST(TopView, ShowsJobsByUrgencyAndEveryGpu) {
   EXPECT_THAT(text, AllOf(HasSubstr("GPU 0, H200  1/2 GPUs  100.00 GiB of 140.00 GiB   97%  612 W"),
                           HasSubstr("61 °C"), HasSubstr("GPU 1, H200")));
   state.connected = false;
-  EXPECT_THAT(JoinedLines(TopView(state, kNow, {.columns = 200, .rows = 40, .colours = false})),
+  EXPECT_THAT(JoinedLines(TopView(state, {}, kNow, {.columns = 200, .rows = 40, .colours = false})),
               HasSubstr("coordinator not reached; trying again"));
 }
 
@@ -81,17 +84,56 @@ TEST(TopView, FitsIntoEveryTerminal) {
   state.nodes = {NodeWithGpus(), NodeWithGpus()};
   for (const int rows : {1, 5, 10, 24, 60}) {
     for (const int columns : {10, 40, 120}) {
-      const auto lines = TopView(state, kNow, {.columns = columns, .rows = rows, .colours = false});
+      const auto lines =
+          TopView(state, {}, kNow, {.columns = columns, .rows = rows, .colours = false});
       EXPECT_LE(static_cast<int>(lines.size()), std::max(1, rows - 1));
       for (const std::string& line : lines) EXPECT_LE(DisplayWidth(line), columns) << line;
     }
   }
-  EXPECT_THAT(JoinedLines(TopView(state, kNow, {.columns = 100, .rows = 24, .colours = false})),
+  EXPECT_THAT(JoinedLines(TopView(state, {}, kNow, {.columns = 100, .rows = 24, .colours = false})),
               AllOf(HasSubstr("... 87 more; nsactl list shows all"), HasSubstr("GPU 1, H200")));
 }
 
+TEST(TopView, TheSelectedJobIsSeenAndTheLastLineToo) {
+  TopState state;
+  for (int i = 0; i < 100; ++i) {
+    v1::Job& job = state.active.emplace_back(JobIn(v1::Job::STATE_RUNNING, absl::StrCat("n", i)));
+    job.set_id(absl::StrCat("job", i));
+  }
+  for (const int selected : {0, 7, 50, 99}) {
+    const TopChoice choice{.selected = absl::StrCat("job", selected), .last_line = "keys"};
+    const auto lines = TopView(state, choice, kNow, {.columns = 79, .rows = 24, .colours = false});
+    EXPECT_LT(lines.size(), 24u);
+    EXPECT_EQ(lines.back(), "keys");
+    EXPECT_THAT(JoinedLines(lines), HasSubstr(absl::StrCat("\n> n", selected, " ")));
+    EXPECT_EQ(std::ranges::count_if(lines, [](const auto& line) { return line[0] == '>'; }), 1);
+  }
+}
+
+TEST(TopView, IsOrderedAndFilteredAsChosen) {
+  TopState state;
+  for (const auto& [name, loss] :
+       {std::pair("b", 2.0), std::pair("c", std::nan("")), std::pair("a", 3.0)}) {
+    state.active.push_back(JobIn(v1::Job::STATE_RUNNING, name));
+    state.active.back().mutable_progress()->set_loss(loss);
+  }
+  const auto names = [&](const TopChoice& choice) {
+    std::string text;
+    for (const v1::Job* job : JobsShown(state, choice, kNow)) text += job->name();
+    return text;
+  };
+  const auto order = [](std::string_view name) {
+    return static_cast<size_t>(std::ranges::find(kTopOrders, name) - kTopOrders.begin());
+  };
+  EXPECT_EQ(names({}), "bca");
+  EXPECT_EQ(names({.order = order("name")}), "abc");
+  EXPECT_EQ(names({.order = order("name"), .reversed = true}), "cba");
+  EXPECT_EQ(names({.order = order("loss")}), "bac") << "NaN is no best loss";
+  EXPECT_EQ(names({.filter = "loss<2.5"}), "b");
+}
+
 TEST(TopView, WithoutAnythingSaysSo) {
-  EXPECT_THAT(JoinedLines(TopView({}, kNow, {.colours = false})),
+  EXPECT_THAT(JoinedLines(TopView({}, {}, kNow, {.colours = false})),
               AllOf(HasSubstr("no jobs"), HasSubstr("no machines")));
 }
 

@@ -14,6 +14,7 @@
 #include "client/show/draw/text_chart.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -43,11 +44,6 @@ absl::StatusOr<std::vector<const Metric*>> MetricsOf(const PlotFlags& flags) {
           absl::StrCat("--metric: '", name, "' (", MetricNames(), "); use one of these"));
     }
   }
-  if (!flags.file.empty() && metrics.size() > 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--metric: ", metrics.size(),
-                                                   " metrics (1 with -o); draw each into a file "
-                                                   "of its own"));
-  }
   return metrics;
 }
 
@@ -57,6 +53,12 @@ std::vector<std::string_view> NamesOf(const std::vector<const Metric*>& metrics)
   return names;
 }
 
+std::string LabelsOf(const std::vector<const Metric*>& metrics) {
+  return absl::StrJoin(metrics, ", ", [](std::string* text, const Metric* metric) {
+    absl::StrAppend(text, metric->view.label);
+  });
+}
+
 // {"metric", "across", "curves": [{"name", "x", "y"}]}; a value that is not finite is "NaN". Where
 // points of several steps have such values, "nonfinite" counts those of each point.
 nlohmann::ordered_json DocumentOf(const Metric& metric, const std::string& across,
@@ -64,7 +66,7 @@ nlohmann::ordered_json DocumentOf(const Metric& metric, const std::string& acros
   nlohmann::ordered_json curves = nlohmann::ordered_json::array();
   for (const Curve& curve : chart.curves) {
     nlohmann::ordered_json y = nlohmann::ordered_json::array();
-    for (const double value : curve.y) y.push_back(JsonNumber(value));
+    for (const double value : curve.y) y.push_back(record::JsonNumber(value));
     curves.push_back({{"name", curve.name}, {"x", curve.x}, {"y", std::move(y)}});
     if (std::ranges::any_of(curve.nonfinite, [](int64_t count) { return count > 0; })) {
       curves.back()["nonfinite"] = curve.nonfinite;
@@ -104,21 +106,24 @@ absl::StatusOr<ExitCode> Plot(Session& session, const PlotFlags& flags) {
   const std::vector<std::string> names = ShortNames(jobs);
   std::vector<NamedCurves> curves;
   for (size_t i = 0; i < jobs.size(); ++i) curves.push_back({names[i], &jobs[i].curves});
-  nlohmann::ordered_json documents = nlohmann::ordered_json::array();
-  for (const Metric* metric : metrics) {
-    const Chart chart = ChartOf(*metric, *across, curves);
-    if (!flags.file.empty()) {
-      NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, SvgFile(chart, kWidth, kHeight)));
-      session.Note(absl::StrCat(metric->title, " of ", Count(jobs.size(), "job"), " drawn into ",
-                                flags.file));
-    } else if (session.structured()) {
-      documents.push_back(DocumentOf(*metric, flags.across, chart));
-    } else {
-      if (metric != metrics.front()) session.out() << "\n";
+  std::vector<Chart> charts;
+  for (const Metric* metric : metrics) charts.push_back(ChartOf(*metric, *across, curves));
+  if (!flags.file.empty()) {
+    NSA_RETURN_IF_ERROR(WriteOutputFile(flags.file, SvgFile(charts, kWidth, kHeight)));
+    session.Note(absl::StrCat(LabelsOf(metrics), " of ", Count(jobs.size(), "job"), " drawn into ",
+                              flags.file));
+  } else if (session.structured()) {
+    nlohmann::ordered_json documents = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      documents.push_back(DocumentOf(*metrics[i], flags.across, charts[i]));
+    }
+    session.PrintDocument({{"charts", documents}});
+  } else {
+    for (const Chart& chart : charts) {
+      if (&chart != &charts.front()) session.out() << "\n";
       PrintChart(session, chart);
     }
   }
-  if (session.structured() && flags.file.empty()) session.PrintDocument({{"charts", documents}});
   return ExitCode::kOk;
 }
 
@@ -135,14 +140,17 @@ void AddPlot(Cli* cli) {
            "--label choose.\nOne job's loss also shows its validations. The curves are those of "
            "rank 0 from the first step to the last; steps\nthat were repeated after a restart are "
            "drawn once. Each point of a long curve is the mean of some steps; a picture\nalso "
-           "shows their least and greatest value. A cross below a curve marks values that are NaN "
-           "or infinite.\nHere -o names a file; --output json|yaml prints the numbers.\nMetrics: ",
+           "shows their least and greatest value, and a noisy curve pale below its running mean. "
+           "Several metrics are\ncharts below each other. A cross below a curve marks values that "
+           "are NaN or infinite.\nHere -o names a file; --output json|yaml prints the "
+           "numbers.\nMetrics: ",
            MetricNames(), "."),
        .examples = "nsactl plot demo\n"
                    "nsactl plot demo --metric tokens_per_second,memory_bytes --x time\n"
                    "nsactl plot demo other --metric val_loss --x tokens\n"
                    "nsactl plot --label sweep=lr --metric val_loss\n"
                    "nsactl plot demo -o loss.svg\n"
+                   "nsactl plot demo --metric loss,learning_rate -o demo.svg\n"
                    "nsactl plot demo --output json | jq '.charts[0].curves[0].y[-1]'",
        .run = [flags](Session& session) { return Plot(session, *flags); }});
   options.OptionalArguments("JOB", &flags->jobs, "Job ids or names");

@@ -118,7 +118,7 @@ absl::StatusOr<ExitCode> MakeReport(Session& session, const ReportFlags& flags) 
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   Report report;
   NSA_ASSIGN_OR_RETURN(report.job, client->GetJob(flags.job));
-  v1::GetCurvesRequest request = CurvesRequest(report.job.id(), kReportMetrics);
+  v1::GetCurvesRequest request = CurvesRequest(report.job.id(), NamesShown());
   request.set_marks(true);
   NSA_ASSIGN_OR_RETURN(v1::GetCurvesResponse curves, client->Call<v1::GetCurvesResponse>(request));
   report.curves = JobCurves(std::move(curves));

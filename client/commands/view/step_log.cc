@@ -1,25 +1,30 @@
 #include "client/commands/view/step_log.h"
 
+#include <algorithm>
 #include <bit>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/record/quantities.h"
 
 namespace nsa::client {
 namespace {
 
-// The values of a step, in the order in which a step computes them.
-struct Value {
-  const char* name;
-  double (*of)(const v1::StepRecord& step);
-};
-constexpr Value kValues[] = {
-    {"tokens", [](const v1::StepRecord& step) { return static_cast<double>(step.tokens()); }},
-    {"learning_rate", [](const v1::StepRecord& step) { return step.learning_rate(); }},
-    {"loss", [](const v1::StepRecord& step) { return step.loss(); }},
-    {"grad_norm", [](const v1::StepRecord& step) { return step.grad_norm(); }},
-};
+using record::Quantity;
+
+// What is compared, in the order in which a step computes it.
+std::vector<const Quantity*> Computed() {
+  std::vector<const Quantity*> computed;
+  for (const Quantity& quantity : record::kQuantities) {
+    if (quantity.computed > 0) computed.push_back(&quantity);
+  }
+  std::ranges::sort(computed, {}, [](const Quantity* quantity) { return quantity->computed; });
+  return computed;
+}
+
+constexpr char kParametersHash[] = "parameters_hash";
 
 bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
@@ -32,20 +37,20 @@ std::string MeaningOf(const std::string& value, int64_t step) {
     return absl::StrCat("the parameters after step ", step - 1, " or the batch of step ", step,
                         " differ");
   }
-  if (value == "grad_norm") {
-    return absl::StrCat("forward of step ", step, " was equal, its backward differs");
+  if (value == kParametersHash) {
+    return absl::StrCat("loss and gradient norm of step ", step,
+                        " were equal, the parameters after it differ");
   }
-  return absl::StrCat("loss and gradient norm of step ", step,
-                      " were equal, the parameters after it differ");
+  return absl::StrCat("forward of step ", step, " was equal, its backward differs");
 }
 
 // What differs in a step of both runs; nothing where its values have the same bits.
 std::optional<StepParting> PartingOf(const v1::StepRecord& a, const v1::StepRecord& b) {
   StepParting parting{.step = a.step()};
-  for (const Value& value : kValues) {
-    parting.a = value.of(a), parting.b = value.of(b);
+  for (const Quantity* quantity : Computed()) {
+    parting.a = quantity->step(a), parting.b = quantity->step(b);
     if (SameBits(parting.a, parting.b)) continue;
-    parting.value = value.name;
+    parting.value = quantity->name;
     parting.a_text = absl::StrFormat("%.17g", parting.a);
     parting.b_text = absl::StrFormat("%.17g", parting.b);
     parting.meaning = MeaningOf(parting.value, parting.step);
@@ -56,10 +61,10 @@ std::optional<StepParting> PartingOf(const v1::StepRecord& a, const v1::StepReco
     return std::nullopt;
   }
   return StepParting{.step = a.step(),
-                     .value = "parameters_hash",
+                     .value = kParametersHash,
                      .a_text = HashText(a.parameters_hash()),
                      .b_text = HashText(b.parameters_hash()),
-                     .meaning = MeaningOf("parameters_hash", a.step())};
+                     .meaning = MeaningOf(kParametersHash, a.step())};
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct StepParting {
   int64_t equal_to = 0;  // the last step before it that both have; 0: none
   int64_t step = 0;      // 0: the runs do not differ
   int64_t hashes = 0;    // hashes of the parameters that were compared
-  // tokens, learning_rate, loss, grad_norm or parameters_hash: the first that differs
+  // the first that differs: a quantity that has a place in Quantity::computed, or parameters_hash
   std::string value;
   double a = 0, b = 0;         // its values; 0 for a hash
   std::string a_text, b_text;  // the same as text, a hash as 16 digits

@@ -1,6 +1,5 @@
 #include "client/commands/view/watch_charts.h"
 
-#include <string_view>
 #include <utility>
 
 #include "client/show/human.h"
@@ -10,24 +9,30 @@ namespace nsa::client {
 namespace {
 
 constexpr absl::Duration kReadEvery = absl::Seconds(1);
-// The most important ones first: what there is no room for is left out from the end.
-const std::vector<std::string_view> kShown = {"loss",         "tokens_per_second", "grad_norm",
-                                              "gate_entropy", "memory_bytes",      "learning_rate"};
 // More than two in each column of a wide terminal.
 constexpr int32_t kPoints = 512;
+// What has come since is not thinned; from here on all is read again.
+constexpr size_t kMostPoints = 2 * kPoints;
 
 }  // namespace
 
-void WatchCharts::Refresh(absl::Duration now) {
+void WatchCharts::Refresh(absl::Duration now, const v1::JobProgress& progress) {
   if (now - read_ < kReadEvery) return;
+  const bool same = curves_.last_step() == progress.step() && progress.val_step() == val_step_;
+  if (same && curves_.points() > 0) return;
   read_ = now;
-  v1::GetCurvesRequest request = CurvesRequest(id_, kShown);
+  v1::GetCurvesRequest request = CurvesRequest(id_, NamesShown());
   request.set_points(kPoints);
-  absl::StatusOr<v1::GetCurvesResponse> read = client_->Call<v1::GetCurvesResponse>(request);
+  const bool more = curves_.points() > 0 && curves_.points() < kMostPoints;
+  absl::StatusOr<v1::GetCurvesResponse> read =
+      client_->Call<v1::GetCurvesResponse>(more ? curves_.RequestForMore(request) : request);
+  const bool added = read.ok() && more && curves_.Add(*read);
+  if (read.ok() && more && !added) read = client_->Call<v1::GetCurvesResponse>(request);
   if (absl::IsUnimplemented(read.status())) problem_ = std::string(read.status().message());
   if (!read.ok()) return;  // it is read next time
+  if (!added) curves_ = JobCurves(*std::move(read));
   problem_.clear();
-  curves_ = JobCurves(*std::move(read));
+  val_step_ = progress.val_step();
   drawn_ = false;
 }
 
@@ -36,18 +41,21 @@ const std::vector<std::string>& WatchCharts::Lines(const GridRoom& room) {
   drawn_ = true;
   drawn_columns_ = room.columns;
   drawn_rows_ = room.rows;
-  lines_.clear();
-  if (!problem_.empty()) lines_.push_back(Clip(CleanLine("no charts: " + problem_), room.columns));
-  if (curves_.points() < 2) return lines_;
+  lines_ = ChartLines(curves_, problem_, room);
+  return lines_;
+}
+
+std::vector<std::string> ChartLines(const JobCurves& curves, const std::string& problem,
+                                    const GridRoom& room) {
+  if (!problem.empty()) return {Clip(CleanLine("no charts: " + problem), room.columns)};
+  if (curves.points() < 2) return {};
   std::vector<Chart> charts;
-  for (const std::string_view name : kShown) {
-    const Metric& metric = *FindMetric(name);
-    Chart chart = ChartOf(metric, Across::kSteps, {{"", &curves_}});
-    chart.title = metric.title;
+  for (const Metric* metric : MetricsShown()) {
+    Chart chart = ChartOf(*metric, Across::kSteps, {{"", &curves}});
+    chart.title = metric->view.label;
     if (HasFinite(chart) || !NonfiniteNote(chart, "").empty()) charts.push_back(std::move(chart));
   }
-  lines_ = ChartGrid(charts, room);
-  return lines_;
+  return ChartGrid(charts, room);
 }
 
 }  // namespace nsa::client

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/show/human.h"
+#include "common/base/clean_text.h"
 
 namespace nsa::client {
 namespace {
@@ -118,27 +120,44 @@ std::string SecondsText(const Axis& axis, double value, double size) {
   return size >= 1e-3 ? Scaled(axis, value, {1e-3, " ms"}) : Scaled(axis, value, {1e-6, " µs"});
 }
 
+// Values above this many times the usual greatest one are spikes; usual are all but a fiftieth.
+constexpr double kSpike = 3;
+constexpr size_t kSpikes = 50;
+
+// Where the axis of a chart ends that may have spikes: below them, if there are any.
+double UsualMost(std::vector<double> values) {
+  const auto usual = values.end() - 1 - std::ssize(values) / static_cast<std::ptrdiff_t>(kSpikes);
+  std::ranges::nth_element(values, usual);
+  const double most = *usual;
+  const double greatest = *std::ranges::max_element(values);
+  return most > 0 && greatest > kSpike * most ? most * (kSpike / 2) : greatest;
+}
+
 Axis AxisOf(const Chart& chart, bool vertical, int about) {
-  double least = std::numeric_limits<double>::infinity();
-  double most = -least;
+  std::vector<double> values;
   for (const Curve& curve : chart.curves) {
     for (size_t i = 0; i < std::min(curve.x.size(), curve.y.size()); ++i) {
-      if (!std::isfinite(vertical ? curve.y[i] : curve.x[i])) continue;
-      const bool spread = vertical && !curve.least.empty();
       const double value = vertical ? curve.y[i] : curve.x[i];
-      least = std::min(least, spread ? curve.least[i] : value);
-      most = std::max(most, spread ? curve.greatest[i] : value);
+      if (std::isfinite(value)) values.push_back(value);
     }
   }
+  const Unit unit = vertical ? chart.y_unit : chart.x_unit;
+  if (values.empty()) return MakeAxis(1, 0, about, unit);
+  double least = *std::ranges::min_element(values);
+  const double greatest = *std::ranges::max_element(values);
+  double most = vertical && chart.spikes ? UsualMost(std::move(values)) : greatest;
   // Of an amount of memory it is the size that counts, not how little it changes.
-  if (vertical && chart.y_unit == Unit::kBytes) least = std::min(least, 0.0);
-  if (vertical && std::isfinite(least)) {
+  const bool from_zero = chart.from_zero || chart.y_unit == Unit::kBytes;
+  if (vertical && from_zero) least = std::min(least, 0.0);
+  if (vertical) {
     const double room = most * kRoom - least * kRoom;
     const bool positive = least >= 0;
     least = positive ? std::max(0.0, least - room) : least - room;
     most += room;
   }
-  return MakeAxis(least, most, about, vertical ? chart.y_unit : chart.x_unit);
+  Axis axis = MakeAxis(least, most, about, unit);
+  if (greatest > axis.most) axis.above = greatest;
+  return axis;
 }
 
 }  // namespace
@@ -174,6 +193,18 @@ double Place(const Axis& axis, double value) {
   // Halves, because the difference of the ends may overflow.
   const double place = (value / 2 - axis.least / 2) / (axis.most / 2 - axis.least / 2);
   return std::clamp(place, 0.0, 1.0);
+}
+
+std::string ValueText(double value, Unit unit) {
+  return TickText(MakeAxis(0, std::fabs(value), 1000, unit), value);
+}
+
+std::string LegendText(const Curve& curve, Unit unit, int columns) {
+  const std::string name = ClipMiddle(CleanLine(curve.name), columns);
+  for (auto y = curve.y.rbegin(); y != curve.y.rend(); ++y) {
+    if (std::isfinite(*y)) return absl::StrCat(name, ", last ", ValueText(*y, unit));
+  }
+  return name;
 }
 
 std::string TickText(const Axis& axis, double value) {

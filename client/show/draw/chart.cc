@@ -10,12 +10,42 @@
 namespace nsa::client {
 namespace {
 
+// A running mean is of curves with so many points, and reaches over this share of them on each
+// side.
+constexpr size_t kLeastNoisy = 100;
+constexpr size_t kReaches = 60;
+
 int64_t NonfiniteAt(const Curve& curve, size_t point) {
   if (point < curve.nonfinite.size()) return curve.nonfinite[point];
   return std::isfinite(curve.y[point]) ? 0 : 1;
 }
 
 }  // namespace
+
+std::vector<Bucket> RunningMean(const std::vector<Bucket>& buckets) {
+  size_t turns = 0;
+  for (size_t i = 2; i < buckets.size(); ++i) {
+    const double before = buckets[i - 1].mean - buckets[i - 2].mean;
+    const double after = buckets[i].mean - buckets[i - 1].mean;
+    if ((before < 0 && after > 0) || (before > 0 && after < 0)) ++turns;
+  }
+  if (buckets.size() < kLeastNoisy || turns < buckets.size() / 4) return {};
+  const size_t reach = buckets.size() / kReaches;
+  std::vector<Bucket> means = buckets;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    // Fewer near the ends, so that the line neither lags nor flattens there.
+    const size_t around = std::min({reach, i, buckets.size() - 1 - i});
+    double mean = 0;
+    int count = 0;
+    for (size_t k = i - around; k <= i + around; ++k) {
+      if (!std::isfinite(buckets[k].mean)) continue;
+      ++count;
+      mean += buckets[k].mean / count - mean / count;
+    }
+    if (std::isfinite(buckets[i].mean)) means[i].mean = mean;
+  }
+  return means;
+}
 
 bool HasFinite(const Chart& chart) {
   return std::ranges::any_of(chart.curves, [](const Curve& curve) {

@@ -39,6 +39,10 @@ struct Chart {
   std::string x_name;  // e.g. "step"
   Unit x_unit = Unit::kCount;
   Unit y_unit = Unit::kNumber;
+  bool from_zero = false;  // the vertical axis begins at 0
+  // Single values may be far above the others: the vertical axis shows the usual range, and the
+  // drawing says what lies above it.
+  bool spikes = false;
   std::vector<Curve> curves;
 };
 
@@ -50,6 +54,10 @@ struct Bucket {
   double greatest = 0;
   int64_t nonfinite = 0;  // values that are NaN or infinite
 };
+
+// The running mean of the buckets, each over as many on both sides. Empty for a curve that has no
+// noise to be told from: of few points, or one that seldom turns.
+std::vector<Bucket> RunningMean(const std::vector<Bucket>& buckets);
 
 // True when any value of a curve is finite.
 bool HasFinite(const Chart& chart);

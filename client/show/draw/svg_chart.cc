@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "client/show/draw/axis.h"
 #include "client/show/draw/markup.h"
 #include "client/show/draw/palette.h"
@@ -46,9 +47,19 @@ class Picture {
 
   // `y` is that of the baseline.
   void Text(Point at, Align align, const std::string& text) {
-    const char* const style = align == Align::kStart    ? "soft"
-                              : align == Align::kMiddle ? "soft middle"
-                                                        : "soft end";
+    Text(at,
+         align == Align::kStart    ? "soft"
+         : align == Align::kMiddle ? "soft middle"
+                                   : "soft end",
+         text);
+  }
+
+  // In the colour of a curve.
+  void Name(Point at, int colour, const std::string& text) {
+    Text(at, absl::StrCat("f", colour % kColours), text);
+  }
+
+  void Text(Point at, const std::string& style, const std::string& text) {
     absl::StrAppendFormat(&svg_, "<text x=\"%.1f\" y=\"%.1f\" class=\"%s\">%s</text>\n", at.x, at.y,
                           style, Markup(text));
   }
@@ -68,10 +79,10 @@ class Picture {
                           at.x, at.y, radius, colour % kColours);
   }
 
-  // At least two points, from left to right.
-  void Path(const std::vector<Point>& points, bool thin, int colour) {
+  // At least two points, from left to right. `manner`: "", " thin" or " pale".
+  void Path(const std::vector<Point>& points, const char* manner, int colour) {
     absl::StrAppend(&svg_, "<polyline points=\"", Places(points), "\" class=\"l", colour % kColours,
-                    thin ? " thin" : "", "\"/>\n");
+                    manner, "\"/>\n");
   }
 
   // The area between two lines with the same x.
@@ -118,7 +129,7 @@ int Legend(const Chart& chart, int width, Picture* picture) {
   int line = 0;
   if (chart.curves.size() == 1 && chart.curves[0].name.empty()) return 0;
   for (const Curve& curve : chart.curves) {
-    const std::string name = ClipMiddle(curve.name, kNameColumns);
+    const std::string name = LegendText(curve, chart.y_unit, kNameColumns);
     const double room = 22.0 + kLetter * DisplayWidth(name) + 14;
     if (x > 16 && x + room > width) {
       x = 16;
@@ -130,7 +141,7 @@ int Legend(const Chart& chart, int width, Picture* picture) {
     } else {
       picture->Line({x, y - 4}, {x + 14, y - 4}, Rule::kKey, curve.colour);
     }
-    picture->Text({x + 20, y}, Align::kStart, name);
+    picture->Name({x + 20, y}, curve.colour, name);
     x += room;
   }
   return line + 1;
@@ -162,22 +173,26 @@ std::vector<std::pair<size_t, size_t>> Runs(const std::vector<Bucket>& buckets) 
   return runs;
 }
 
+// The mean of a noisy curve over the pale curve itself.
 void DrawLine(const Curve& curve, const Frame& frame, Picture* picture) {
   const std::vector<Bucket> buckets = Thin(curve, kMostPoints);
+  const std::vector<Bucket> means = RunningMean(buckets);
   const bool band = !curve.least.empty() || buckets.size() < curve.x.size();
   for (const auto& [from, to] : Runs(buckets)) {
     if (to - from == 1) {  // a line of one point is invisible
       picture->Dot(frame.At(buckets[from].x, buckets[from].mean), 2, curve.colour);
       continue;
     }
-    std::vector<Point> upper, lower, line;
+    std::vector<Point> upper, lower, line, mean;
     for (size_t i = from; i < to; ++i) {
+      if (!means.empty()) mean.push_back(frame.At(means[i].x, means[i].mean));
       line.push_back(frame.At(buckets[i].x, buckets[i].mean));
       upper.push_back(frame.At(buckets[i].x, buckets[i].greatest));
       lower.push_back(frame.At(buckets[i].x, buckets[i].least));
     }
     if (band) picture->Band(upper, lower, curve.colour);
-    picture->Path(line, curve.dots, curve.colour);
+    picture->Path(line, curve.dots ? " thin" : means.empty() ? "" : " pale", curve.colour);
+    if (!means.empty()) picture->Path(mean, "", curve.colour);
   }
 }
 
@@ -196,20 +211,30 @@ void DrawNonfinite(const Curve& curve, const Frame& frame, Picture* picture) {
   }
 }
 
+// Softly beside the title: what the values are, and which are not in the picture.
+std::string NoteOf(const Chart& chart, const Axis& y) {
+  std::vector<std::string> parts;
+  for (const std::string& part :
+       {chart.note, y.above == 0 ? "" : absl::StrCat("▲ up to ", ValueText(y.above, y.unit)),
+        NonfiniteNote(chart, kNonfinite)}) {
+    if (!part.empty()) parts.push_back(part);
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
 void DrawChart(const Chart& chart, int width, int height, Picture* picture) {
-  const std::string nonfinite = NonfiniteNote(chart, kNonfinite);
-  const bool both = !chart.note.empty() && !nonfinite.empty();
-  picture->Begin(width, height, chart.title, absl::StrCat(chart.note, both ? "; " : "", nonfinite));
-  const int lines = Legend(chart, width, picture);
-  Frame frame{.left = 72, .right = width - 24.0, .top = 40.0 + kLine * lines};
+  const int names = chart.curves.size() == 1 && chart.curves[0].name.empty() ? 0 : 1;
+  const int ticks = std::max(2, (height - 88 - kLine * names) / 32);
+  Frame frame{.left = 72, .right = width - 24.0, .y = VerticalAxis(chart, ticks)};
+  picture->Begin(width, height, chart.title, NoteOf(chart, frame.y));
+  frame.top = 40.0 + kLine * Legend(chart, width, picture);
   frame.bottom = std::max(frame.top + 20, height - 48.0);
   if (!HasFinite(chart)) {
     picture->Text({width / 2.0, (frame.top + frame.bottom) / 2}, Align::kMiddle,
-                  nonfinite.empty() ? "no values yet" : "no finite values");
+                  NonfiniteNote(chart, "").empty() ? "no values yet" : "no finite values");
     return;
   }
   frame.x = HorizontalAxis(chart, std::max(2, width / 85));
-  frame.y = VerticalAxis(chart, std::max(2, static_cast<int>(frame.bottom - frame.top) / 32));
   Grid(chart, frame, picture);
   for (const Curve& curve : chart.curves) DrawLine(curve, frame, picture);
   for (const Curve& curve : chart.curves) {
@@ -244,7 +269,8 @@ std::string SvgStyle() {
       ".end{text-anchor:end}.chart .middle{text-anchor:middle}"
       ".chart polyline{fill:none;stroke-width:1.6;stroke-linejoin:round}"
       ".chart line{stroke-width:1}.chart line[class^=l]{stroke-width:2.5}.chart .band{opacity:.22}"
-      ".chart polyline.thin{stroke-width:1;opacity:.7}",
+      ".chart polyline.thin{stroke-width:1;opacity:.7}.chart "
+      "polyline.pale{stroke-width:1;opacity:.35}",
       colours(kLight), "@media (prefers-color-scheme:dark){", colours(kDark), "}");
 }
 
@@ -252,8 +278,19 @@ std::string SvgChart(const Chart& chart, int width, int height) {
   return Element(chart, width, height, "");
 }
 
-std::string SvgFile(const Chart& chart, int width, int height) {
-  return Element(chart, width, height, absl::StrCat("<style>", SvgStyle(), "</style>\n"));
+std::string SvgFile(const std::vector<Chart>& charts, int width, int height) {
+  const std::string style = absl::StrCat("<style>", SvgStyle(), "</style>\n");
+  if (charts.size() == 1) return Element(charts[0], width, height, style);
+  const int all = height * static_cast<int>(charts.size());
+  std::string svg = absl::StrFormat(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d "
+      "%d\">\n%s",
+      width, all, width, all, style);
+  for (size_t i = 0; i < charts.size(); ++i) {
+    absl::StrAppend(&svg, "<g transform=\"translate(0,", height * i, ")\">\n",
+                    Element(charts[i], width, height, ""), "</g>\n");
+  }
+  return svg + "</svg>\n";
 }
 
 }  // namespace nsa::client

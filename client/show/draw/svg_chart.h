@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "client/show/draw/chart.h"
 
@@ -13,11 +14,11 @@ std::string SvgStyle();
 
 // A chart as an <svg> element of this size, which brings no style: title, names of the curves,
 // axes, curves. Every text is escaped. At most about 1,000 points of a curve are drawn: the means
-// of neighbours, with a band from the least to the greatest of them. A chart without a finite value
-// says so.
+// of neighbours, with a band from the least to the greatest of them; a noisy curve is pale below
+// its running mean. A chart without a finite value says so.
 std::string SvgChart(const Chart& chart, int width, int height);
 
-// The same as a file, with its style.
-std::string SvgFile(const Chart& chart, int width, int height);
+// One or more of them, each of this size and below the one before, as a file with their style.
+std::string SvgFile(const std::vector<Chart>& charts, int width, int height);
 
 }  // namespace nsa::client

@@ -193,7 +193,7 @@ std::string Legend(const Chart& chart, const TextSize& size, const Letters& lett
                                              : "━";
     absl::StrAppend(&text, text.empty() ? "" : "   ",
                     InColour(curve.colour % kColours, sign, size.colours), " ",
-                    ClipMiddle(CleanLine(curve.name), kLegendColumns));
+                    LegendText(curve, chart.y_unit, kLegendColumns));
   }
   return text;
 }
@@ -237,7 +237,10 @@ std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
   std::vector<std::string> lines;
   const std::string nonfinite = size.unicode ? "×" : "x";
   const std::string note = NonfiniteNote(chart, nonfinite);
-  lines.push_back(absl::StrCat(chart.title, chart.note.empty() ? "" : ", ", chart.note,
+  const Axis y_axis = VerticalAxis(chart, std::max(2, rows / 3));
+  const std::string above =
+      y_axis.above == 0 ? "" : absl::StrCat("; up to ", ValueText(y_axis.above, y_axis.unit));
+  lines.push_back(absl::StrCat(chart.title, chart.note.empty() ? "" : ", ", chart.note, above,
                                note.empty() ? "" : "; ", note));
   if (std::string names = Legend(chart, size, letters); !names.empty()) lines.push_back(names);
   if (!HasFinite(chart)) {
@@ -245,7 +248,6 @@ std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
     for (std::string& line : lines) line = Clip(line, columns);
     return lines;
   }
-  const Axis y_axis = VerticalAxis(chart, std::max(2, rows / 3));
   const std::vector<std::string> labels = RowLabels(y_axis, rows);
   int margin = 0;
   for (const std::string& label : labels) margin = std::max(margin, DisplayWidth(label));

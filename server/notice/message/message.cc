@@ -1,11 +1,11 @@
 #include "server/notice/message/message.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clean_text.h"
+#include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
@@ -18,8 +18,6 @@ using Json = nlohmann::json;
 
 constexpr size_t kLabelBytes = 256;
 constexpr size_t kMostLabels = 64;
-
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -66,8 +64,9 @@ Json JobPart(const v1::Job& job) {
           {"restarts", job.restarts()},
           {"step", progress.step()},
           {"total_steps", progress.total_steps()},
-          {"loss", stepped ? Number(progress.loss()) : Json()},
-          {"val_loss", progress.val_step() > 0 ? Number(progress.val_loss()) : Json()}};
+          {"loss", stepped ? record::JsonNumber<Json>(progress.loss()) : Json()},
+          {"val_loss",
+           progress.val_step() > 0 ? record::JsonNumber<Json>(progress.val_loss()) : Json()}};
 }
 
 // "; try: nsactl resume jk3…"; empty if the event says no problem.

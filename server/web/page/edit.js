@@ -143,9 +143,10 @@ export function withNewKey(text, path, value) {
   return head.test(text) ? text.replace(head, `${part}:\n  ${key}: ${value}`) : `${text.trimEnd()}\n${part}:\n  ${key}: ${value}\n`;
 }
 
-// The job file of a job with another name, and a folder of that name.
-function renamed(job, name) {
-  return job.config_text.replace(/^name: .*$/m, `name: ${name}`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(job.out_dir.replace(/[^/]*$/, name))}`);
+// The job file of a job with `end` added to its name and folder. What this job waited for is over.
+function renamed(job, end) {
+  return job.config_text.replace(/^(?:after|not_before):.*\n(?:[ -].*\n)*/gm, '').replace(/^name: .*$/m, `name: ${job.name}${end}`)
+    .replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}${end}`)}`);
 }
 
 // The lines that one text has and the other has not.
@@ -181,7 +182,7 @@ function submit(job, send, title, text, value) {
 
 // The settings of this job as a job file, with another name and folder, and with `changes`: {key: value}.
 export function askClone(job, send, changes = {}) {
-  const own = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
+  const own = renamed(job, '-clone');
   const changed = Object.entries(changes).map(([key, value]) => `${key}: ${value}`).join(', ');
   submit(job, send, `A new job like ${job.name}`, [changed && `Changed already: ${changed}.`, 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.'].filter(Boolean),
     Object.entries(changes).reduce((text, [key, value]) => withKey(text, key, value), own));
@@ -189,6 +190,6 @@ export function askClone(job, send, changes = {}) {
 
 // A new job that goes on at a checkpoint of this one, as nsactl fork makes it.
 export function askFork(job, send, { step, path }) {
-  const text = withNewKey(withKey(renamed(job, `${job.name}-at-${step}`), 'restart.init', '""'), 'restart.resume', JSON.stringify(path));
+  const text = withNewKey(withKey(renamed(job, `-at-${step}`), 'restart.init', '""'), 'restart.resume', JSON.stringify(path));
   submit(job, send, `A fork of ${job.name} at step ${number(step)}`, 'It goes on at this checkpoint, with what you change here, and is checked by preflight; this job is left alone.', text);
 }

@@ -90,6 +90,17 @@ TEST(Quantities, ALayerHasNoValueOfAPartThatItLacks) {
   }
 }
 
+TEST(Quantities, WhatAStepComputesHasAnOrder) {
+  std::map<int, std::string> computed;
+  for (const Quantity& quantity : kQuantities) {
+    if (quantity.computed == 0) continue;
+    EXPECT_TRUE(quantity.step != nullptr) << quantity.name;
+    EXPECT_TRUE(computed.emplace(quantity.computed, quantity.name).second) << quantity.name;
+  }
+  EXPECT_THAT(computed, ElementsAre(testing::Pair(1, "tokens"), testing::Pair(2, "learning_rate"),
+                                    testing::Pair(3, "loss"), testing::Pair(4, "grad_norm")));
+}
+
 TEST(Quantities, WhatHasACurveOrAColumnHasALabelOfItsOwn) {
   std::set<std::string> labels;
   std::set<std::pair<Of, std::string>> heads;

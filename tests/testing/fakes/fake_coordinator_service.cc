@@ -181,7 +181,7 @@ grpc::Status FakeCoordinatorService::GetCurves(grpc::ServerContext* context,
     if (record.has_started() || record.has_sample() || !record.checkpoint().error().empty()) {
       *response->add_marks() = record;
     }
-    if (!record.has_step()) continue;
+    if (!record.has_step() || record.step().step() < request->from_step()) continue;
     steps.push_back(server::StepBucket(record));
     if (record.step().layers_size() > 0) layers.push_back(server::LayerBucket(record));
   }

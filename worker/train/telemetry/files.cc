@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/status.h"
+#include "common/record/json_number.h"
 #include "common/record/quantities.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/telemetry/environment.h"
@@ -23,8 +24,6 @@ namespace {
 constexpr int64_t kBeatNanos = 5'000'000'000;
 
 using Json = nlohmann::ordered_json;
-
-Json FiniteOrNull(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json CorpusJson(const v1::WorkerStarted& started) {
   if (!started.has_corpus()) return nullptr;
@@ -204,14 +203,15 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
       {"steps", options_.spec.train().steps()},
       {"resumed_step", summary_.started.resumed_step()},
       {"total_tokens", summary_.last.total_tokens()},
-      {"loss_first", FiniteOrNull(summary_.first.loss())},
-      {"loss_last", FiniteOrNull(summary_.last.loss())},
-      {"val_loss_last", evaluated ? FiniteOrNull(summary_.eval.loss()) : Json(nullptr)},
-      {"val_loss_best", has_best ? FiniteOrNull(summary_.best.loss()) : Json(nullptr)},
+      {"loss_first", record::JsonNumber(summary_.first.loss())},
+      {"loss_last", record::JsonNumber(summary_.last.loss())},
+      {"val_loss_last", evaluated ? record::JsonNumber(summary_.eval.loss()) : Json(nullptr)},
+      {"val_loss_best", has_best ? record::JsonNumber(summary_.best.loss()) : Json(nullptr)},
       {"val_best_step", has_best ? Json(summary_.best.step()) : Json(nullptr)},
-      {"toks_per_s_mean", summary_.seconds_here > 0
-                              ? FiniteOrNull(double(summary_.tokens_here) / summary_.seconds_here)
-                              : Json(nullptr)},
+      {"toks_per_s_mean",
+       summary_.seconds_here > 0
+           ? record::JsonNumber(double(summary_.tokens_here) / summary_.seconds_here)
+           : Json(nullptr)},
       {"train_seconds", summary_.seconds_here},
       {"parameters", summary_.started.parameters()},
       {"device", summary_.started.device()},

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/base/clean_text.h"
+#include "common/record/json_number.h"
 #include "common/record/quantities.h"
 #include "nlohmann/json.hpp"
 
@@ -28,16 +29,10 @@ using record::Quantity;
 double Mib(int64_t bytes) { return std::round(double(bytes) / (1 << 20) * 1000) / 1000; }
 double Gib(int64_t bytes) { return std::round(double(bytes) / (1 << 30) * 1e6) / 1e6; }
 
-// JSON has no NaN or infinity: they are written as text.
-Json Number(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
 Json JsonOf(Form form, double value) {
   if (form.kind == Form::kFlag) return value != 0;
   if (form.kind == Form::kCount) return static_cast<int64_t>(value);
-  return Number(value);
+  return record::JsonNumber(value);
 }
 
 // An empty field where there is no value.
@@ -157,7 +152,7 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
       (*line)[quantity.heartbeat] = JsonOf(quantity.form, quantity.validation(record.eval()));
     }
     for (const v1::NamedLoss& set : record.eval().sets()) {
-      (*line)["sets"][set.name()] = Number(set.loss());
+      (*line)["sets"][set.name()] = record::JsonNumber(set.loss());
     }
   } else if (record.has_sample()) {
     (*line)["tokens"] = record.sample().tokens();
@@ -329,13 +324,29 @@ std::string SampleLine(const v1::SampleRecord& sample, double unix_seconds) {
   return line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// " | loss 2.8333 | lr 3.00e-04": the quantities of a step that are numbers without a unit of time
+// or size and have a short name.
+std::string NumbersOf(const v1::StepRecord& step) {
+  std::string text;
+  for (const Quantity& quantity : record::kQuantities) {
+    const record::View& view = quantity.view;
+    if (quantity.step == nullptr || view.brief == nullptr || view.wide) continue;
+    const double value = quantity.step(step);
+    if (view.kind == record::View::kNumber) {
+      absl::StrAppendFormat(&text, " | %s %.*f", view.brief, view.digits, value);
+    } else if (view.kind == record::View::kRate) {
+      absl::StrAppendFormat(&text, " | %s %.*e", view.brief, view.digits, value);
+    }
+  }
+  return text;
+}
+
 std::string LogLine(const v1::WorkerRecord& record, int64_t steps) {
   if (record.has_step()) {
     const v1::StepRecord& step = record.step();
     return absl::StrFormat(
-        "step %d/%d | loss %.4f | lr %.3e | %.0f tok/s | grad norm %.3f | %.1f ms%s%s", step.step(),
-        steps, step.loss(), step.learning_rate(), step.tokens_per_second(), step.grad_norm(),
-        step.times().step_seconds() * 1e3,
+        "step %d/%d%s | %.0f tok/s | %.1f ms%s%s", step.step(), steps, NumbersOf(step),
+        step.tokens_per_second(), step.times().step_seconds() * 1e3,
         step.data_source() == v1::DATA_SOURCE_SYNTHETIC ? " | SYNTHETIC data" : "",
         step.skipped_nonfinite() ? " | skipped: not finite" : "");
   }

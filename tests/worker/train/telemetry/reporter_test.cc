@@ -247,7 +247,7 @@ TEST(Reporter, AValidationThatIsNotFiniteIsNeverTheBest) {
   auto metrics = MetricsAfter(Options(dir), {nan});
   EXPECT_EQ(metrics["val_best_step"], nullptr);
   metrics = MetricsAfter(Options(dir), {nan, 3.5, nan});
-  EXPECT_EQ(metrics["val_loss_last"], nullptr);
+  EXPECT_EQ(metrics["val_loss_last"], "NaN");
   EXPECT_EQ(metrics["val_loss_best"], 3.5);
   EXPECT_EQ(metrics["val_best_step"], 2);
 }
@@ -436,9 +436,9 @@ TEST(Reporter, ANonFiniteLossDoesNotBreakTheFiles) {
   }
   EXPECT_THAT(Lines(dir / "out/training.csv")[1], StartsWith("1,nan,0.001,5000.0,inf,"));
   const auto beat = nlohmann::json::parse(Lines(dir / "out/heartbeat_rank0.jsonl")[0]);
-  EXPECT_EQ(beat["loss"], "nan");
-  EXPECT_EQ(beat["grad_norm"], "inf");
-  EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["loss_last"], nullptr);
+  EXPECT_EQ(beat["loss"], "NaN");
+  EXPECT_EQ(beat["grad_norm"], "Infinity");
+  EXPECT_EQ(nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"))["loss_last"], "NaN");
 }
 
 }  // namespace
