@@ -5,6 +5,7 @@ from trust_checks import NOW, READY, event, row, show
 
 
 def with_token(stub, browser, job, **parts):
+    browser.open("#/")
     browser.run("sessionStorage.setItem('token', 'x')")
     show(stub, browser, job, **parts)
 
@@ -100,6 +101,7 @@ def check_samples(stub, browser):
 
 def check_fork(stub, browser):
     """A checkpoint's row makes a new job that goes on at it, with a name and a folder of its own."""
+    browser.open("#/")
     browser.run("sessionStorage.setItem('token', 'x')")
     job = row("a")
     stub.job(job, config_text="name: a\ntrain:\n  out_dir: /runs/a\n  steps: 9\nrestart:\n  max_restarts: 3\n", out_dir="/runs/a")
