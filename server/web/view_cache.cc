@@ -11,6 +11,7 @@ ViewCache::ViewCache(const JobControl& control, ChangeHub* hub, const Clock& clo
     const auto forget = [](Known* known) {
       ++known->version;
       known->stored = nullptr;
+      known->view = nullptr;
     };
     if (job_id.empty()) {
       for (auto& [id, known] : shared->known) forget(&known);
@@ -44,6 +45,11 @@ std::shared_ptr<const v1::Job> ViewCache::Of(const JobPtr& stored) {
   if (known == shared_->known.end() || known->second.version != version) return view;
   known->second = {.version = version, .stored = stored, .view = view, .made = now};
   return view;
+}
+
+void ViewCache::Forget(const std::string& job_id) {
+  const MutexLock lock(&shared_->mutex);
+  shared_->known.erase(job_id);
 }
 
 int64_t ViewCache::made() const {

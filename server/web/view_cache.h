@@ -29,6 +29,9 @@ class ViewCache {
   // and few are asked for twice.
   std::shared_ptr<const v1::Job> Of(const JobPtr& stored);
 
+  // The job was deleted.
+  void Forget(const std::string& job_id);
+
   // How many views were worked out, for tests.
   int64_t made() const;
 

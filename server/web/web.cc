@@ -141,6 +141,7 @@ HttpReply Web::Answer(const HttpRequest& request) {
 void Web::Forget(const std::string& job_id) {
   sparks_->Forget(job_id);
   parts_.places->Forget(job_id);
+  parts_.views->Forget(job_id);
   traces_->Forget(job_id);
 }
 

@@ -3,7 +3,7 @@ import { hasToken, setToken } from './api.js';
 import { drawWaiting } from './chart.js';
 import { replace, toast } from './dom.js';
 import { isUtc, setUtc, zoneName } from './format.js';
-import { askToken, showHelp } from './dialogs.js';
+import { ask, askToken, showHelp } from './dialogs.js';
 import { fleetPage } from './fleet.js';
 import { jobPage } from './job.js';
 import { showViews } from './views.js';
@@ -39,8 +39,7 @@ function showToken() {
 
 document.getElementById('token').addEventListener('click', async () => {
   if (hasToken()) {
-    await setToken('');
-    toast('The token is forgotten; the page is read only.');
+    if (await ask({ title: 'Forget the token?', text: 'This tab can only read then.', agree: 'Forget it', send: () => setToken('') })) toast('The token is forgotten; the page is read only.');
   } else {
     await askToken();
   }

@@ -149,14 +149,35 @@ function renamed(job, end) {
     .replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}${end}`)}`);
 }
 
+// The lines that one text has and the other has not.
+function differences(before, after) {
+  const [old, fresh] = [before, after].map((text) => text.split('\n').filter((line) => line.trim()));
+  return [...old.filter((line) => !fresh.includes(line)).map((line) => `− ${line.trim()}`), ...fresh.filter((line) => !old.includes(line)).map((line) => `+ ${line.trim()}`)];
+}
+
+// Chooses the line that an error names, as in job.yaml:55:3.
+function goTo(file, error) {
+  const line = Number(/:(\d+):\d+:/.exec(error.message)?.[1]);
+  const lines = file.value.split('\n');
+  if (!(line > 0 && line <= lines.length)) return;
+  const from = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
+  file.focus();
+  file.setSelectionRange(from, from + lines[line - 1].length);
+  file.scrollTop = file.scrollHeight * (line - 5) / lines.length;
+}
+
 // Goes to the job that is made of this text once it is changed.
 function submit(job, send, title, text, value) {
   const request = requestId();
-  const file = h('textarea', { name: 'text', rows: '20', required: true, spellcheck: 'false' });
+  const changed = h('pre', { class: 'changed', 'aria-label': 'What is changed' });
+  const file = h('textarea', { name: 'text', rows: '18', required: true, spellcheck: 'false', oninput: () => { changed.textContent = differences(job.config_text, file.value).join('\n'); } });
   file.value = value;
+  file.dispatchEvent(new Event('input'));
   let made = '';
-  change({ title, text, wide: true, fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
-    send: async (data) => { made = (await send('clone', { text: data.get('text'), request_id: request })).id; } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
+  change({ title, text, wide: true, fields: [h('label', {}, 'Job file', file), changed], agree: 'Submit the new job',
+    send: async (data) => {
+      made = (await send('clone', { text: data.get('text'), request_id: request }).catch((error) => { goTo(file, error); throw error; })).id;
+    } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
 }
 
 // The settings of this job as a job file, with another name and folder, and with `changes`: {key: value}.

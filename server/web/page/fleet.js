@@ -28,6 +28,9 @@ const COLUMNS = [['name', 'Run', '', (job) => job.name], ['state', 'State', 'mor
   ['loss', 'Loss', 'sparkcell', (job) => job.loss], ['number', '', 'num more', null], ['val', 'Best val', 'num', bestOf], ['delta', 'vs ★', 'num', bestOf], ['ends', 'Ends', 'ends', ends],
   ['speed', 'Tok/s', 'num more', (job) => job.tokens_per_second], ['submitted', 'Submitted', 'num submitted more', (job) => job.submitted]];
 
+// The object that there is, if the other one says the same: its row stays as it is.
+const unchanged = (old, fresh) => (old && JSON.stringify(old) === JSON.stringify(fresh) ? old : fresh);
+
 function groupOf(job) {
   if (needsYou(job)) return 'need';
   if (job.state === 'QUEUED' || waitsForSweep(job)) return 'waiting';
@@ -38,6 +41,8 @@ function groupOf(job) {
 export function fleetPage(main, parameters, sweep = null) {
   let fleet = null;
   let rows = sweep ? MOST_ROWS : ROWS;  // how many the list may have
+  let limit = ROWS;    // how many of them are drawn
+  let undrawn = 0;     // how many are not
   let jobs = new Map();
   let order = [];
   let keys = [];       // in which the jobs of a sweep differ
@@ -69,7 +74,7 @@ export function fleetPage(main, parameters, sweep = null) {
   const bulk = h('span', { class: 'bulk' });
   const columns = h('tr');
   const body = h('tbody');
-  const more = h('button', { type: 'button', class: 'quiet', hidden: true, onclick: () => { rows = Math.min(rows + ROWS, MOST_ROWS); load(); } }, 'More');
+  const more = h('button', { type: 'button', class: 'quiet', hidden: true, onclick: () => showMore() }, 'More');
   const rest = h('p', { class: 'muted', hidden: true });
   const empty = h('div', { class: 'blank', hidden: true });
   const machines = h('div', { class: 'machines' });
@@ -170,19 +175,33 @@ export function fleetPage(main, parameters, sweep = null) {
       h('td', { class: 'num more' }, job.tokens_per_second ? short(job.tokens_per_second) : '–'), h('td', { class: 'num submitted more' }, brief(job.submitted)));
   }
 
-  // The row of a job; the one that there is, if it would be the same.
-  function rowOf(job, place = 0) {
+  // What a row shows beside its job.
+  function beside(job, place) {
     const colour = view.on.indexOf(job.id);
     const star = jobs.get(view.star);
-    const shows = JSON.stringify([job, sweep && place === 0, colour, colour >= 0 && panel.colour(colour), needsYou(job), scale, keys, view.star, star && bestOf(star), !!configs.of(view.star) && !!configs.of(job.id)]);
+    return [sweep && place === 0, colour, colour >= 0 && panel.colour(colour), needsYou(job), scale?.low, scale?.high, keys, view.star, star && bestOf(star), !!configs.of(view.star) && !!configs.of(job.id)].join(' ');
+  }
+
+  // The row of a job; the one that there is, if it would be the same. A job that has changed is another object.
+  function rowOf(job, place = 0) {
+    const shows = beside(job, place);
     const known = made.get(job.id);
-    if (known?.shows === shows) {
+    if (known?.job === job && known.shows === shows) {
       known.line.classList.toggle('current', current === job.id);
       return known.line;
     }
     const line = row(job, place);
-    made.set(job.id, { shows, line });
+    made.set(job.id, { job, shows, line, place });
     return line;
+  }
+
+  // Writes the row of a job that has changed anew, in its place; false when there is none.
+  function rewrite(job) {
+    const known = made.get(job.id);
+    if (!known?.line.isConnected) return false;
+    morph(known.line, row(job, known.place));
+    made.set(job.id, { ...known, job, shows: beside(job, known.place) });
+    return true;
   }
 
   // Jobs of a sweep are one row until it is unfolded; those that need somebody stand alone.
@@ -251,29 +270,34 @@ export function fleetPage(main, parameters, sweep = null) {
   function showJobs() {
     if (!fleet) return;
     const all = shown();
-    scale = sparkScale(all.map((job) => job.spark));
     showColumns();
     const fold = folds(all);
     const done = new Set();
     const list = (job) => {
       const one = fold.get(job.id);
-      if (!one) return [rowOf(job)];
+      if (!one) return [line(job)];
       if (done.has(one)) return [];
       done.add(one);
-      return [foldRow(one), ...(unfolded.has(one.key) ? one.ids.map((id) => jobs.get(id)).filter(Boolean).map((inner) => rowOf(inner)) : [])];
+      return [() => foldRow(one), ...(unfolded.has(one.key) ? one.ids.map((id) => jobs.get(id)).filter(Boolean).map((inner) => line(inner)) : [])];
     };
+    // What makes each line of the list; those of jobs are counted.
+    const line = (job, i) => Object.assign(() => rowOf(job, i), { counts: true });
     const flat = view.sort || sweep;
     const focused = body.contains(document.activeElement) && document.activeElement;
     const place = focused && [focused.closest('tr').dataset.act, [...focused.closest('tr').querySelectorAll('a, input, button')].indexOf(focused)];
     const title = (word, count) => h('tr', { class: 'group' }, h('th', { colspan: String(COLUMNS.length + 1), scope: 'rowgroup' }, word, h('small', {}, ` ${count}`)));
-    const next = flat ? all.map((job, i) => rowOf(job, i)) : GROUPS.flatMap(([name, word]) => {
+    const whole = flat ? all.map(line) : GROUPS.flatMap(([name, word]) => {
       const inside = all.filter((job) => groupOf(job) === name);
       const lines = inside.flatMap(list);
-      return lines.length > 0 ? [title(word, inside.length), ...lines] : [];
+      return lines.length > 0 ? [() => title(word, inside.length), ...lines] : [];
     });
-    const same = next.length === body.rows.length && next.every((one, i) => one === body.rows[i] || (!one.dataset.id && one.isEqualNode(body.rows[i])));
+    let drawn = 0;
+    const next = whole.filter((make) => (make.counts ? ++drawn <= limit : drawn < limit)).map((make) => make());
+    undrawn = Math.max(0, drawn - limit);
+    const before = [...body.rows];
+    const same = next.length === before.length && next.every((one, i) => one === before[i] || (!one.dataset.id && one.isEqualNode(before[i])));
     if (!same) replace(body, next);
-    if (place) [...body.rows].find((one) => one.dataset.act === place[0])?.querySelectorAll('a, input, button')[place[1]]?.focus({ preventScroll: true });
+    if (place && !same) [...body.rows].find((one) => one.dataset.act === place[0])?.querySelectorAll('a, input, button')[place[1]]?.focus({ preventScroll: true });
     table.hidden = all.length === 0;
     empty.hidden = all.length > 0;
     replace(empty, view.q || view.state ? h('p', {}, 'No job matches. ', h('button', { type: 'button', class: 'quiet', onclick: () => { Object.assign(view, { state: '', q: '' }); field.value = ''; typed(); } }, 'Show all'))
@@ -282,16 +306,24 @@ export function fleetPage(main, parameters, sweep = null) {
   }
 
   function showRest() {
-    const left = sweep ? 0 : fleet.matching - order.length;
-    more.hidden = left <= 0 || rows >= MOST_ROWS;
+    const left = undrawn + (sweep ? 0 : fleet.matching - order.length);
+    const all = undrawn === 0 && rows >= MOST_ROWS;
+    more.hidden = left <= 0 || all;
     more.textContent = `${left} more`;
-    rest.hidden = left <= 0 || rows < MOST_ROWS;
+    rest.hidden = left <= 0 || !all;
     rest.textContent = `${left} more; a name, label or state in the filter finds any of them.`;
+  }
+
+  function showMore() {
+    limit += ROWS;
+    if (limit <= rows) return showJobs();
+    rows = Math.min(rows + ROWS, MOST_ROWS);
+    return load();
   }
 
   function showState(state) {
     view.state = state;
-    rows = ROWS;
+    rows = limit = ROWS;
     write();
     load();
   }
@@ -386,8 +418,9 @@ export function fleetPage(main, parameters, sweep = null) {
         replace(main, h('div', { class: 'blank' }, h('p', {}, `There is no sweep ${sweep}.`), h('p', {}, h('a', { href: '#/' }, 'All jobs'))));
         return;
       }
-      jobs = new Map(list.map((job) => [job.id, job]));
+      jobs = new Map(list.map((job) => [job.id, unchanged(jobs.get(job.id), job)]));
       order = [...jobs.keys()];
+      scale = sparkScale(list.map((job) => job.spark));
       for (const id of made.keys()) if (!jobs.has(id)) made.delete(id);
       showSummary();
       showJobs();
@@ -425,10 +458,7 @@ export function fleetPage(main, parameters, sweep = null) {
         if (sweep && !before) continue;
         const job = { spark: null, best_val: null, ...before, ...fresh };  // the first two come with the list
         jobs.set(job.id, job);
-        const old = body.querySelector(`tr[data-id="${CSS.escape(job.id)}"]`);
-        made.delete(job.id);
-        if (old) morph(old, row(job, [...body.rows].indexOf(old)));
-        if (!old || view.sort || filter.tests.length > 0 || groupOf(before) !== groupOf(job)) redrawSoon();
+        if (!rewrite(job) || view.sort || filter.tests.length > 0 || groupOf(before) !== groupOf(job)) redrawSoon();
       }
       showSummary();
       if (sweep && changed.some((job) => jobs.has(job.id))) later(3000);
@@ -465,7 +495,7 @@ export function fleetPage(main, parameters, sweep = null) {
   function typed() {
     view.q = field.value.trim();
     filter = parse(view.q);
-    rows = ROWS;
+    rows = limit = ROWS;
     write();
     clearTimeout(typing);
     typing = setTimeout(load, 150);

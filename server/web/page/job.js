@@ -8,7 +8,7 @@ import { h, painted, replace, toast, update } from './dom.js';
 import { ago, brief, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
-import { askClone, askLabels, askNote, askResume, askStacks, askStop, askUnmute } from './edit.js';
+import { askClone, askLabels, askNote, askResume, askStacks, askStop, askUnmute, canResume } from './edit.js';
 import { traceSection } from './profile.js';
 import { chartOf, family, quantity, readQuantities, withCurve } from './quantities.js';
 import { badge, isActive, labels, lossText, markSeen, progress, runSeconds } from './rows.js';
@@ -213,16 +213,16 @@ export function jobPage(main, id, parameters) {
 
   function buttons() {
     const hasRanks = ['STARTING', 'RUNNING', 'STOPPING'].includes(job.state);
-    const resumable = ['STOPPED', 'FAILED'].includes(job.state);
-    return h('div', { class: 'actions' },
+    const resumable = canResume(job);
+    return h('div', { class: 'actions' },  // without a checkpoint a job would fail in the same way again: a clone comes first
       isActive(job) && h('button', { type: 'button', data: { act: 'stop' }, onclick: () => askStop(job, send) }, 'Stop…'),
-      resumable && h('button', { type: 'button', class: 'primary', data: { act: 'resume' }, onclick: () => askResume(job, send) }, 'Resume…'),
+      resumable && h('button', { type: 'button', class: job.checkpoint_step ? 'primary' : null, data: { act: 'resume' }, onclick: () => askResume(job, send) }, 'Resume…'),
       hasRanks && h('button', { type: 'button', data: { act: 'stacks' }, onclick: () => askStacks(send).then((done) => { if (done) details.refresh(); }) }, 'Dump stacks…'),
       job.state === 'RUNNING' && h('button', { type: 'button', data: { act: 'profile' }, onclick: () => traces.ask() }, 'Record trace…'),
       h('button', { type: 'button', data: { act: 'note' }, onclick: () => askNote(job, send) }, 'Note…'),
       h('button', { type: 'button', data: { act: 'label' }, onclick: () => askLabels(job, send) }, 'Labels…'),
       job.mutes?.length > 0 && h('button', { type: 'button', data: { act: 'unmute' }, onclick: () => askUnmute(job, send) }, 'Unmute…'),
-      h('button', { type: 'button', data: { act: 'clone' }, onclick: () => askClone(job, send) }, 'Clone…'));
+      h('button', { type: 'button', class: resumable && !job.checkpoint_step ? 'primary' : null, data: { act: 'clone' }, onclick: () => askClone(job, send) }, 'Clone…'));
   }
 
   // What changed last, so that nobody has to look for it.

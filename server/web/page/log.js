@@ -41,6 +41,7 @@ export function logSection(id, current) {
     h('div', { class: 'filters' }, h('label', { class: 'inline' }, 'Rank', rank), search, h('label', { class: 'inline' }, follow, 'Follow'), count, h('span', { class: 'grow' }), h('span', { class: 'muted' }, 'times are UTC'), file), box);
   let lines = [];
   let shown = '';
+  let asked = 0;  // the latest request; answers of earlier ones are dropped
 
   function draw() {
     const wanted = search.value.trim().toLowerCase();
@@ -52,7 +53,9 @@ export function logSection(id, current) {
   }
 
   async function read() {
-    const { ranks } = current() || { ranks: 1 };
+    const job = current();
+    if (!job) return;
+    const { ranks } = job;
     if (rank.options.length !== ranks + (ranks > 1 ? 1 : 0)) {
       replace(rank, ranks > 1 && h('option', { value: 'all' }, 'all'), Array.from({ length: ranks }, (_, i) => h('option', { value: String(i) }, String(i))));
       rank.value = '0';
@@ -62,8 +65,10 @@ export function logSection(id, current) {
     const wanted = all ? Array.from({ length: Math.min(ranks, MOST_RANKS) }, (_, i) => i) : [Number(rank.value || 0)];
     file.hidden = all;
     file.href = `api/v1/${path}?rank=${wanted[0]}&file=1`;
-    file.download = `${current().name || id}.rank-${wanted[0]}.log`;
+    file.download = `${job.name || id}.rank-${wanted[0]}.log`;
+    const mine = ++asked;
     const logs = await Promise.all(wanted.map((one) => get(path, { rank: one, lines: Math.ceil(LINES / wanted.length) }).catch((error) => ({ rank: one, text: error.message }))));
+    if (mine !== asked) return;
     const text = JSON.stringify([rank.value, logs.map((log) => log.text)]);
     if (text === shown) return;
     shown = text;
@@ -71,6 +76,6 @@ export function logSection(id, current) {
     draw();
   }
 
-  const timer = setInterval(() => { if (element.open && follow.checked && !document.hidden && isActive(current())) read(); }, AGAIN);
+  const timer = setInterval(() => { if (element.open && follow.checked && !document.hidden && current() && isActive(current())) read(); }, AGAIN);
   return { element, refresh: read, close: () => clearInterval(timer) };
 }

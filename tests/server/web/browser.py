@@ -62,8 +62,8 @@ class Browser:
     def __exit__(self, *_):
         self.close()
 
-    def resize(self, width, height):
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
+    def resize(self, width, height, scale=1):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False})
 
     def open(self, path, theme="light"):
         self.driver.get(f"{self.base}/icon.svg")
@@ -146,22 +146,55 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
 
     def shoot(self, path, width, top=0, height=None):
-        """The whole page as a PNG, or `height` pixels of it from `top`."""
+        """The whole page as a PNG of at most 256 colours, or `height` pixels of it from `top`."""
         height = min(height or sys.maxsize, self.run("return document.documentElement.scrollHeight") - top)
         picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {
             "format": "png", "captureBeyondViewport": True, "clip": {"x": 0, "y": top, "width": width, "height": height, "scale": 1}})
-        path.write_bytes(compressed(base64.b64decode(picture["data"])))
+        self.driver.set_script_timeout(60)
+        found = self.driver.execute_async_script(PALETTE, picture["data"])
+        path.write_bytes(indexed_png(found[0], found[1], *(base64.b64decode(one) for one in found[2:])))
 
 
-def compressed(png):
-    """The same picture in fewer bytes: Chromium compresses in a hurry."""
-    chunks, data, at = [], b"", 8
-    while at < len(png):
-        size, kind = struct.unpack(">I4s", png[at:at + 8])
-        if kind == b"IDAT":
-            data += png[at + 8:at + 8 + size]
-        else:
-            chunks.append((kind, png[at + 8:at + 8 + size]))
-        at += size + 12
-    chunks.insert(-1, (b"IDAT", zlib.compress(zlib.decompress(data), 9)))
-    return png[:8] + b"".join(struct.pack(">I4s", len(body), kind) + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks)
+# The picture in 256 colours: the set of all colours is cut in two at its median, the widest and most used part again and again, and a colour becomes the mean of its part.
+PALETTE = """const [text, done] = arguments;
+(async () => {
+  const bitmap = await createImageBitmap(new Blob([Uint8Array.from(atob(text), (one) => one.charCodeAt(0))]));
+  const context = new OffscreenCanvas(bitmap.width, bitmap.height).getContext('2d');
+  context.drawImage(bitmap, 0, 0);
+  const pixels = new Uint32Array(context.getImageData(0, 0, bitmap.width, bitmap.height).data.buffer);
+  const count = new Map();
+  for (const one of pixels) count.set(one, (count.get(one) || 0) + 1);
+  const part = (colours) => {
+    const ranges = [0, 8, 16].map((shift) => { const all = colours.map((one) => (one >> shift) & 255); return [Math.max(...all) - Math.min(...all), shift]; });
+    const [range, shift] = ranges.sort((a, b) => b[0] - a[0])[0];
+    return { colours, shift, weight: range * Math.sqrt(colours.reduce((sum, one) => sum + count.get(one), 0)) };
+  };
+  const parts = [part([...count.keys()])];
+  while (parts.length < 256) {
+    const widest = parts.reduce((best, one, i) => (one.weight > parts[best].weight ? i : best), 0);
+    const { colours, shift, weight } = parts[widest];
+    if (!(weight > 0)) break;
+    const value = (one) => (one >> shift) & 255;
+    colours.sort((a, b) => value(a) - value(b));
+    const half = colours.reduce((sum, one) => sum + count.get(one), 0) / 2;
+    let cut = 0;
+    for (let sum = 0; cut < colours.length - 1 && sum < half; ++cut) sum += count.get(colours[cut]);
+    cut = Math.max(cut, 1);
+    parts.splice(widest, 1, part(colours.slice(0, cut)), part(colours.slice(cut)));
+  }
+  const palette = [];
+  const index = new Map();
+  parts.forEach(({ colours }, i) => {
+    const all = colours.reduce((sum, one) => sum + count.get(one), 0);
+    for (const shift of [0, 8, 16]) palette.push(Math.round(colours.reduce((sum, one) => sum + count.get(one) * ((one >> shift) & 255), 0) / all));
+    for (const one of colours) index.set(one, i);
+  });
+  const base64 = (bytes) => { let text = ''; for (let i = 0; i < bytes.length; i += 32768) text += String.fromCharCode(...bytes.subarray(i, i + 32768)); return btoa(text); };
+  return [bitmap.width, bitmap.height, base64(Uint8Array.from(palette)), base64(Uint8Array.from(pixels, (one) => index.get(one)))];
+})().then(done, (error) => done({ error: String(error) }));"""
+
+
+def indexed_png(width, height, palette, pixels):
+    rows = b"".join(b"\0" + pixels[width * row:width * (row + 1)] for row in range(height))
+    chunks = ((b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)), (b"PLTE", palette), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I4s", len(body), kind) + body + struct.pack(">I", zlib.crc32(kind + body)) for kind, body in chunks)

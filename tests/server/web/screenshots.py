@@ -1,14 +1,14 @@
 #!/usr/bin/python3
 """Takes the screenshots of docs/: the live page of a real coordinator with small jobs that train on this machine's CPU.
 
-    tests/server/web/screenshots.py BIN_DIR OUT_DIR       takes about five minutes on two cores; needs deploy/packages.sh test
+    tests/server/web/screenshots.py BIN_DIR OUT_DIR       takes about six minutes on two cores; needs deploy/packages.sh test
     tests/server/web/screenshots.py BIN_DIR OUT_DIR --state FOLDER [--trace FILE]
                                                           pictures of a job that was trained elsewhere, for example on a machine with GPUs and without a
                                                           browser: FOLDER is a copy of its coordinator's state folder, FILE what `nsactl profile` wrote
 
-Six jobs train the model of configs/jobs/demo.yaml on licence texts with different settings. When the pictures are taken two have finished, one
-has failed, one was stopped, two train (a rank of one of them was killed on the way), and one waits. Then a sweep of eight smaller jobs runs to
-its end.
+Jobs train the model of configs/jobs/demo.yaml on licence texts with different settings. When the pictures are taken two have finished, one has done all its
+steps at a learning rate that is far too high, the rank of one was killed and it may not start again, two train (a rank of one of them was killed on the way), and
+one waits. Then a sweep of eight smaller jobs runs to its end. A picture has 830 CSS pixels, as many as GitHub shows, at two dots each.
 """
 import argparse
 import base64
@@ -25,7 +25,7 @@ sys.path.insert(0, str(TOP / "tests/testing"))
 from browser import JOB, Browser  # noqa: E402
 from page_test import Page  # noqa: E402
 
-WIDE, NARROW, TALLEST = 1400, 400, 1700
+WIDE, NARROW, TALLEST, DOTS = 830, 390, 1240, 2
 PATIENCE = 900
 
 
@@ -58,26 +58,25 @@ class Fleet(Page):
         self.base_job = self.start("three-branches", 320)
         self.window = self.start("window-only", 320, "nsa.branches=[win]")
         one_try = self.start("one-try", 1000, "restart.max_restarts=0")
-        self.low = self.start("lr-low", 320, "train.lr=3.0e-4", labels="study=lr")
-        self.service.ctl("stop", self.low, "--at-step", "200", check=True)
+        hot = self.start("too-hot", 240, "train.lr=1", "train.muon_lr=1", "train.grad_clip=0", labels="study=lr")
         self.long = self.start("long-sequences", 4000, "train.seq_len=512", "train.batch_size=2")
         self.mlp = self.start("mlp-phi", 3000, "nsa.phi=mlp", "nsa.gate=sigmoid")
         self.start("eight-heads", 500, "model.n_heads=8", "model.d_k=16", "model.d_v=16")
         self.kill(one_try)
-        for job in (self.base_job, self.window, one_try, self.low):
+        for job in (self.base_job, self.window, one_try, hot):
             self.wait(job, lambda seen: seen["state"] in ended, "its end")
         self.kill(self.long)
         self.wait(self.long, lambda seen: seen["restarts"] == 1 and seen["state"] == "RUNNING" and seen["step"] > 200, "training after its restart")
 
 
 def shoot(fleet, out):
-    pictures = (("fleet", "#/", ".jobs tr[data-id]", WIDE), ("job", f"#/job/{fleet.long}", ".heat canvas", WIDE),
-                ("compare", f"#/?on={fleet.base_job},{fleet.window},{fleet.low}&s=0.9", ".figures-table td", WIDE),
-                ("fleet_narrow", "#/", ".jobs tr[data-id]", NARROW), ("job_narrow", f"#/job/{fleet.long}", ".heat canvas", NARROW))
+    ticked = f"#/?on={fleet.base_job},{fleet.window},{fleet.long}&star={fleet.base_job}&s=0.8"
+    pictures = (("workspace", ticked, WIDE, ("light", "dark")), ("job", f"#/job/{fleet.long}?s=0.8", WIDE, ("light", "dark")), ("phone", ticked, NARROW, ("light",)))
     with Browser(fleet.base) as browser:
-        for name, path, ready, width in pictures:
-            for theme in ("light", "dark"):
-                browser.resize(width, 900)
+        for name, path, width, themes in pictures:
+            ready = ".heat canvas" if name == "job" else ".ticked .chart canvas"
+            for theme in themes:
+                browser.resize(width, 900, DOTS)
                 browser.open(path, theme)
                 # Room for the scroll bar, which the pictures do not have.
                 browser.run("document.documentElement.style.scrollbarGutter = 'auto'")
@@ -94,17 +93,21 @@ def shoot_sweep(page, out):
     file.write_text(JOB.format(name="rates", steps=160, lr="1e-3", team="a", out_dir=page.folder / "rates"))
     done = page.service.ctl("submit", file, "--sweep", "train.lr=1e-4,3e-4,1e-3,1e-2", "--sweep", "nsa.gate=softmax,sigmoid", "--halve-at", "40,80")
     assert done.returncode == 0, done.stdout + done.stderr
-    with Browser(page.base, WIDE, 1100) as browser:
+    with Browser(page.base) as browser:
+        browser.resize(WIDE, 900, DOTS)
         browser.open("#/sweep/rates")
         browser.until("document.querySelector('.sentence').textContent.includes('all ended')", "the end of the sweep", PATIENCE)
         browser.until("document.querySelectorAll('.chart canvas').length === 4", "the curves")
-        browser.shoot(out / "page_sweep_light.png", WIDE, height=TALLEST)
+        # The lines of all jobs stand below the list and the curves.
+        top = browser.run("return document.querySelector('.parallel').getBoundingClientRect().top + scrollY")
+        browser.shoot(out / "page_sweep_light.png", WIDE, top=int(top) - 40, height=900)
 
 
 def shoot_trace(page, out):
     """What the page shows after `Record trace…`."""
     page.traced = page.submit("demo", ranks=2)
-    with Browser(page.base, WIDE, 1100) as browser:
+    with Browser(page.base) as browser:
+        browser.resize(WIDE, 900, DOTS)
         browser.open(f"#/job/{page.traced}")
         browser.until("Number(document.querySelector('.done span').textContent.split(' ')[0]) > 100", "some steps", PATIENCE)
         browser.click("button", "Record trace")
@@ -113,13 +116,15 @@ def shoot_trace(page, out):
         browser.click("dialog button", "Record")
         browser.until("document.querySelector('.timeline canvas')", "the picture", PATIENCE)
         browser.until("getComputedStyle(document.getElementById('toast')).opacity === '0'", "that the page is at rest")
-        browser.shoot(out / "page_trace_light.png", WIDE, height=1212)
+        top = browser.run("return document.querySelector('.traces').getBoundingClientRect().top + scrollY")
+        browser.shoot(out / "page_trace_light.png", WIDE, top=int(top) - 12, height=900)
 
 
 def shoot_elsewhere(page, out, trace):
     """The newest job of a state folder, and the trace as the page draws one that it has recorded."""
     job = page.get("fleet")["jobs"][0]["id"]
-    with Browser(page.base, WIDE, 1100) as browser:
+    with Browser(page.base) as browser:
+        browser.resize(WIDE, 900, DOTS)
         for theme in ("light", "dark"):
             browser.open(f"#/job/{job}", theme)
             browser.until("document.querySelector('.heat canvas')", "the job")

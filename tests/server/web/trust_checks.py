@@ -56,6 +56,7 @@ class Stub:
 
     def __init__(self):
         self.replies, self.posts, self.asked, self.streams, self.hangs = {"quantities": QUANTITIES}, [], [], [], False
+        self.refusals = {}  # errors of POST requests, by path
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -70,7 +71,8 @@ class Stub:
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"] or 0))
                 stub.posts.append((self.path, json.loads(body or b"{}")))
-                stub.send(self, "application/json", b"{}")
+                wrong = stub.refusals.get(self.path)
+                stub.send(self, "application/json", json.dumps({"error": wrong} if wrong else {}).encode(), 400 if wrong else 200)
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True

@@ -5,6 +5,7 @@ from trust_checks import NOW, READY, event, row, show
 
 
 def with_token(stub, browser, job, **parts):
+    browser.open("#/")
     browser.run("sessionStorage.setItem('token', 'x')")
     show(stub, browser, job, **parts)
 
@@ -100,6 +101,7 @@ def check_samples(stub, browser):
 
 def check_fork(stub, browser):
     """A checkpoint's row makes a new job that goes on at it, with a name and a folder of its own."""
+    browser.open("#/")
     browser.run("sessionStorage.setItem('token', 'x')")
     job = row("a")
     stub.job(job, config_text="name: a\ntrain:\n  out_dir: /runs/a\n  steps: 9\nrestart:\n  max_restarts: 3\n", out_dir="/runs/a")
@@ -111,8 +113,14 @@ def check_fork(stub, browser):
     browser.until("document.querySelector('dialog textarea')", "the job file")
     text = browser.run("return document.querySelector('dialog textarea').value")
     assert text == 'name: a-at-800\ntrain:\n  out_dir: "/runs/a-at-800"\n  steps: 9\nrestart:\n  resume: "/runs/a/checkpoints/step-00000800"\n  max_restarts: 3\n', text
+    assert browser.text("dialog .changed").split("\n") == ["− name: a", "− out_dir: /runs/a", "+ name: a-at-800", '+ out_dir: "/runs/a-at-800"', '+ resume: "/runs/a/checkpoints/step-00000800"'], browser.text("dialog .changed")
+    stub.refusals["/api/v1/jobs/j-a/clone"] = "job.yaml:4:3: train.steps: 9 (at least 10)"
+    browser.click("dialog button", "Submit the new job")
+    browser.until("document.querySelector('dialog .problem').textContent.includes('at least 10')", "the refusal")
+    assert browser.run("const file = document.querySelector('dialog textarea'); return file.value.slice(file.selectionStart, file.selectionEnd)") == "  steps: 9"
     browser.click("dialog button", "Cancel")
     browser.until("!document.querySelector('dialog')", "that nothing is asked")
+    assert any("400" in line for line in browser.log()), "the refusal is all that went wrong"
     print("ok: fork")
 
 
@@ -152,7 +160,27 @@ def check_hidden(stub, browser):
     print("ok: hidden")
 
 
-CHECKS = (check_views, check_undo, check_log, check_samples, check_fork, check_parallel, check_hidden)
+def check_long_list(stub, browser):
+    """Of a long list 200 rows are drawn, and more on request; a row that changes is written anew in its place, and no other is."""
+    jobs = [row(f"n{i:03}") for i in range(450)]
+    stub.fleet(*jobs)
+    browser.open("#/")
+    rows = "document.querySelectorAll('.jobs tr[data-id]').length"
+    browser.open("#/?q=step%3E0")
+    browser.until(f"{rows} === 200", "200 rows")
+    browser.click("button", "250 more")
+    browser.until(f"{rows} === 400", "400 rows")
+    browser.click("button", "50 more")
+    browser.until(f"{rows} === 450 && ![...document.querySelectorAll('button')].some((one) => !one.hidden && / more$/.test(one.textContent))", "all rows")
+    browser.run("window.lines = [...document.querySelectorAll('.jobs tr[data-id]')]")
+    browser.until("document.getElementById('live').textContent === 'live'", "the stream")
+    stub.tell(("rows", [{"id": "j-n007", "loss": 9.75}], 20))
+    browser.until("document.querySelector('[data-id=j-n007]').textContent.includes('9.7500')", "the changed row")
+    browser.until(lambda: browser.run("return performance.now() > 0 && window.lines.every((one, i) => one === document.querySelectorAll('.jobs tr[data-id]')[i])"), "that all rows are those of before")
+    print("ok: long list")
+
+
+CHECKS = (check_long_list, check_views, check_undo, check_log, check_samples, check_fork, check_parallel, check_hidden)
 
 
 def check_work(browser):
