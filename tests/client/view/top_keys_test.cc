@@ -187,11 +187,11 @@ TEST_F(TopKeysTest, TheTerminalIsRestoredOnEveryEnd) {
 }
 
 TEST_F(TopKeysTest, ALostCoordinatorIsSaidAndKeysWorkOn) {
+  std::vector<grpc::Status>& answers = state().failures["ListJobs"];
+  answers = std::vector(1000, grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone"));
+  answers[0] = answers[1] = grpc::Status::OK;  // active jobs, and those that have ended
   const auto top = Top();
   ASSERT_TRUE(top->Shows("> demo"));
-  state().failures["ListJobs"] =
-      std::vector(1000, grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone"));
-  state();
   ASSERT_TRUE(top->Shows("coordinator not reached"));
   top->Type("s");
   EXPECT_TRUE(top->Shows("order: name"));
@@ -201,11 +201,11 @@ TEST_F(TopKeysTest, ALostCoordinatorIsSaidAndKeysWorkOn) {
 }
 
 TEST_F(TopKeysTest, AnErrorRestoresTheTerminalBeforeItIsSaid) {
+  state().failures["ListJobs"] = {
+      grpc::Status::OK, grpc::Status::OK,
+      grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "token: expired")};
   const auto top = Top();
   ASSERT_TRUE(top->Shows("> demo"));
-  state().failures["ListJobs"] = {
-      grpc::Status(grpc::StatusCode::UNAUTHENTICATED, "token: expired")};
-  state();
   EXPECT_TRUE(top->Shows("token: expired"));
   EXPECT_EQ(top->ExitCodeOf(), static_cast<int>(ExitCode::kAuth));
   EXPECT_TRUE(top->IsRestored());
