@@ -183,12 +183,13 @@ absl::Status Server::Parts::OpenStore() {
   NSA_ASSIGN_OR_RETURN(store, JobStore::Open(options.state_dir, clock, std::move(observer)));
   NSA_ASSIGN_OR_RETURN(nodes, NodeStore::Open(options.state_dir));
   fleet.Remember(nodes->Known());
-  control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock,
-                                         options.provisioners());
   node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
   // Before any call arrives: a new notice reports everything from now on.
   std::vector<std::string> notices;
   for (const Notice& notice : options.notices.notices) notices.push_back(notice.name);
+  control = std::make_unique<JobControl>(
+      *store, fleet, *nodes, board, paths, clock,
+      JobPolicy{.provisioners = options.provisioners(), .notices = notices});
   NSA_ASSIGN_OR_RETURN(const int64_t last, store->LastEvent());
   NSA_ASSIGN_OR_RETURN(notice_progress,
                        NoticeProgress::Open(options.state_dir, notices, last, clock));
@@ -255,7 +256,7 @@ void Server::Parts::StartNotifier() {
       .told = [this](const std::string& notice, Told told,
                      int events) { metrics.ObserveNotice(notice, ToldWord(told), events); },
       .failed = [this](const std::string& notice) { metrics.ObserveNoticeFailure(notice); }});
-  notifier_wakes = hub.Subscribe("", [this] { notifier->Wake(); });
+  notifier_wakes = hub.Subscribe("", [this](const std::string&) { notifier->Wake(); });
 }
 
 void Server::Parts::MakeReconciler() {

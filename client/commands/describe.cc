@@ -100,6 +100,28 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
   }
 }
 
+constexpr const char* kFates[] = {"unknown", "awaited", "SUCCEEDED", "will not be SUCCEEDED",
+                                  "deleted"};
+
+// "prep (jqx2…) SUCCEEDED, eval (jw5d…) awaited".
+std::string AfterText(const v1::Job& job) {
+  std::vector<std::string> texts;
+  for (const v1::Predecessor& one : job.after()) {
+    const auto fate = static_cast<size_t>(one.state());
+    texts.push_back(absl::StrCat(one.name(), " (", one.id(), ") ",
+                                 kFates[fate < std::size(kFates) ? fate : 0]));
+  }
+  return absl::StrJoin(texts, ", ");
+}
+
+// "2026-12-24T18:00:00Z (in 2 h 00 min)".
+std::string NotBeforeText(const v1::Job& job, absl::Time now) {
+  if (job.not_before_unix_nanos() == 0) return "";
+  const absl::Time start = absl::FromUnixNanos(job.not_before_unix_nanos());
+  return absl::StrCat(Timestamp(job.not_before_unix_nanos()), " (in ",
+                      HumanDuration(std::max(absl::ToDoubleSeconds(start - now), 0.0)), ")");
+}
+
 void PrintHead(Session& session, const v1::Job& job) {
   const absl::Time now = session.now();
   Fields fields(&session.out());
@@ -109,6 +131,8 @@ void PrintHead(Session& session, const v1::Job& job) {
   fields.Add("Reason", ReasonText(job));
   fields.Add("Next start", NextStartText(job, now));
   if (!HasEnded(job)) fields.Add("Stop", StopText(job.stop()));
+  fields.Add("After", AfterText(job));
+  fields.Add("Not before", NotBeforeText(job, now));
   if (job.queue_position() > 0) {
     fields.Add("Queue", absl::StrCat("place ", job.queue_position()));
   }
@@ -200,6 +224,21 @@ void PrintProblems(Session& session, const v1::Job& job) {
   }
 }
 
+// Raised or not; those that are raised are among the problems, too.
+void PrintAlerts(Session& session, const v1::Job& job) {
+  std::vector<std::vector<std::string>> rows;
+  for (const v1::AlertSpec& alert : job.spec().alerts()) {
+    const auto& all = job.progress().alerts();
+    const auto known = std::ranges::find(all, alert.when(), &v1::AlertProgress::when);
+    const bool has_value = known != all.end() && known->has_value();
+    const bool raised = known != all.end() && known->raised();
+    rows.push_back({alert.when(), raised ? absl::StrCat("since step ", known->since_step()) : "no",
+                    has_value ? absl::StrFormat("%.6g", known->value()) : "-",
+                    absl::StrJoin(alert.notify(), ", ")});
+  }
+  PrintRows(session, "Alerts", Table({{"WHEN"}, {"RAISED"}, {"NOW", true}, {"NOTIFY"}}), rows);
+}
+
 void PrintVerdict(Session& session, const v1::Job& job) {
   if (!job.waivers().empty()) {
     session.out() << "\nWaived rules:\n";
@@ -251,6 +290,7 @@ absl::StatusOr<ExitCode> Describe(Session& session, const std::string& name, boo
   PrintRanks(session, job);
   PrintSources(session, job);
   PrintValSets(session, job);
+  PrintAlerts(session, job);
   PrintVerdict(session, job);
   NSA_RETURN_IF_ERROR(PrintEvents(session, client, job));
   if (spec || session.wide()) session.out() << "\nSpec:\n" << ToYaml(job.spec());

@@ -29,6 +29,7 @@ struct SubmitFlags {
   std::string file;
   std::string request_id;
   std::vector<std::string> sets;
+  std::vector<std::string> after;
   bool watch = false;
   bool canary = false;
   int64_t canary_steps = 0;  // 0: kCanarySteps
@@ -117,11 +118,21 @@ absl::Status CheckSweepFlags(const SubmitFlags& flags) {
       "look at the jobs with `nsactl sweep NAME` or `nsactl top`");
 }
 
+// --set, and --after as one of them.
+std::vector<std::string> SetsOf(const SubmitFlags& flags) {
+  std::vector<std::string> sets = flags.sets;
+  if (!flags.after.empty()) {
+    sets.push_back(absl::StrCat("after=[", absl::StrJoin(flags.after, ","), "]"));
+  }
+  return sets;
+}
+
 // Main path 1/7: submit.
 absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
   NSA_RETURN_IF_ERROR(CheckSweepFlags(flags));
-  if (!flags.sweep.axes.empty()) return SubmitSweep(session, flags.file, flags.sets, flags.sweep);
-  NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, flags.sets));
+  const std::vector<std::string> sets = SetsOf(flags);
+  if (!flags.sweep.axes.empty()) return SubmitSweep(session, flags.file, sets, flags.sweep);
+  NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, sets));
   NoteLegacyKeys(session, flags.file, job);
   if (flags.canary) {
     NSA_ASSIGN_OR_RETURN(Client * client, session.client());
@@ -183,6 +194,7 @@ void AddSubmit(Cli* cli) {
        .examples = "nsactl submit job.yaml\n"
                    "nsactl submit job.yaml --watch\n"
                    "nsactl submit job.yaml --canary\n"
+                   "nsactl submit train.yaml --after prep --set not_before=+2h\n"
                    "nsactl submit job.yaml --set train.steps=100 --set data.path=[a.txt,b.txt]\n"
                    "nsactl submit job.yaml --sweep train.lr=1e-4,3e-4,6e-4 --sweep "
                    "nsa.gate=softmax,sigmoid --stop-worst\n"
@@ -198,6 +210,8 @@ void AddSubmit(Cli* cli) {
                          "slower than guard.min_tokens_per_second");
   options.Texts("--set", "FIELD=VALUE", &flags->sets,
                 "Change a field of the file; may be repeated");
+  options.List("--after", "JOB,...", &flags->after,
+               "Wait in the queue until these jobs are SUCCEEDED, whatever `after` the file has");
   SweepFlags& sweep = flags->sweep;
   options.Texts("--sweep", "FIELD=VALUES", &sweep.axes,
                 "Submit one job for each value (1e-4,3e-4); may be repeated, then one for each "

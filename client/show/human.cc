@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "common/base/characters/utf8.h"
+#include "common/base/parse_duration.h"
 
 namespace nsa::client {
 namespace {
@@ -58,13 +58,8 @@ std::string ShortAge(absl::Time now, int64_t unix_nanos) {
 
 absl::StatusOr<int64_t> ParseSeconds(const std::string& flag, const std::string& text) {
   if (text.empty()) return 0;
-  absl::Duration duration;
-  absl::string_view days = text;
-  // absl does not know days.
-  const bool in_days = absl::ConsumeSuffix(&days, "d");
-  const bool good = absl::ParseDuration(in_days ? absl::StrCat(days, "h") : text, &duration);
-  if (in_days) duration *= 24;
-  if (good && duration >= absl::Seconds(1)) return absl::ToInt64Seconds(duration);
+  const std::optional<absl::Duration> duration = ParseDuration(text);
+  if (duration >= absl::Seconds(1)) return absl::ToInt64Seconds(*duration);
   return absl::InvalidArgumentError(
       absl::StrCat(flag, ": '", text, "' (a duration of at least 1s); write e.g. 90s, 12h or 30d"));
 }

@@ -12,21 +12,12 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/count.h"
-#include "common/base/reason.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
 
-bool WasDropped(const v1::Job& job) {
-  return ReasonFromWord(job.reason()) == Reason::kSweepDropped;
-}
-
 bool IsOut(const v1::Job& job) { return WasDropped(job) || job.state() == v1::Job::STATE_FAILED; }
-
-bool WaitsAtItsStop(const v1::Job& job) {
-  return job.state() == v1::Job::STATE_STOPPED && !WasDropped(job) &&
-         !job.spec().sweep().halve_at().empty() && job.stop().mode() == v1::STOP_MODE_AT_STEP;
-}
 
 bool IsValidated(const v1::Job& job) { return job.progress().val_step() > 0; }
 
@@ -62,7 +53,7 @@ std::string LabelOf(const v1::Job& job, const std::string& key) {
 }
 
 std::string NoteOf(const v1::Job& job) {
-  if (WaitsAtItsStop(job)) {
+  if (WaitsForSweep(job)) {
     return absl::StrCat("waits at step ", job.stop().at_step(), " for the other jobs");
   }
   if (job.state() == v1::Job::STATE_STOPPED) return job.message();

@@ -88,6 +88,13 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     // It would fit on a machine on which nothing is placed at present.
     {Reason::kCordoned, "CORDONED", kWaiting, kGoesOn, Fault::kAsked},
     {Reason::kWaitingForAllocation, "WAITING_FOR_ALLOCATION", kWaiting, kGoesOn, Fault::kNone},
+    // Until its not_before, and until the jobs of its `after` are SUCCEEDED. Also the event that
+    // one of those was resumed.
+    {Reason::kWaitingForTime, "WAITING_FOR_TIME", kWaiting, kGoesOn, Fault::kAsked},
+    {Reason::kWaitingForJobs, "WAITING_FOR_JOBS", kWaiting, kGoesOn, Fault::kAsked},
+    // One of those failed, was stopped or was deleted. Also the event that says so.
+    {Reason::kDependencyNeverSatisfied, "DEPENDENCY_NEVER_SATISFIED", kWaiting, kGoesOn,
+     Fault::kAsked},
 
     {Reason::kSubmitted, "SUBMITTED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kPlaced, "PLACED", kEvent, kGoesOn, Fault::kNone},
@@ -125,6 +132,11 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kUnmuted, "UNMUTED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kCheckpointPinned, "CHECKPOINT_PINNED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kCheckpointUnpinned, "CHECKPOINT_UNPINNED", kEvent, kGoesOn, Fault::kAsked},
+    // Nothing of not_before and `after` holds the job any more.
+    {Reason::kReleased, "RELEASED", kEvent, kGoesOn, Fault::kNone},
+    // The condition of one of the job's alerts has held for long enough, or no longer holds.
+    {Reason::kAlertRaised, "ALERT_RAISED", kEvent, kGoesOn, Fault::kNone},
+    {Reason::kAlertCleared, "ALERT_CLEARED", kEvent, kGoesOn, Fault::kNone},
 
     {Reason::kInitialized, "INITIALIZED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kScheduleChanged, "SCHEDULE_CHANGED", kEvent, kGoesOn, Fault::kAsked},

@@ -75,6 +75,9 @@ enum class Reason : uint8_t {
   kBehindAnotherJob,
   kCordoned,
   kWaitingForAllocation,
+  kWaitingForTime,
+  kWaitingForJobs,
+  kDependencyNeverSatisfied,
   // Something happened to a job, and the job continues.
   kSubmitted,
   kPlaced,
@@ -108,6 +111,9 @@ enum class Reason : uint8_t {
   kUnmuted,
   kCheckpointPinned,
   kCheckpointUnpinned,
+  kReleased,
+  kAlertRaised,
+  kAlertCleared,
   // A worker reported an event and continues.
   kInitialized,
   kScheduleChanged,

@@ -85,6 +85,9 @@ std::string FixedDifferences(const v1::JobSpec& before, const v1::JobSpec& after
     spec.clear_limits();
     spec.clear_preflight();
     spec.clear_sample();
+    spec.clear_after();
+    spec.clear_not_before();
+    spec.clear_alerts();
     spec.mutable_nsa()->clear_audit_every();
     spec.mutable_data()->clear_loader_timeout_seconds();
     spec.mutable_data()->clear_allow_synthetic_fallback();

@@ -166,8 +166,8 @@ std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
   for (const auto part :
        {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(), DataRules(),
-        ContentRules(), MixRules(), CorpusRules(), SampleRules(), MachineRules(), GroupRules(),
-        FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
+        ContentRules(), MixRules(), CorpusRules(), SampleRules(), QueueRules(), MachineRules(),
+        GroupRules(), FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;

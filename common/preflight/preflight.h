@@ -77,6 +77,11 @@ struct PreflightContext {
   std::function<bool()> abandoned;
   // The cluster managers that the coordinator is configured for. Null: not known.
   const std::vector<std::string>* provisioners = nullptr;
+  // The names of the coordinator's notices. Null: not known.
+  const std::vector<std::string>* notices = nullptr;
+  // OK if the job may wait for the one that this names, else InvalidArgument `problem; fix`. Null:
+  // not known.
+  std::function<absl::Status(const std::string& job)> awaited;
   // Why no resources.nodes of the machines that would suit the job, or not all of those that it was
   // placed on, have the same programs; and if they have, why their clocks do not agree.
   MachineDifferences programs_differ;

@@ -107,6 +107,7 @@ std::span<const PreflightRule> ContentRules();  // content_rules.cc: what the fi
 std::span<const PreflightRule> MixRules();      // mix_rules.cc: fields, mixtures, named sets
 std::span<const PreflightRule> CorpusRules();   // corpus_rules.cc: amount of data, validation
 std::span<const PreflightRule> SampleRules();   // sample_rules.cc: texts while the job trains
+std::span<const PreflightRule> QueueRules();    // queue_rules.cc: what the job waits for, alerts
 std::span<const PreflightRule> MachineRules();  // machine_rules.cc: GPUs, memory, disk, out_dir
 std::span<const PreflightRule> StartRules();    // start_rules.cc: checkpoints to begin with
 std::span<const PreflightRule> NameRules();     // name_rules.cc: names, paths, waivers

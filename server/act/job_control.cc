@@ -24,6 +24,7 @@
 #include "server/act/edit/apply_differences.h"
 #include "server/act/edit/request_id.h"
 #include "server/act/launch_check.h"
+#include "server/act/queue/hold_jobs.h"
 #include "server/act/request_error.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
@@ -176,14 +177,26 @@ std::string NewJobId() { return RandomId("j"); }
 
 JobControl::JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes,
                        const QueueBoard& board, const PathGuard& paths, const Clock& clock,
-                       std::vector<std::string> provisioners)
+                       JobPolicy policy)
     : store_(store),
       fleet_(fleet),
       nodes_(nodes),
       board_(board),
       paths_(paths),
       clock_(clock),
-      provisioners_(std::move(provisioners)) {}
+      policy_(std::move(policy)) {}
+
+PreflightContext JobControl::ContextFor(const std::string& only,
+                                        const std::function<bool()>& over) const {
+  return {.check_files = true,
+          .job_id = "",
+          .abandoned = over,
+          .provisioners = &policy_.provisioners,
+          .notices = &policy_.notices,
+          .awaited = [this, only](const std::string& job) {
+            return FindAwaited(store_, job, only).status();
+          }};
+}
 
 absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequest& request,
                                                          const std::function<bool()>& abandoned,
@@ -212,8 +225,10 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
   if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);
-  *response.mutable_report() = CheckSubmit(std::move(spec), fleet_, nodes_.All(), provisioners_,
-                                           over, !asker.unix_user.empty());
+  PreflightContext context = ContextFor(asker.only(), over);
+  context.has_unix_user = !asker.unix_user.empty();
+  *response.mutable_report() =
+      CheckSubmit(std::move(spec), fleet_, nodes_.All(), std::move(context));
   NSA_RETURN_IF_ERROR(work.Check());
   Veil(store_, asker.only(), response.mutable_report());
   if (request.validate_only()) return response;
@@ -228,6 +243,8 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   stored.set_out_dir_real(*std::move(out_dir));
   stored.mutable_job()->set_owner(asker.name);
   stored.mutable_job()->set_unix_user(asker.unix_user);
+  NSA_RETURN_IF_ERROR(HoldForJobs(store_, asker.only(), stored.mutable_job()));
+  NSA_RETURN_IF_ERROR(HoldForTime(clock_.Wall(), stored.mutable_job()));
   v1::JobEvent event = SubmittedEvent(stored);
   const auto inserted =
       store_.Insert(std::move(stored), request.request_id(), fingerprint, std::move(event));
@@ -354,6 +371,7 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request, cons
 
 absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
                                                      const v1::ResumeJobRequest& request,
+                                                     const Asker& asker,
                                                      const std::function<bool()>& abandoned) const {
   if (!request.has_spec()) return job.job().spec();
   v1::SubmitJobRequest as_submit;
@@ -377,14 +395,32 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
     return WithReason(paths, Reason::kPathNotAllowed);
   }
   // Its machine is checked when it is launched.
-  const v1::PreflightReport report = Preflight(spec, {.check_files = true,
-                                                      .job_id = job.job().id(),
-                                                      .restarted = job.job().generation() > 0,
-                                                      .abandoned = over,
-                                                      .provisioners = &provisioners_});
+  PreflightContext context = ContextFor(asker.only(), over);
+  context.job_id = job.job().id();
+  context.restarted = job.job().generation() > 0;
+  const bool waits_for_others = !std::ranges::equal(spec.after(), job.job().spec().after());
+  if (!waits_for_others) context.awaited = nullptr;  // they were found when they were named
+  const v1::PreflightReport report = Preflight(spec, context);
   NSA_RETURN_IF_ERROR(work.Check());
   if (!report.accepted()) return RefusedBy(report);
   return spec;
+}
+
+absl::StatusOr<v1::Job> JobControl::HeldAnew(const v1::StoredJob& job, const v1::JobSpec& spec,
+                                             const Asker& asker) const {
+  v1::Job held;
+  held.set_id(job.job().id());
+  *held.mutable_spec() = spec;
+  *held.mutable_after() = job.job().after();
+  held.set_not_before_unix_nanos(job.job().not_before_unix_nanos());
+  const v1::JobSpec& before = job.job().spec();
+  if (!std::ranges::equal(spec.after(), before.after())) {
+    NSA_RETURN_IF_ERROR(HoldForJobs(store_, asker.only(), &held));
+  }
+  if (spec.not_before() != before.not_before()) {
+    NSA_RETURN_IF_ERROR(HoldForTime(clock_.Wall(), &held));
+  }
+  return held;
 }
 
 absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, const Asker& asker,
@@ -399,7 +435,8 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, 
       store_.Find(known == nullptr ? request.job() : known->job().id(), asker.only(),
                   request.has_spec() ? v1::JOB_USE_ENDED : v1::JOB_USE_RESUMABLE));
   if (known != nullptr) return View(*job);
-  NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request, abandoned));
+  NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request, asker, abandoned));
+  NSA_ASSIGN_OR_RETURN(const v1::Job held, HeldAnew(*job, spec, asker));
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     const State state = stored->job().state();
@@ -419,6 +456,8 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, 
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);
     v1::Job& fresh = *stored->mutable_job();
     NSA_RETURN_IF_ERROR(ApplyDifferences(job->job().spec(), spec, fresh.mutable_spec()));
+    *fresh.mutable_after() = held.after();
+    fresh.set_not_before_unix_nanos(held.not_before_unix_nanos());
     stored->set_earlier_run_seconds(stored->earlier_run_seconds() + stored->run_seconds());
     stored->clear_run_seconds();
     fresh.mutable_progress()->set_total_steps(fresh.spec().train().steps());

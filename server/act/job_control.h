@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/preflight/preflight.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "server/act/path_guard.h"
 #include "server/store/fleet.h"
@@ -29,6 +30,12 @@ struct Asker {
   std::string only() const { return own_jobs_only ? name : ""; }
 };
 
+// What the configuration says of jobs that are submitted.
+struct JobPolicy {
+  std::vector<std::string> provisioners;  // the cluster managers that there are
+  std::vector<std::string> notices;       // the names of the notices
+};
+
 // A job's out_dir, and what may be opened for the job.
 struct JobFolder {
   std::string out_dir;
@@ -38,10 +45,9 @@ struct JobFolder {
 // Thread-safe. Calls may take as long as preflight needs to read data files.
 class JobControl {
  public:
-  // All but `provisioners`, the cluster managers of the configuration, are borrowed.
+  // All but `policy` are borrowed.
   JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes, const QueueBoard& board,
-             const PathGuard& paths, const Clock& clock,
-             std::vector<std::string> provisioners = {});
+             const PathGuard& paths, const Clock& clock, JobPolicy policy = {});
 
   // See coordinator.proto. InvalidArgument with violations when preflight refuses. `abandoned`
   // returns whether nobody waits for the answer any more; it is called while preflight reads files.
@@ -71,13 +77,19 @@ class JobControl {
 
  private:
   absl::StatusOr<v1::SubmitJobResponse> Known(const v1::StoredJob& job, const Asker& asker) const;
+  // What preflight knows besides the spec and the machines.
+  PreflightContext ContextFor(const std::string& only, const std::function<bool()>& over) const;
   // {name} and {n} in train.out_dir (common/job/out_dir_number.h): a folder is taken if it is that
   // of any job, whose machine may have another disk, or is there.
   void NumberOutDir(v1::JobSpec* spec) const;
   // The spec with which `job` is resumed: its own, or that of the request if it may replace it.
   absl::StatusOr<v1::JobSpec> SpecToResume(const v1::StoredJob& job,
-                                           const v1::ResumeJobRequest& request,
+                                           const v1::ResumeJobRequest& request, const Asker& asker,
                                            const std::function<bool()>& abandoned) const;
+  // A job with what holds it in the queue (server/decide/queue/hold.h) when `job` is resumed with
+  // `spec`: what it waited for before, and what the spec names anew.
+  absl::StatusOr<v1::Job> HeldAnew(const v1::StoredJob& job, const v1::JobSpec& spec,
+                                   const Asker& asker) const;
   absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
   int64_t FurthestStep(const v1::StoredJob& stored) const;
 
@@ -87,7 +99,7 @@ class JobControl {
   const QueueBoard& board_;
   const PathGuard& paths_;
   const Clock& clock_;
-  const std::vector<std::string> provisioners_;
+  const JobPolicy policy_;
 };
 
 // Gives up the out_dir of a deleted job (ReleaseOutDir); a failure is logged.

@@ -123,8 +123,7 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
 }
 
 v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cordons& cordons,
-                                const std::vector<std::string>& provisioners,
-                                const std::function<bool()>& abandoned, bool has_unix_user) {
+                                PreflightContext context) {
   const bool own_machines = !spec.resources().provisioner().empty();
   std::vector<MachineView> machines;
   std::vector<NodeView> ready;
@@ -141,14 +140,9 @@ v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cord
     return !machine.gpus.empty() && machine.cuda_worker;
   });
   if (!machines.empty()) ResolveDevice(any_gpu, &spec);
-  PreflightContext context = {.machine = BestMachine(spec, machines),
-                              .check_files = true,
-                              .job_id = "",
-                              .abandoned = abandoned,
-                              .provisioners = &provisioners,
-                              .has_unix_user = has_unix_user};
+  context.machine = BestMachine(spec, machines);
   if (const int32_t needed = spec.resources().nodes(); needed > 1) {
-    AddDifferences(spec, Suiting(spec, ready, has_unix_user), static_cast<size_t>(needed),
+    AddDifferences(spec, Suiting(spec, ready, context.has_unix_user), static_cast<size_t>(needed),
                    &context);
   }
   return Preflight(spec, context);

@@ -2,10 +2,7 @@
 // those that it was placed on.
 #pragma once
 
-#include <functional>
-#include <string>
-#include <vector>
-
+#include "common/preflight/preflight.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/act/path_guard.h"
@@ -26,11 +23,8 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
 // The report for a submit. `spec` has its defaults filled in. The job is checked against the ready
 // machine that suits it best; a device that it leaves open is a GPU if any of them has one, as when
 // it is placed. Without a ready machine the rules about machines do not apply, nor to a job that
-// gets machines of its own. `provisioners`: the cluster managers that there are. Reads data files
-// until `abandoned` (may be null) returns true. `has_unix_user`: the job's ranks may run as another
-// user.
+// gets machines of its own. `context` has what the caller knows besides the machines.
 v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cordons& cordons,
-                                const std::vector<std::string>& provisioners,
-                                const std::function<bool()>& abandoned, bool has_unix_user);
+                                PreflightContext context);
 
 }  // namespace nsa::server

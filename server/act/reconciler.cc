@@ -12,6 +12,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "server/act/launch_check.h"
+#include "server/act/queue/hold_jobs.h"
 #include "server/act/sweep/advance.h"
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/machine_view.h"
@@ -121,6 +122,7 @@ void Reconciler::Tick() {
   const std::vector<NodeView> nodes = parts_.fleet.Nodes();
   NoteGpuFaults(active, nodes);
   AdvanceSweeps(parts_.store, parts_.clock.Wall());
+  KeepHolds(parts_.store, parts_.store.Active(), clock_follower_.Now());
   if (queue_.Run(parts_.store.Active(), nodes, cordons_)) Wake();
   parts_.dumps.Expire();
   parts_.profiles.Expire();

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/reason.h"
 #include "common/estimate/run_time.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::server {
 namespace {
@@ -102,7 +103,8 @@ Health Queued(const v1::Job& job, int64_t now) {
       job.queue_position() > 0 ? absl::StrCat(" at position ", job.queue_position()) : "");
   const std::string next = NextTry(job, now);
   if (job.message().empty()) absl::StrAppend(&state, next);
-  return Made(HealthLevel::kWaiting, std::move(state),
+  const bool in_vain = ReasonFromWord(job.reason()) == Reason::kDependencyNeverSatisfied;
+  return Made(in_vain ? HealthLevel::kWarning : HealthLevel::kWaiting, std::move(state),
               job.message().empty() ? "" : absl::StrCat(job.message(), next));
 }
 
@@ -119,13 +121,6 @@ Health Succeeded(const v1::Job& job) {
   return Made(level, std::move(state), std::move(wrong), ", but ");
 }
 
-// At a step of halve_at, until the other jobs of its sweep have reached it.
-bool WaitsForSweep(const v1::Job& job) {
-  return job.state() == v1::Job::STATE_STOPPED && job.stop().mode() == v1::STOP_MODE_AT_STEP &&
-         !job.spec().sweep().halve_at().empty() &&
-         ReasonFromWord(job.reason()) != Reason::kSweepDropped;
-}
-
 Health Stopped(const v1::Job& job) {
   if (WaitsForSweep(job)) {
     return Made(
@@ -133,7 +128,7 @@ Health Stopped(const v1::Job& job) {
         absl::StrCat("waits at step ", job.stop().at_step(), " for the other jobs of its sweep"),
         "");
   }
-  if (ReasonFromWord(job.reason()) == Reason::kSweepDropped) {
+  if (WasDropped(job)) {
     return Made(HealthLevel::kWaiting, absl::StrCat("dropped at ", AtStep(job.progress())),
                 job.message());
   }

@@ -114,7 +114,8 @@ struct Placement {
 
 struct Waiting {
   std::string job_id;
-  // WAITING_FOR_SLOTS, BEHIND_ANOTHER_JOB, NO_NODES, UNPLACEABLE, CORDONED, WAITING_FOR_ALLOCATION
+  // WAITING_FOR_SLOTS, BEHIND_ANOTHER_JOB, NO_NODES, UNPLACEABLE, CORDONED, WAITING_FOR_ALLOCATION,
+  // or that of a Hold (queue/hold.h)
   std::string reason;
   std::string text;
 };

@@ -129,6 +129,7 @@ absl::StatusOr<Notice> Resolve(const v1::NoticeConfig& config, const UrlPolicy& 
   }
   NSA_ASSIGN_OR_RETURN(notice.rule,
                        MakeNoticeRule({config.events().begin(), config.events().end()}));
+  notice.rule.name = config.name();
   for (const auto& [key, value] : config.labels()) notice.rule.labels[key] = value;
   NSA_RETURN_IF_ERROR(config.email_size() > 0 ? ResolveMail(config, &notice)
                                               : ResolveWebhook(config, policy, &notice));

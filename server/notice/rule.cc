@@ -7,6 +7,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/reason.h"
 #include "common/job/did_you_mean.h"
+#include "server/decide/alert.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
 
@@ -59,7 +60,13 @@ bool Concerns(const NoticeRule& rule, const v1::JobEvent& event, const v1::Job& 
   });
   if (!labelled) return false;
   if (rule.every_reason) return true;
-  if (!EndsJob(event) && IsMuted(job, event.reason())) return false;
+  if (!EndsJob(event) && IsMuted(job, WordOf(event))) return false;
+  const int alert = AlertIndex(event.problem());
+  if (alert >= 0 && alert < job.spec().alerts_size()) {
+    const auto& notify = job.spec().alerts(alert).notify();
+    if (!notify.empty()) return std::ranges::count(notify, rule.name) > 0;
+    if (rule.reasons.empty()) return true;
+  }
   if (!rule.reasons.empty()) return rule.reasons.contains(event.reason());
   return event.severity() >= v1::SEVERITY_WARNING || EndsJob(event);
 }

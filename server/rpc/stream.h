@@ -44,7 +44,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
       absl::StatusOr<std::string> job_id = find();
       if (!job_id.ok()) return job_id.status();
       // The hub may call once more after the subscription has ended, hence the weak pointer.
-      return hub->Subscribe(*job_id, [weak] {
+      return hub->Subscribe(*job_id, [weak](const std::string&) {
         if (const auto alive = weak.lock()) alive->Wake();
       });
     };

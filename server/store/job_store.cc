@@ -75,6 +75,12 @@ void MoveTimes(absl::Duration step, absl::Time now, absl::Duration gap, v1::Stor
   MoveTime(step, now, gap, &queued);
   job->set_state_unix_nanos(state);
   job->set_queued_unix_nanos(queued);
+  // A duration from the submit moves with the clock, a time of day does not.
+  if (job->job().spec().not_before().starts_with('+')) {
+    int64_t start = job->job().not_before_unix_nanos();
+    MoveTime(step, now, gap, &start);
+    job->mutable_job()->set_not_before_unix_nanos(start);
+  }
   for (int64_t& restart : *job->mutable_counted_restart_unix_nanos()) {
     MoveTime(step, now, gap, &restart);
   }

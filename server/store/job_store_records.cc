@@ -9,6 +9,7 @@
 #include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "server/decide/alert.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
 #include "server/store/cut_texts.h"
@@ -132,6 +133,7 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
 
   const bool moves = appended.current && request.rank() == 0;
   auto job = std::make_shared<v1::StoredJob>(*entry->job);
+  std::vector<v1::JobEvent> events = EventsOf(request, appended.fresh);
   if (moves) {
     const v1::JobSpec& spec = job->job().spec();
     const int64_t last = LastStep(spec, job->job().stop());
@@ -140,6 +142,10 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
       FoldData(record, spec.data(), &progress);
       Fold(record, spec.train(), last, &progress);
       FoldHealth(record, spec, &progress);
+      for (v1::JobEvent& event : FoldAlerts(record, gpus, spec, &progress)) {
+        event.set_generation(request.generation());
+        events.push_back(std::move(event));
+      }
     }
   }
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
@@ -147,7 +153,7 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
   NSA_RETURN_IF_ERROR(WriteRecords(number, request, appended.fresh));
   NSA_RETURN_IF_ERROR(DropOldSteps(number, request, appended.fresh));
   if (moves) NSA_RETURN_IF_ERROR(WriteProgress(number, job->job().progress()));
-  for (v1::JobEvent& event : EventsOf(request, appended.fresh)) {
+  for (v1::JobEvent& event : events) {
     NSA_RETURN_IF_ERROR(WriteEvent(number, job->job(), std::move(event)));
   }
   NSA_RETURN_IF_ERROR(Commit(&transaction));

@@ -39,7 +39,8 @@ void ChangeHub::Notify(const std::string* job_id) {
       }
     }
   }
-  for (const auto& callback : callbacks) (*callback)();
+  static const std::string kAll;
+  for (const auto& callback : callbacks) (*callback)(job_id == nullptr ? kAll : *job_id);
 }
 
 void ChangeHub::Unsubscribe(int64_t id) {

@@ -14,9 +14,10 @@ namespace nsa::server {
 // Thread-safe.
 class ChangeHub {
  public:
-  // Called on the publisher's thread without a lock. Must be quick. A Publish() in progress may
-  // call it once more after the subscription has ended.
-  using Callback = std::function<void()>;
+  // Called on the publisher's thread without a lock, with the job, or empty when all may have
+  // changed. Must be quick. A Publish() in progress may call it once more after the subscription
+  // has ended.
+  using Callback = std::function<void(const std::string& job_id)>;
 
   // Its destructor ends the subscription. Must not outlive the hub.
   class Subscription {

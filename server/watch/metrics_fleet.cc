@@ -12,6 +12,7 @@
 #include "common/estimate/run_time.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
+#include "server/decide/queue/hold.h"
 #include "server/decide/rule/time_limit.h"
 #include "server/decide/scheduler.h"
 #include "server/watch/metrics.h"
@@ -125,6 +126,7 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
     // Those with a provisioner wait for machines of their own.
     const bool own_machines = !job->job().spec().resources().provisioner().empty();
     if (job->job().state() != v1::Job::STATE_QUEUED || own_machines) continue;
+    if (HoldOf(job->job()).has_value()) continue;
     ++queued[waits_for_gpu(job) ? "gpu" : "cpu"];
   }
   for (const auto& [kind, count] : queued) {

@@ -66,7 +66,7 @@ inline constexpr FamilySpec kOwnFamilies[] = {
     {kGauge, "nsa_jobs", "state", "Jobs in the store."},
     {kGauge, "nsa_queued_jobs", "kind",
      "Queued jobs by the kind of slot that they wait for: cpu or gpu. Without those that wait for "
-     "machines of a cluster manager."},
+     "machines of a cluster manager, for other jobs or for their time."},
     {kCounter, "nsa_jobs_submitted_total", "", "Jobs accepted."},
     {kCounter, "nsa_jobs_finished_total", "result reason", "Jobs that have ended."},
     {kCounter, "nsa_jobs_deleted_total", "cause",

@@ -18,7 +18,7 @@ class ChangeBell {
   ChangeBell(ChangeHub* hub, const std::string& job_id, const Clock& clock,
              const std::atomic<bool>& draining)
       : clock_(clock), draining_(draining) {
-    subscription_ = hub->Subscribe(job_id, [bell = bell_] {
+    subscription_ = hub->Subscribe(job_id, [bell = bell_](const std::string&) {
       const MutexLock lock(&bell->mutex);
       bell->rung = true;
       bell->changed.SignalAll();

@@ -12,6 +12,7 @@
 #include "common/base/limits.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/run_time.h"
+#include "common/estimate/state_title.h"
 #include "common/job/load.h"
 #include "common/record/json_number.h"
 #include "common/rpc/cordon_text.h"
@@ -250,6 +251,7 @@ Json RowJson(const v1::Job& job, int64_t now_unix_nanos) {
       {"id", job.id()},
       {"name", job.name()},
       {"state", StateName(job.state())},
+      {"title", StateTitle(job)},
       {"reason", job.reason()},
       {"message", job.message()},
       {"health",

@@ -15,8 +15,10 @@
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/estimate/health.h"
+#include "common/estimate/state_title.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
+#include "server/web/view_cache.h"
 
 namespace nsa::server {
 namespace {
@@ -39,8 +41,8 @@ Place PlaceOf(const Web::Parts& parts, const JobPtr& stored, absl::Time now) {
     return fresh ? parts.places->OfEnded(stored) : Place::kEnded;
   }
   if (job.state() == v1::Job::STATE_QUEUED) return Place::kWaiting;
-  const v1::Job view = parts.control.View(*stored);
-  const v1::Problem* const worst = WorstProblem(view);
+  const std::shared_ptr<const v1::Job> view = parts.views->Of(stored);
+  const v1::Problem* const worst = WorstProblem(*view);
   if (worst == nullptr) return Place::kTraining;
   return worst->level() == v1::JobHealth::LEVEL_BAD ? Place::kBad : Place::kWarning;
 }
@@ -49,7 +51,8 @@ bool HasState(const v1::Job& job, const std::string& wanted) {
   if (wanted.empty() || absl::EqualsIgnoreCase(wanted, kLook)) return true;
   if (absl::EqualsIgnoreCase(wanted, "active")) return !IsTerminal(job.state());
   if (absl::EqualsIgnoreCase(wanted, "ended")) return IsTerminal(job.state());
-  return absl::EqualsIgnoreCase(wanted, StateName(job.state()));
+  return absl::EqualsIgnoreCase(wanted, StateName(job.state())) ||
+         absl::EqualsIgnoreCase(wanted, StateTitle(job));
 }
 
 bool IsNamed(const v1::Job& job, const std::string& wanted, const std::string& lower) {

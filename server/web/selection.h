@@ -20,7 +20,9 @@ inline constexpr size_t kMostRows = 1'000;
 
 // The part of a request's query that chooses jobs; empty members choose all.
 struct Selection {
-  std::string state;  // a state, "active", "ended" or "look": what needs a look; in any case
+  // A state or its title (RUNNING, training), "active", "ended" or "look": what needs a look; in
+  // any case.
+  std::string state;
   std::string name;   // part of the name, in any case, or of the id
   std::string label;  // NAME=VALUE, or part of it
   size_t rows = kRows;

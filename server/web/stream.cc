@@ -179,7 +179,7 @@ class Feed {
       // A client that opens a stream has just read the list.
       if (!listed_ && !ended_.contains(job->job().id())) return;
     }
-    Json row = RowNow(parts_, *job);
+    Json row = RowNow(parts_, job);
     if (sent->changes.Take(changes_only_, &row)) rows->push_back(std::move(row));
   }
 
@@ -196,7 +196,7 @@ class Feed {
   void AddJob(std::string* text) {
     const auto stored = parts_.store.Find(job_);
     if (!stored.ok()) return;
-    Json job = JobNow(parts_, **stored);
+    Json job = JobNow(parts_, *stored);
     // They change only with the labels, and when the job is resumed with another job file.
     std::string config = job["config_text"].get<std::string>();
     if (config == config_sent_) {

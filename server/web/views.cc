@@ -14,12 +14,14 @@
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/state_title.h"
 #include "common/record/json_number.h"
 #include "server/act/checkpoints.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
 #include "server/watch/nodes_view.h"
 #include "server/web/curve_text.h"
+#include "server/web/view_cache.h"
 
 namespace nsa::server {
 namespace {
@@ -31,9 +33,6 @@ constexpr size_t kEventsOfJob = 500;
 constexpr size_t kSparkPoints = 48;
 constexpr absl::Duration kSparkAge = absl::Seconds(10);
 constexpr absl::Duration kSparkTime = absl::Milliseconds(25);
-constexpr int kLines = 300;
-constexpr int kMostLines = 1'000;
-constexpr size_t kMostLogBytes = 256 << 10;
 constexpr size_t kMostCheckpoints = 1'000;
 constexpr std::chrono::seconds kFilePatience{5};
 
@@ -145,14 +144,15 @@ void SparkCache::Forget(const std::string& job_id) {
   sparks_.erase(job_id);
 }
 
-Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored) {
-  return RowJson(parts.control.View(stored), Now(parts));
+Json RowNow(const Web::Parts& parts, const JobPtr& stored) {
+  return RowJson(*parts.views->Of(stored), Now(parts));
 }
 
 Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict) {
   Json cards = Json::array();
   for (const JobPtr& stored : verdict.worst) {
-    const v1::Job job = parts.control.View(*stored);
+    const std::shared_ptr<const v1::Job> view = parts.views->Of(stored);
+    const v1::Job& job = *view;
     const v1::Problem* const worst = WorstProblem(job);
     if (worst == nullptr) continue;  // it is over since
     Json card = ProblemJson(*worst);
@@ -204,8 +204,17 @@ Json CountsNow(const Web::Parts& parts) {
   return counts;
 }
 
-Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored) {
-  return JobJson(stored, parts.control.View(stored), PeakFlopsOf(parts, stored), Now(parts));
+Json TitlesJson() {
+  Json titles = Json::object();
+  for (int state = 1; state < v1::Job::State_ARRAYSIZE; ++state) {
+    titles[StateName(static_cast<v1::Job::State>(state))] =
+        StateTitle(static_cast<v1::Job::State>(state));
+  }
+  return titles;
+}
+
+Json JobNow(const Web::Parts& parts, const JobPtr& stored) {
+  return JobJson(*stored, *parts.views->Of(stored), PeakFlopsOf(parts, *stored), Now(parts));
 }
 
 Json NodesNow(const Web::Parts& parts) {
@@ -251,7 +260,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
   absl::Duration reading;  // of curves; at least one more is read with each request
   Json jobs = Json::array();
   for (const JobPtr& job : selected.jobs) {
-    Json row = RowNow(parts, *job);
+    Json row = RowNow(parts, job);
     const absl::Duration begin = parts.clock.Monotonic();
     row.update(sparks->Of(job->job(), reading < kSparkTime));
     reading += parts.clock.Monotonic() - begin;
@@ -274,6 +283,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
               {"verdict", VerdictNow(parts, selected.verdict)},
               {"groups", GroupsJson(selected.groups)},
               {"counts", CountsNow(parts)},
+              {"titles", TitlesJson()},
               {"nodes", NodesNow(parts)},
               {"events", std::move(latest)}};
 }
@@ -281,7 +291,7 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
 absl::StatusOr<Json> JobView(const Web::Parts& parts, const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
-  Json json = JobNow(parts, *stored);
+  Json json = JobNow(parts, stored);
   json["parent"] = ParentJson(parts.store, stored->job());
   json["cursor"] = cursor;
   json["now"] = Now(parts) / 1'000'000;
@@ -358,26 +368,6 @@ absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job)
   Json list = Json::array();
   for (const v1::JobEvent& event : events) list.push_back(EventJson(event));
   return Json{{"events", std::move(list)}};
-}
-
-absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
-                             const HttpRequest& request) {
-  NSA_ASSIGN_OR_RETURN(const int64_t rank, NumberIn(request, "rank", 0, INT32_MAX));
-  NSA_ASSIGN_OR_RETURN(const int64_t lines, NumberIn(request, "lines", kLines, kMostLines));
-  NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
-  const std::string& id = stored->job().id();
-  NSA_ASSIGN_OR_RETURN(LogStore::Position at,
-                       parts.logs.Tail(id, static_cast<int32_t>(rank), static_cast<int>(lines)));
-  std::string text;
-  while (text.size() < kMostLogBytes) {
-    NSA_ASSIGN_OR_RETURN(
-        const LogStore::Chunk chunk,
-        parts.logs.Read(id, static_cast<int32_t>(rank), at, IsTerminal(stored->job().state())));
-    if (chunk.data.empty()) break;
-    text += chunk.data;
-    at = chunk.next;
-  }
-  return Json{{"rank", rank}, {"text", std::move(text)}};
 }
 
 absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job) {

@@ -67,10 +67,6 @@ absl::StatusOr<Json> SamplesView(const Web::Parts& parts, const std::string& job
 // The last 500 events of a job.
 absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job);
 
-// The last ?lines= (at most 1,000) lines of ?rank=, and at most 256 KiB.
-absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
-                             const HttpRequest& request);
-
 // Reads the job's out_dir, on the threads for files; Unavailable when that takes over 5 s.
 absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job);
 
@@ -79,13 +75,15 @@ absl::StatusOr<Json> StacksView(const Web::Parts& parts, const std::string& job)
 absl::StatusOr<std::string> StackText(const Web::Parts& parts, const std::string& job, int64_t id);
 
 // A job's row, and the job in full, as they are now.
-Json RowNow(const Web::Parts& parts, const v1::StoredJob& stored);
-Json JobNow(const Web::Parts& parts, const v1::StoredJob& stored);
+Json RowNow(const Web::Parts& parts, const JobPtr& stored);
+Json JobNow(const Web::Parts& parts, const JobPtr& stored);
 // The verdict of the fleet with its worst jobs, and the jobs that are folded into one row.
 Json VerdictNow(const Web::Parts& parts, const FleetVerdict& verdict);
 Json GroupsJson(const std::vector<JobGroup>& groups);
 // Jobs by state, whatever the list shows.
 Json CountsNow(const Web::Parts& parts);
+// What each state is called.
+Json TitlesJson();
 Json NodesNow(const Web::Parts& parts);
 // An event with the name of its job, which the list need not show; of a deleted job its id.
 Json EventNow(const Web::Parts& parts, const v1::JobEvent& event);

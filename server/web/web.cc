@@ -9,11 +9,14 @@
 #include "absl/strings/str_split.h"
 #include "common/job/data/url.h"
 #include "server/web/assets.h"
+#include "server/web/logs.h"
+#include "server/web/quantities.h"
 #include "server/web/selection.h"
 #include "server/web/steer.h"
 #include "server/web/stream.h"
 #include "server/web/trace_shelf.h"
 #include "server/web/traces.h"
+#include "server/web/view_cache.h"
 #include "server/web/views.h"
 
 namespace nsa::server {
@@ -111,6 +114,7 @@ void Compress(const HttpRequest& request, HttpReply* reply) {
 
 Web::Parts WithPlaces(Web::Parts parts) {
   parts.places = std::make_shared<PlaceCache>();
+  parts.views = std::make_shared<ViewCache>(parts.control, &parts.hub, parts.clock);
   return parts;
 }
 
@@ -214,6 +218,7 @@ HttpReply Web::Api(const HttpRequest& request) {
   }
   if (request.method != "GET") return {.status = 405, .body = "{}"};
   if (what == "fleet") return ReplyOf(FleetView(parts_, request, sparks_.get()));
+  if (what == "quantities") return ReplyOf(QuantitiesJson());
   if (what == "stream") return StreamReply(parts_, request, streams_);
   if (what == "jobs" && !job.empty()) {
     if (part.empty()) return ReplyOf(JobView(parts_, job));
@@ -222,7 +227,13 @@ HttpReply Web::Api(const HttpRequest& request) {
     if (part == "gpus") return TextReply(GpusView(parts_, job, request));
     if (part == "samples") return ReplyOf(SamplesView(parts_, job, request));
     if (part == "events") return ReplyOf(EventsView(parts_, job));
-    if (part == "log") return ReplyOf(LogView(parts_, job, request));
+    if (part == "log" && request.Query("file").empty()) {
+      return ReplyOf(LogView(parts_, job, request));
+    }
+    if (part == "log") {
+      auto file = LogFile(parts_, job, request, streams_);
+      return file.ok() ? *std::move(file) : ReplyOf(file.status());
+    }
     if (part == "checkpoints") return ReplyOf(CheckpointsView(parts_, job));
     if (part == "stacks" && path.size() == 6) return ReplyOf(StacksView(parts_, job));
     if (part == "traces" && path.size() == 6) return ReplyOf(TracesView(parts_, *traces_, job));

@@ -29,6 +29,7 @@ namespace nsa::server {
 class PlaceCache;
 class SparkCache;
 class TraceShelf;
+class ViewCache;
 
 // Thread-safe.
 class Web {
@@ -56,7 +57,8 @@ class Web {
     std::string token_file;
     std::string trace_folder;   // for files without names
     std::string page_url = {};  // where else the page is, e.g. behind a proxy; may be empty
-    std::shared_ptr<PlaceCache> places = {};  // made by Web
+    std::shared_ptr<PlaceCache> places = {};  // these two are made by Web
+    std::shared_ptr<ViewCache> views = {};
   };
   explicit Web(Parts parts);
   ~Web();

@@ -36,6 +36,33 @@ TEST_F(CommandsTest, EveryCommandNotesWhatTheCoordinatorWarnsOf) {
   EXPECT_EQ(Run({"list"}).err, "");
 }
 
+TEST_F(CommandsTest, DescribesWhatAJobWaitsForAndItsAlerts) {
+  v1::Job& job = state().jobs[0];
+  job.set_state(v1::Job::STATE_QUEUED);
+  for (const auto fate : {v1::Predecessor::STATE_DONE, v1::Predecessor::STATE_ENDED}) {
+    v1::Predecessor& one = *job.add_after();
+    one.set_name("prep");
+    one.set_id("jprep");
+    one.set_state(fate);
+  }
+  job.set_not_before_unix_nanos(kNoon + 3 * 3600 * kSecond);
+  for (const char* when : {"loss > 3", "val_loss > 3 for 10m"}) {
+    v1::AlertSpec& alert = *job.mutable_spec()->add_alerts();
+    alert.set_when(when);
+    alert.add_notify("team-chat");
+  }
+  v1::AlertProgress& raised = *job.mutable_progress()->add_alerts();
+  raised.set_when("loss > 3");
+  raised.set_raised(true);
+  raised.set_value(3.25);
+  raised.set_since_step(120);
+  const std::string out = Run({"describe", "demo"}).out;
+  EXPECT_THAT(out, HasSubstr("prep (jprep) SUCCEEDED, prep (jprep) will not be SUCCEEDED\n"));
+  EXPECT_THAT(out, testing::ContainsRegex("Not before:  [^ ]+ \\(in 3 h 00 min\\)"));
+  EXPECT_THAT(out, testing::ContainsRegex("loss > 3 +since step 120 +3.25 +team-chat"));
+  EXPECT_THAT(out, testing::ContainsRegex("val_loss > 3 for 10m +no +- +team-chat"));
+}
+
 TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
   // Called each time, because state() waits for the coordinator's threads.
   const auto waiting = [this]() -> v1::Job& { return state().jobs[0]; };

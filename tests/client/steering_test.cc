@@ -201,6 +201,19 @@ TEST_F(ForkTest, PathsOfSetStartAtTheCurrentDirectory) {
   EXPECT_THAT(Submitted(), ElementsAre(HasSubstr("out_dir: \"" + folder + "\"")));
 }
 
+TEST_F(ForkTest, DoesNotWaitAgainForWhatTheJobWaitedFor) {
+  v1::JobSpec& spec = *state().jobs[0].mutable_spec();
+  spec.add_after("prep");
+  spec.set_not_before("+2h");
+  spec.add_alerts()->set_when("loss > 3");
+  EXPECT_EQ(Run({"fork", "demo"}).code, ExitCode::kOk);
+  EXPECT_EQ(Run({"fork", "demo", "--set", "after=later"}).code, ExitCode::kOk);
+  ASSERT_THAT(Submitted(), testing::SizeIs(2));
+  EXPECT_THAT(Submitted()[0], AllOf(Not(HasSubstr("after:")), Not(HasSubstr("not_before")),
+                                    HasSubstr("when: \"loss > 3\"")));
+  EXPECT_THAT(Submitted()[1], HasSubstr("after: \"later\""));
+}
+
 TEST_F(ForkTest, ContinuesFromTheNewestCheckpointThatCanBeReadInAnOutDirOfItsOwn) {
   EXPECT_EQ(Run({"fork", "demo", "--set", "train.seed=5"}).code, ExitCode::kOk);
   EXPECT_THAT(

@@ -50,6 +50,15 @@ class SubmitTest : public NsactlTest {
   std::string file_;
 };
 
+TEST_F(SubmitTest, AfterTakesThePlaceOfThatOfTheFile) {
+  const std::string file = Write("chain.yaml", "name: demo\nafter: old\nmodel: {dim: 128}\n");
+  EXPECT_EQ(Run({"submit", file, "--after", "prep,jqx2m4k7c3zap"}).code, ExitCode::kOk);
+  const std::vector<std::string> submitted = service().Requests("SubmitJob");
+  ASSERT_THAT(submitted, SizeIs(1));
+  EXPECT_THAT(submitted[0], AllOf(HasSubstr("after: \"prep\""), Not(HasSubstr("old")),
+                                  HasSubstr("after: \"jqx2m4k7c3zap\"")));
+}
+
 TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
   AddFinding(v1::SEVERITY_WARNING, "EVAL_OFF", "train.eval_every");
   AddFinding(v1::SEVERITY_ERROR, "TOY", "model.dim").set_waived("a test");
@@ -101,15 +110,17 @@ TEST_F(SubmitTest, ACanaryRunsTheFirstStepsAndThenTheJobIsQueued) {
     folders.push_back(submit.spec().train().out_dir());
     std::filesystem::create_directories(folders.back());
   };
-  const Ran ran =
-      Run({"submit", file_, "--canary", "--set", "train.out_dir=" + (dir_ / "out").string()});
+  const Ran ran = Run({"submit", file_, "--canary", "--after", "prep", "--set",
+                       "train.out_dir=" + (dir_ / "out").string()});
   EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
   EXPECT_THAT(ran.err, HasSubstr("canary: 20 steps on cpu, 2 threads: "));
   const std::vector<std::string> submitted = service().Requests("SubmitJob");
   ASSERT_THAT(submitted, SizeIs(3)) << "checked, canary, job";
   EXPECT_THAT(submitted[1], AllOf(HasSubstr("name: \"demo-canary-"), HasSubstr("demo-canary-"),
                                   HasSubstr("resume: \"never\""), HasSubstr("steps: 100")));
-  EXPECT_THAT(submitted[2], AllOf(HasSubstr("name: \"demo\""), Not(HasSubstr("canary"))));
+  EXPECT_THAT(submitted[1], Not(HasSubstr("after:"))) << "it runs now";
+  EXPECT_THAT(submitted[2], AllOf(HasSubstr("name: \"demo\""), Not(HasSubstr("canary")),
+                                  HasSubstr("after: \"prep\"")));
   EXPECT_THAT(service().Requests("StopJob"), ElementsAre(HasSubstr("STOP_MODE_NOW")));
   EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1));
   ASSERT_THAT(folders, SizeIs(2));

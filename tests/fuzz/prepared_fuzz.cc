@@ -27,13 +27,13 @@ std::string WithItsHash(std::string_view json) {
 void ReadFolder(const nsa::train::PreparedFolder& folder) {
   int64_t documents = 0;
   int64_t tokens = 0;
-  const absl::Status read = folder.ForEach([&](const nsa::train::PreparedDocument& document) {
-    Require(document.begin <= document.end && document.end <= document.map->size(),
+  const absl::Status read = folder.ForEach([&](const nsa::train::ShardDocument& document) {
+    Require(document.begin <= document.end && document.end <= document.shard->size(),
             "a document outside its shard");
     ++documents;
     std::vector<int32_t> copy(static_cast<size_t>(document.end - document.begin));
     tokens += std::ssize(copy);
-    return document.map->Copy(document.begin, copy);
+    return document.shard->Copy(document.begin, copy);
   });
   RequireRefusal(read);
   RequireRefusal(folder.Verify());

@@ -482,14 +482,18 @@ TEST(ChangeHub, TellsThoseWhoFollowTheJobAndThoseWhoFollowAll) {
   ChangeHub hub;
   int of_a = 0;
   int of_all = 0;
-  auto a = hub.Subscribe("a", [&] { ++of_a; });
-  auto all = hub.Subscribe("", [&] { ++of_all; });
+  std::string last = "none";
+  auto a = hub.Subscribe("a", [&](const std::string&) { ++of_a; });
+  auto all = hub.Subscribe("", [&](const std::string& id) { ++of_all, last = id; });
   hub.Publish("a");
   hub.Publish("b");
   a = ChangeHub::Subscription();
   hub.Publish("a");
   EXPECT_EQ(of_a, 1);
   EXPECT_EQ(of_all, 3);
+  EXPECT_EQ(last, "a");
+  hub.PublishAll();
+  EXPECT_EQ(last, "");
 }
 
 TEST(Errors, KeepReasonAndViolationsUntilTheWire) {

@@ -27,6 +27,9 @@ v1::JobSpec ContinuedSpec(const v1::Job& job, const std::string& name,
     spec.mutable_restart()->clear_init();
   }
   spec.clear_sweep();
+  // What the job waited for is over.
+  spec.clear_after();
+  spec.clear_not_before();
   return spec;
 }
 

@@ -100,9 +100,8 @@ v1::DataSource SourceOf(const std::string& path) {
   const v1::DataSource by_name = numbers ? v1::DATA_SOURCE_TOKENS : TextSourceOf(name);
   if (IsUrl(path)) return by_name;
   const std::string head = HeadOf(path, kFileHeadBytes);
-  const FileKind kind = RecogniseFile(head, JobFileBytes(path).value_or(0)).kind;
-  if (kind == FileKind::kParquet) return v1::DATA_SOURCE_PARQUET;
-  if (kind == FileKind::kNumpy || kind == FileKind::kLlmC) return v1::DATA_SOURCE_TOKENS;
+  const FileKindInfo info = RecogniseFile(head, JobFileBytes(path).value_or(0));
+  if (info.source != v1::DATA_SOURCE_UNSPECIFIED) return info.source;
   const bool plain = by_name == v1::DATA_SOURCE_TEXT && !IsPacked(path);
   const bool lines = plain && absl::StartsWith(head, "{") && !ObjectOf(FirstLine(path)).is_null();
   return lines ? v1::DATA_SOURCE_JSONL : by_name;
@@ -133,7 +132,8 @@ void AddSize(const std::string& path, InitSet* set, InitLook* look) {
     set->bytes += bytes;
     return;
   }
-  const bool packed = IsPacked(path) || set->source == v1::DATA_SOURCE_PARQUET;
+  const bool packed =
+      IsPacked(path) || DataSourceInfoOf(set->source).format == DocumentFormat::kRows;
   set->bytes += bytes * (packed ? kTextPerCompressedByte : 1);
 }
 

@@ -21,6 +21,7 @@ constexpr std::string_view kDecompress =
     "decompress it, and list the token file; compressed text is for data.source: jsonl";
 constexpr std::string_view kExport =
     "export its tokens as a NumPy .npy array, or as little-endian uint16";
+constexpr std::string_view kSetTokens = "set data.source to tokens";
 constexpr std::string_view kNotData = "list the token files in data.path";
 constexpr std::string_view kPull =
     "run 'git lfs pull' in its clone, or name the address that has the file itself (with /resolve/ "
@@ -33,13 +34,16 @@ constexpr std::string_view kRawAddress =
 struct Mark {
   std::string_view bytes;
   FileKindInfo info;
+  bool at_both_ends = false;  // of every file that info.source reads
 };
 
 // Files that begin with fixed bytes.
 constexpr Mark kMarks[] = {
-    {"\x93NUMPY"sv, {FileKind::kNumpy, "a NumPy .npy array", ""}},
-    {"\x88\xd8\x34\x01"sv, {FileKind::kLlmC, "an llm.c token file", ""}},  // 20240520
-    {"\xa1\xd9\x34\x01"sv, {FileKind::kLlmC, "an llm.c token file", ""}},  // 20240801
+    {"\x93NUMPY"sv, {FileKind::kNumpy, "a NumPy .npy array", kSetTokens, v1::DATA_SOURCE_TOKENS}},
+    {"\x88\xd8\x34\x01"sv,  // 20240520
+     {FileKind::kLlmC, "an llm.c token file", kSetTokens, v1::DATA_SOURCE_TOKENS}},
+    {"\xa1\xd9\x34\x01"sv,  // 20240801
+     {FileKind::kLlmC, "an llm.c token file", kSetTokens, v1::DATA_SOURCE_TOKENS}},
     {"MMIDIDX\0\0"sv,
      {FileKind::kOther, "a Megatron index", "list the .bin file beside it in data.path"}},
     {"\x28\xb5\x2f\xfd"sv, {FileKind::kZstd, "a Zstandard archive", kDecompress}},
@@ -47,7 +51,9 @@ constexpr Mark kMarks[] = {
     {"\xfd\x37zXZ\0"sv, {FileKind::kOther, "an xz archive", kDecompress}},
     {"\x04\x22\x4d\x18"sv, {FileKind::kOther, "an lz4 archive", kDecompress}},
     {"PK\x03\x04"sv, {FileKind::kOther, "a zip archive (also .npz, or of torch.save)", kExport}},
-    {"PAR1"sv, {FileKind::kParquet, "a Parquet file", "set data.source to parquet"}},
+    {"PAR1"sv,
+     {FileKind::kOther, "a Parquet file", "set data.source to parquet", v1::DATA_SOURCE_PARQUET},
+     /*at_both_ends=*/true},
     {"ARROW1\0\0"sv, {FileKind::kOther, "an Arrow file", kExport}},
     {"\x89HDF\r\n\x1a\n"sv, {FileKind::kOther, "an HDF5 file", kExport}},
     {"SQLite format 3\0"sv, {FileKind::kOther, "an SQLite database", kExport}},
@@ -151,6 +157,21 @@ std::string Convert(std::string_view encoding) {
 }
 
 }  // namespace
+
+std::optional<std::string> FaultOfMark(v1::DataSource source, std::string_view head,
+                                       std::optional<std::string_view> tail) {
+  for (const Mark& mark : kMarks) {
+    if (!mark.at_both_ends || mark.info.source != source) continue;
+    const absl::string_view bytes = Abseil(mark.bytes);
+    if (!head.starts_with(mark.bytes)) {
+      return absl::StrCat("does not begin with ", bytes, ", as ", Abseil(mark.info.name), " does");
+    }
+    if (tail && !tail->ends_with(mark.bytes)) {
+      return absl::StrCat("does not end with ", bytes, ": the file was cut off");
+    }
+  }
+  return std::nullopt;
+}
 
 bool IsReadAsText(FileKind kind) {
   return kind == FileKind::kUnknown || kind == FileKind::kText || kind == FileKind::kWebPage;

@@ -16,6 +16,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "nsa/v1/job.pb.h"
 
 namespace nsa {
 
@@ -28,22 +29,29 @@ enum class FileKind {
   kZstd,     // a Zstandard archive
   kNumpy,    // a .npy array
   kLlmC,     // a .bin of llm.c or modded-nanogpt
-  kParquet,  // a Parquet file
   kText,     // UTF-8 text without control characters; at least 64 bytes. Text is never another kind
   kPointer,  // a pointer of Git LFS in the place of the file
   kWebPage,  // a web page, which stands in the place of the file unless its name says so
-  kOther,    // a kind of file that this program does not read
+  kOther,    // another kind, which a data.source of binary files reads, or none
 };
 
 struct FileKindInfo {
   FileKind kind = FileKind::kUnknown;
   std::string_view name;    // "a gzip archive"; empty for kUnknown
   std::string_view remedy;  // what to do when it is listed as a token file
+  // The source that reads files of this kind; none for text, whose name says what it is.
+  v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;
 };
 
 // What a file of `size` bytes is whose first min(size, kFileHeadBytes) bytes are `head`. A larger
 // `size` than the true one is allowed; some kinds are then recognised with less certainty.
 FileKindInfo RecogniseFile(std::string_view head, int64_t size);
+
+// What the first bytes of a file, and its last ones if they are given, lack of the mark of the
+// files of this source: "does not begin with PAR1, as a Parquet file does". Nothing if they have no
+// mark that all of them share.
+std::optional<std::string> FaultOfMark(v1::DataSource source, std::string_view head,
+                                       std::optional<std::string_view> tail = std::nullopt);
 
 // Whether a file of this kind is text, or may be. A web page is, if it is wanted: FindStranger().
 bool IsReadAsText(FileKind kind);

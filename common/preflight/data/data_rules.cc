@@ -1,7 +1,5 @@
 // Rules about the files of the data: whether they are listed, can be read and are what the job
 // says.
-#include <unistd.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -14,6 +12,7 @@
 #include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/file_kind.h"
 #include "common/job/data/json_line.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
@@ -232,17 +231,11 @@ Problems NotJsonLines(const PreflightFacts& facts) {
   return problems;
 }
 
-// What is wrong with the first or last bytes of a file that should be Parquet, or nullopt. Only the
-// worker reads more.
-std::optional<std::string> ParquetFault(const std::string& path) {
-  constexpr std::string_view kMagic = "PAR1";
-  const absl::StatusOr<Fd> file = OpenJobFile(path);
-  const int64_t size = file.ok() ? lseek(file->get(), 0, SEEK_END) : 0;
-  if (size < std::ssize(kMagic) || ReadSome(file->get(), 0, std::ssize(kMagic)) != kMagic)
-    return "does not begin with PAR1, as a Parquet file does";
-  if (ReadSome(file->get(), size - std::ssize(kMagic), std::ssize(kMagic)) != kMagic)
-    return "does not end with PAR1: the file was cut off";
-  return std::nullopt;
+// What is wrong with the first or last bytes of a file, or nullopt. Only the worker reads more.
+std::optional<std::string> FaultOfEnds(const NamedFile& file) {
+  const int64_t size = JobFileBytes(file.path).value_or(0);
+  const std::string tail = Sample(file.path, std::max<int64_t>(size - kFileHeadBytes, 0));
+  return FaultOfMark(file.source->source, Sample(file.path, 0, kFileHeadBytes), tail);
 }
 
 Problems NotParquet(const PreflightFacts& facts) {
@@ -250,7 +243,7 @@ Problems NotParquet(const PreflightFacts& facts) {
   Problems problems;
   for (const NamedFile& file : AllFiles(facts)) {
     if (!IsHere(file, DocumentFormat::kRows)) continue;
-    if (const auto fault = ParquetFault(file.path)) {
+    if (const auto fault = FaultOfEnds(file)) {
       problems.push_back({file.field, absl::StrFormat("%s: %s", file.path, *fault),
                           "copy the file again, or set data.source to what the file holds"});
     }

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
+#include "common/job/enum_words.h"
 #include "common/preflight/data/data_facts.h"
 
 namespace nsa {
@@ -22,13 +25,25 @@ constexpr double kSmallestShare = 0.001;  // a sequence of the 1,000 of a period
 
 std::string Shown(std::string_view text) { return CleanLine(CutText(text, 100)); }
 
+// "jsonl and parquet".
+std::string SourcesWithFields() {
+  std::vector<std::string> words;
+  const google::protobuf::EnumDescriptor& all = *v1::DataSource_descriptor();
+  for (int i = 0; i < all.value_count(); ++i) {
+    const auto source = static_cast<v1::DataSource>(all.value(i)->number());
+    if (DataSourceInfoOf(source).has_fields()) words.push_back(EnumWord(*all.value(i)));
+  }
+  return absl::StrJoin(words, " and ");
+}
+
 void CheckField(const std::string& field, const std::string& value, bool used, Problems* problems) {
   if (value.empty() || value.size() > kLongestField) {
     problems->push_back({field, absl::StrFormat("%d bytes (from 1 to 1,000)", value.size()),
                          "write the name of the field that has the text"});
   } else if (!used) {
-    problems->push_back(
-        {field, absl::StrFormat("'%s' (only for jsonl and parquet)", Shown(value)), "remove it"});
+    problems->push_back({field,
+                         absl::StrFormat("'%s' (only for %s)", Shown(value), SourcesWithFields()),
+                         "remove it"});
   }
 }
 

@@ -1,6 +1,7 @@
 #include "server/act/queue/queue_round.h"
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "common/rpc/cordon_text.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
+#include "server/decide/queue/hold.h"
 #include "server/decide/queue/start.h"
 #include "server/decide/rule/preemption.h"
 #include "server/decide/transition.h"
@@ -108,17 +110,21 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
     if (cordon != cordons.end()) free.back().cordon = CordonText(cordon->second);
   }
   std::vector<QueuedJob> queue;
-  QueuePlan allocated;
+  QueuePlan apart;  // of jobs that compete with no other
   for (const JobPtr& job : active) {
     if (job->job().state() != v1::Job::STATE_QUEUED) continue;
     // A postponed job is not in the queue until its next start is due, so that no other job waits
     // behind it.
     const bool postponed = job->job().next_start_unix_nanos() != 0;
     if (postponed && parts_.clock.Monotonic() < parts_.memory.RefusalsOf(job->job()).due) continue;
+    if (const std::optional<Hold> hold = HoldOf(job->job())) {
+      apart.waiting.push_back({job->job().id(), hold->reason, hold->text});
+      continue;
+    }
     if (HasProvisioner(*job)) {
       const std::string silence =
           parts_.fleet.SilentCluster(job->job().spec().resources().provisioner());
-      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes), silence), &allocated);
+      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes), silence), &apart);
       continue;
     }
     QueuedJob& queued = queue.emplace_back(InQueue(*job, any_gpu));
@@ -127,7 +133,7 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
   }
   const QueueRules rules = queue.empty() ? QueueRules() : Rules(active);
   QueuePlan plan = Schedule(queue, std::move(free), rules);
-  Append(std::move(allocated), &plan);
+  Append(std::move(apart), &plan);
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "server/decide/queue/hold.h"
 
 namespace nsa::server {
 namespace {
@@ -87,7 +88,7 @@ bool WantsAllocation(const v1::StoredJob& job, absl::Time now) {
   return shown.state() == v1::Job::STATE_QUEUED &&
          !shown.spec().resources().provisioner().empty() && !IsLive(shown.allocation()) &&
          shown.allocation().state() != Allocation::STATE_ENDING &&
-         absl::ToUnixNanos(now) >= shown.next_start_unix_nanos();
+         absl::ToUnixNanos(now) >= shown.next_start_unix_nanos() && !HoldOf(shown).has_value();
 }
 
 void EndAllocation(v1::Job* job) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/clean_text.h"
 #include "common/base/reason.h"
+#include "server/decide/alert.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/templates.h"
 
@@ -144,8 +145,10 @@ void AddOfState(const v1::Job& job, bool diverged, Writer* writer) {
       return;
     case v1::Job::STATE_QUEUED:
       // It waits; that needs nobody.
-      if (reason == Reason::kUnplaceable || reason == Reason::kCordoned ||
-          (reason.has_value() && InfoOf(*reason).use == ReasonUse::kRefused)) {
+      if (reason == Reason::kDependencyNeverSatisfied) {
+        writer->Add(job.reason(), v1::JobHealth::LEVEL_WARNING, text, 0, true);
+      } else if (reason == Reason::kUnplaceable || reason == Reason::kCordoned ||
+                 (reason.has_value() && InfoOf(*reason).use == ReasonUse::kRefused)) {
         writer->Add(job.reason(), v1::JobHealth::LEVEL_HEALTHY, text, 0, true);
       }
       return;
@@ -154,17 +157,32 @@ void AddOfState(const v1::Job& job, bool diverged, Writer* writer) {
   }
 }
 
+// An alert that is raised at the end of a job stays a note.
+void AddAlerts(const v1::Job& job, Writer* writer) {
+  const bool ended = IsTerminal(job.state());
+  for (int i = 0; i < job.progress().alerts_size(); ++i) {
+    const v1::AlertProgress& alert = job.progress().alerts(i);
+    if (!alert.raised()) continue;
+    writer->Add(AlertWord(i), ended ? v1::JobHealth::LEVEL_HEALTHY : v1::JobHealth::LEVEL_WARNING,
+                AlertText(alert), alert.since_step(), false);
+  }
+}
+
 }  // namespace
+
+const std::string& WordOf(const v1::JobEvent& event) {
+  return event.problem().empty() ? event.reason() : event.problem();
+}
 
 bool Holds(const v1::Mute& mute, const v1::Job& job) {
   return mute.end_unix_nanos() == job.end_unix_nanos();
 }
 
-bool IsMuted(const v1::Job& job, const std::string& reason) {
+bool IsMuted(const v1::Job& job, const std::string& word) {
   for (const v1::Mute& mute : job.mutes()) {
     if (!Holds(mute, job)) continue;
     const std::vector<std::string> words = SameProblem(mute.problem());
-    if (std::ranges::count(words, reason) > 0) return true;
+    if (std::ranges::count(words, word) > 0) return true;
   }
   return false;
 }
@@ -189,6 +207,7 @@ void AddProblems(const std::vector<HealthFinding>& found, int64_t state_unix_nan
     writer.Add(std::string(finding.rule->word), level, finding.text, finding.since_step, !runs);
   }
   if (runs) AddOfRanks(*job, &writer);
+  AddAlerts(*job, &writer);
   AddOfState(*job, diverged, &writer);
   std::stable_sort(
       job->mutable_problems()->begin(), job->mutable_problems()->end(),
@@ -204,7 +223,7 @@ std::optional<v1::Problem> ProblemOf(const v1::JobEvent& event, const v1::Job& j
   then.clear_problems();
   then.clear_mutes();
   Writer writer(event.unix_nanos(), &then);
-  writer.Add(event.reason(), v1::JobHealth::LEVEL_HEALTHY, "", 0, true);
+  writer.Add(WordOf(event), v1::JobHealth::LEVEL_HEALTHY, "", 0, true);
   return then.problems(0);
 }
 

@@ -18,8 +18,11 @@ void AddProblems(const std::vector<HealthFinding>& found, int64_t state_unix_nan
 // Whether this mute holds: the job has neither ended nor been resumed since.
 bool Holds(const v1::Mute& mute, const v1::Job& job);
 
-// Whether an event of this reason is about a problem that is muted.
-bool IsMuted(const v1::Job& job, const std::string& reason);
+// The problem that an event is about.
+const std::string& WordOf(const v1::JobEvent& event);
+
+// Whether a problem is muted, by its word or that of another one of its row.
+bool IsMuted(const v1::Job& job, const std::string& word);
 
 // What a warning or an error says beyond its text: cause, settings and remedies. Nothing for other
 // events, and for a reason that is not in the table.

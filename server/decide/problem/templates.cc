@@ -13,6 +13,7 @@
 #include "absl/strings/strip.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/load.h"
+#include "server/decide/alert.h"
 #include "server/decide/lifecycle.h"
 
 namespace nsa::server {
@@ -143,7 +144,18 @@ constexpr ProblemTemplate kTemplates[] = {
      .keys = "resources.gpus resources.nodes",
      .before_end = {kNodes, kStop},
      .after_end = {}},
-    {.words = "WAITING_FOR_SLOTS BEHIND_ANOTHER_JOB WAITING_FOR_ALLOCATION",
+    {.words = "DEPENDENCY_NEVER_SATISFIED",
+     .cause = "It waits for a job that will not be SUCCEEDED",
+     .keys = "",
+     .before_end = {kEvents, kStop},
+     .after_end = {}},
+    {.words = "ALERT_RAISED",
+     .cause = "An alert of its job file is raised",
+     .keys = "",
+     .before_end = {kEvents, kStop},
+     .after_end = {kEvents}},
+    {.words = "WAITING_FOR_SLOTS BEHIND_ANOTHER_JOB WAITING_FOR_ALLOCATION WAITING_FOR_TIME "
+              "WAITING_FOR_JOBS",
      .cause = "It waits for its turn",
      .keys = "resources.gpus resources.nodes",
      .before_end = {kNodes},
@@ -258,6 +270,7 @@ std::string Setting(const google::protobuf::Message& section,
 std::span<const ProblemTemplate> ProblemTemplates() { return kTemplates; }
 
 const ProblemTemplate* TemplateOf(std::string_view word) {
+  if (AlertIndex(word) >= 0) word = "ALERT_RAISED";
   for (const ProblemTemplate& row : kTemplates) {
     for (const absl::string_view known :
          absl::StrSplit(absl::string_view(row.words.data(), row.words.size()), ' ')) {
@@ -269,7 +282,7 @@ const ProblemTemplate* TemplateOf(std::string_view word) {
 
 std::vector<std::string> SameProblem(std::string_view word) {
   const ProblemTemplate* const row = TemplateOf(word);
-  if (row == nullptr) return {std::string(word)};
+  if (row == nullptr || AlertIndex(word) >= 0) return {std::string(word)};
   return absl::StrSplit(std::string(row->words), ' ');
 }
 

@@ -44,7 +44,8 @@ struct ProblemTemplate {
 
 std::span<const ProblemTemplate> ProblemTemplates();
 
-// The row for a word; null for one that is not in the table.
+// The row for a word; null for one that is not in the table. Every alert of a job (ALERT_2) is a
+// problem of its own, in the words of one row.
 const ProblemTemplate* TemplateOf(std::string_view word);
 
 // The words of the row that has `word`: a mute of one of them silences the events of all.

@@ -127,6 +127,11 @@ SweepDecision DecideSweep(const std::vector<const v1::StoredJob*>& jobs) {
   return {};
 }
 
+bool IsPaused(const v1::StoredJob& stored) {
+  return !stored.job().spec().sweep().halve_at().empty() && !stored.sweep_dropped() &&
+         EndedAtItsStop(stored.job());
+}
+
 int64_t FirstSweepStop(const v1::SweepSpec& sweep) {
   return sweep.halve_at().empty() ? 0 : sweep.halve_at(0);
 }

@@ -41,6 +41,10 @@ struct SweepDecision {
 // that step never goes on. A job that ended otherwise (failed, stopped by a user) takes no part.
 SweepDecision DecideSweep(const std::vector<const v1::StoredJob*>& jobs);
 
+// A job that stopped at a step of halve_at and of which its sweep has yet to decide whether it goes
+// on.
+bool IsPaused(const v1::StoredJob& stored);
+
 // The step at which a new job of this sweep stops first; 0: none.
 int64_t FirstSweepStop(const v1::SweepSpec& sweep);
 

@@ -101,7 +101,7 @@ export function requestId() {
   return [...bytes].map((byte) => byte.toString(16).padStart(2, '0')).join('').replace(/^(.{8})(.{4})(.{4})(.{4})/, '$1-$2-$3-$4-');
 }
 
-// Messages since `after`, a sequence of events, about {job}, or about the list of {state, name, label, rows}. The browser reconnects by itself and then sends the last sequence that it saw.
+// A page that nobody sees has no stream; it reads again when it is seen. Messages since `after`, a sequence of events, about {job}, or about the list of {state, name, label, rows}. The browser reconnects by itself and then sends the last sequence that it saw.
 // `handlers` has a function for each kind of message; `reconnected` is called when the stream is there again.
 export function follow(after, subject, handlers) {
   const parameters = new URLSearchParams(Object.entries({ ...subject, changes: '1' }).filter(([, value]) => value !== ''));  // of rows, only the members that have changed
@@ -138,12 +138,26 @@ export function follow(after, subject, handlers) {
       });
     }
   };
-  open();
-  heard();
+  const paused = () => document.hidden;
+  const seen = () => {
+    clearTimeout(timer);
+    source?.close();
+    if (paused()) {
+      lost = true;
+      news = 0;
+      showSilence();
+      showLive('paused');
+    } else {
+      open();
+      heard();
+    }
+  };
+  document.addEventListener('visibilitychange', seen);
+  seen();
   // A connection that was cut off without a word never fails by itself.
   const watch = setInterval(() => {
     showSilence();
-    if (Date.now() - news < 2 * SILENCE || Date.now() - opened < 2 * SILENCE) return;
+    if (paused() || Date.now() - news < 2 * SILENCE || Date.now() - opened < 2 * SILENCE) return;
     lost = true;
     source.close();
     open();
@@ -152,9 +166,10 @@ export function follow(after, subject, handlers) {
     closed = true;
     clearInterval(watch);
     clearTimeout(timer);
+    document.removeEventListener('visibilitychange', seen);
     news = 0;
     showSilence();
-    source.close();
+    source?.close();
   };
 }
 

@@ -2,9 +2,11 @@
 import { hasToken, setToken } from './api.js';
 import { drawWaiting } from './chart.js';
 import { replace, toast } from './dom.js';
+import { isUtc, setUtc, zoneName } from './format.js';
 import { askToken, showHelp } from './dialogs.js';
 import { fleetPage } from './fleet.js';
 import { jobPage } from './job.js';
+import { showViews } from './views.js';
 
 const main = document.getElementById('main');
 let page = null;
@@ -13,7 +15,7 @@ function route() {
   const [path, query = ''] = location.hash.slice(1).split('?');
   const parameters = new URLSearchParams(query);
   const parts = path.split('/').filter(Boolean).map(decodeURIComponent);
-  if (parts[0] === 'job' && parts[1]) return { name: 'job', make: (at) => jobPage(at, parts[1]) };
+  if (parts[0] === 'job' && parts[1]) return { name: 'job', make: (at) => jobPage(at, parts[1], parameters) };
   if (parts[0] === 'sweep' && parts[1]) return { name: 'sweep', make: (at) => fleetPage(at, parameters, parts[1]) };
   // Addresses of the page that compared jobs.
   if (parts[0] === 'compare' && parameters.has('jobs')) parameters.set('on', parameters.get('jobs'));
@@ -51,6 +53,19 @@ document.getElementById('theme').addEventListener('click', () => {
   document.dispatchEvent(new Event('theme'));
 });
 
+// Times are those of the browser's zone or of UTC, as the button says.
+function showZone() {
+  const button = document.getElementById('zone');
+  button.textContent = isUtc() ? 'UTC' : zoneName();
+  button.title = isUtc() ? 'Times are UTC; press for those of this machine' : `Times are of ${Intl.DateTimeFormat().resolvedOptions().timeZone}; press for UTC`;
+}
+
+document.getElementById('zone').addEventListener('click', () => {
+  setUtc(!isUtc());
+  showZone();
+  show();
+});
+
 // Paper is white: charts are drawn again in light colours while the page is printed.
 let colours = '';
 function showIn(theme) {
@@ -79,9 +94,11 @@ document.addEventListener('keydown', (event) => {
   }
   if (event.key === '?') showHelp();
   else if (event.key === 'g') location.hash = '#/';
+  else if (event.key === 'v') showViews();
   else if (event.key === 't') document.getElementById('theme').click();
   else if (page && page.key) page.key(event);
 });
 addEventListener('hashchange', show);
 showToken();
+showZone();
 show();

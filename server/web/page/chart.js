@@ -1,7 +1,8 @@
 // A chart of curves over steps, tokens or time, drawn by uPlot. Behind each curve a band shows the least and the greatest value of every bucket;
 // lanes below it show restarts, checkpoints and alerts. Charts of one page share their cursor and their zoom.
+import { axisText, csvOf, pictureOf, summaryOf, tableOf } from './chart_files.js';
 import { color, h, replace, save } from './dom.js';
-import { clock, middle, number, short, span } from './format.js';
+import { isUtc, middle, number, short, span, timeTicks } from './format.js';
 
 /* global uPlot */
 
@@ -11,7 +12,7 @@ export const RUNS = COLORS.slice(0, 7);  // of runs beside each other; grey is n
 const POWERS = Array.from({ length: 50 }, (_, i) => 2 ** i);
 const MARKS = { restart: '--warning', checkpoint: '--muted', failure: '--bad', stop: '--c4', alert: '--bad', note: '--accent' };
 const LANE = 14;  // pixels
-const AXIS = 24;
+const AXIS = { time: 38, step: 24, tokens: 24, elapsed: 24 };  // with a row for dates
 export const MANY = 10;  // so many curves have colours; of more, only the one that is pointed at
 
 // An exponential mean that does not begin at 0. `weight` 0 leaves the values as they are.
@@ -47,12 +48,6 @@ export function swatch({ color: name, dash }) {
 
 function sinceText({ step }) {
   return `NaN since step ${step.toLocaleString('en-US')}`;
-}
-
-function axisText(mode, value) {
-  if (mode === 'time') return clock(value * 1000);
-  if (mode === 'elapsed') return span(value);
-  return mode === 'tokens' ? `${short(value)} tokens` : `step ${value.toLocaleString('en-US')}`;
 }
 
 // Charts whose curves have changed. One is drawn a frame, so that no frame is late, and those in view are first. Where all that is new takes less than
@@ -138,10 +133,10 @@ export class Group {
 }
 
 export class Chart {
-  // `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `spikes`: it may end below a few much higher values, 'runs': of
+  // `of` is the quantity, `about` what it means; `format` writes a value, `axis` a number beside the axis; `zero`: the axis begins at 0; `spikes`: it may end below a few much higher values, 'runs': of
   // several runs below those that are much higher; `binary`: its
   // numbers are powers of two; `big`: the chart is two columns wide; `named`: names stand at the ends of the lines.
-  constructor(group, { title, note = '', format = short, axis = format === number ? short : format, height = 190, zero = false, spikes = false, binary = false, big = false, named = false }) {
+  constructor(group, { title, of = '', note = '', about = null, format = short, axis = format === number ? short : format, height = 190, zero = false, spikes = false, binary = false, big = false, named = false }) {
     this.named = named;
     this.group = group;
     this.title = title;
@@ -173,10 +168,12 @@ export class Chart {
     this.sizes.observe(this.values);
     this.holder = h('div', { class: 'plot', tabindex: '0', role: 'group', 'aria-label': `${title}: arrow keys move along it, + and − zoom, Escape shows all`, onkeydown: (event) => this.press(event),
       onfocus: () => this.values.setAttribute('aria-live', 'polite'), onblur: () => this.values.removeAttribute('aria-live') });
-    this.files = h('span', { class: 'files', hidden: true }, ['PNG', 'CSV'].map((kind) => h('button', { type: 'button', class: 'quiet', title: `Save this chart as ${kind}`, 'aria-label': `${title} as ${kind}`, onclick: () => this.save(kind) }, kind)));
+    this.tableButton = h('button', { type: 'button', class: 'quiet', title: 'The values as a table', 'aria-label': `${title} as a table`, 'aria-expanded': 'false', onclick: () => this.toggleTable() }, 'Table');
+    this.files = h('span', { class: 'files', hidden: true }, ['PNG', 'CSV'].map((kind) => h('button', { type: 'button', class: 'quiet', title: `Save this chart as ${kind}`, 'aria-label': `${title} as ${kind}`, onclick: () => this.save(kind) }, kind)), this.tableButton);
+    this.table = h('div', { class: 'scroll values-table', role: 'region', tabindex: '0', 'aria-label': `${title}: values`, hidden: true });
     this.empty = h('p', { class: 'empty' }, 'nothing yet');
-    this.element = h('figure', { class: big ? 'chart big' : 'chart', 'aria-label': title },
-      h('figcaption', {}, h('span', { class: 'title' }, title), note && h('span', { class: 'note' }, note), this.files, this.values), this.holder, this.empty);
+    this.element = h('figure', { class: big ? 'chart big' : 'chart', 'aria-label': title, data: { of } },
+      h('figcaption', {}, h('span', { class: 'title', title: about }, title), note && h('span', { class: 'note' }, note), this.files, this.values), this.holder, this.table, this.empty);
     this.holder.style.minHeight = `${height}px`;  // what is below does not move when the chart is drawn
     this.layout = '';
     this.current = false;  // the drawing has the present layout
@@ -279,6 +276,8 @@ export class Chart {
     this.current = true;
     this.drawn = performance.now();
     this.applyZoom();
+    this.plot.ctx.canvas.setAttribute('aria-label', summaryOf(this));
+    this.showTable();
     this.showValues(this.underCursor());
   }
 
@@ -328,8 +327,9 @@ export class Chart {
       cursor: { sync: { key: this.group.sync.key, setSeries: false }, drag: { x: true, y: false, setScale: false }, points: { size: 6 }, y: false, ...(this.many && { focus: { prox: 24 } }) },
       focus: { alpha: 1 },
       select: { show: true },
+      tzDate: (seconds) => (isUtc() ? uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : new Date(seconds * 1000)),
       scales: { x: { time: this.mode === 'time' }, y: { distr: this.log ? 3 : 1, range: (plot, low, high) => this.range(plot, low, high) } },
-      axes: [{ ...axis, size: AXIS + LANE * this.lanes.length, space: 70, values: this.mode === 'time' ? undefined : (plot, ticks) => ticks.map((tick) => (this.mode === 'elapsed' ? span(tick) : short(tick))) },
+      axes: [{ ...axis, size: AXIS[this.mode] + LANE * this.lanes.length, space: 70, values: (plot, ticks, i, space, step) => (this.mode === 'time' ? timeTicks(ticks, step) : ticks.map(this.mode === 'elapsed' ? span : (tick) => short(tick))) },
         { ...axis, size: this.binary ? 56 : 46, incrs: this.binary ? POWERS : undefined, values: (plot, ticks) => ticks.map((tick) => (tick === null ? '' : this.axisFormat(tick))),
           ...(this.log && { splits: (plot, i, low, high) => logTicks(low, high), filter: (plot, ticks) => ticks, grid: { ...axis.grid, filter: (plot, ticks) => ticks } }) }],
       series, bands,
@@ -341,7 +341,6 @@ export class Chart {
       },
     }, data, this.holder);
     this.plot.ctx.canvas.setAttribute('role', 'img');
-    this.plot.ctx.canvas.setAttribute('aria-label', `${this.title}: a curve; the latest values are above it`);
     this.plot.over.addEventListener('dblclick', () => this.group.zoomTo(null));
   }
 
@@ -429,50 +428,19 @@ export class Chart {
 
   save(kind) {
     const name = `${this.title.toLowerCase().replaceAll(' ', '-')}.${kind.toLowerCase()}`;
-    if (kind === 'CSV') save(new Blob([this.csv()], { type: 'text/csv' }), name);
-    else this.picture().toBlob((blob) => save(blob, name));
+    if (kind === 'CSV') save(new Blob([csvOf(this)], { type: 'text/csv' }), name);
+    else pictureOf(this).toBlob((blob) => save(blob, name));
   }
 
-  // What is drawn, a column a curve.
-  csv() {
-    const text = (words) => (/[",\n]/.test(words) ? `"${words.replaceAll('"', '""')}"` : words);
-    const title = (curve) => text([curve.name, curve.part, curve.pale && 'not smoothed'].filter(Boolean).join(' '));
-    const { data } = this.plot;
-    return [[this.mode, ...this.curves.map(title)], ...data[0].map((x, i) => [x, ...this.columns.map((column) => data[column][i] ?? '')])].map((line) => `${line.join(',')}\n`).join('');
+  // The values as a table, for who does not see the curves or wants the numbers.
+  toggleTable() {
+    this.table.hidden = !this.table.hidden;
+    this.tableButton.setAttribute('aria-expanded', String(!this.table.hidden));
+    this.showTable();
   }
 
-  // The chart with its title and its legend.
-  picture() {
-    const source = this.plot.ctx.canvas;
-    const ratio = devicePixelRatio || 1;
-    const entries = this.curves.filter((curve) => !curve.pale && !curve.part);
-    const canvas = h('canvas');
-    const ctx = canvas.getContext('2d');
-    const font = (weight) => `${weight} ${12 * ratio}px ${color('--font')}`;
-    const places = [];
-    ctx.font = font(400);
-    let [x, y] = [10 * ratio, 40 * ratio];
-    for (const curve of entries) {
-      const width = ctx.measureText(curve.name).width + 32 * ratio;
-      if (x + width > source.width && x > 10 * ratio) [x, y] = [10 * ratio, y + 18 * ratio];
-      places.push([curve, x, y]);
-      x += width;
-    }
-    Object.assign(canvas, { width: source.width, height: y + 12 * ratio + source.height });
-    ctx.fillStyle = color('--panel');
-    ctx.fillRect(0, 0, canvas.width, canvas.height);
-    ctx.fillStyle = color('--text');
-    ctx.font = font(600);
-    ctx.fillText(this.title, 10 * ratio, 20 * ratio);
-    ctx.font = font(400);
-    for (const [curve, left, base] of places) {
-      ctx.fillStyle = color(curve.color);
-      ctx.fillRect(left, base - 5 * ratio, 10 * ratio, 3 * ratio);
-      ctx.fillStyle = color('--text');
-      ctx.fillText(curve.name, left + 15 * ratio, base);
-    }
-    ctx.drawImage(source, 0, y + 12 * ratio);
-    return canvas;
+  showTable() {
+    if (!this.table.hidden && this.plot) replace(this.table, tableOf(this));
   }
 
   // The values under the cursor, or the last ones.
@@ -561,7 +529,7 @@ export class Chart {
       ctx.fillText(`▲ ${this.above.length > 0 && this.above.length < 3 ? `${this.above.join(', ')} ` : ''}up to ${this.format(this.beyond)}`, bbox.left + bbox.width - 4 * ratio, bbox.top + 2 * ratio);
     }
     ctx.restore();
-    this.lanes.forEach((lane, i) => this.drawLane(lane, bbox.top + bbox.height + (AXIS + LANE * i) * ratio, ratio));
+    this.lanes.forEach((lane, i) => this.drawLane(lane, bbox.top + bbox.height + (AXIS[this.mode] + LANE * i) * ratio, ratio));
   }
 
   // Above the end of each line, one below the other where they would overlap.

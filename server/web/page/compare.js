@@ -1,10 +1,12 @@
 // The ticked jobs over each other: curves, what happened to them, final figures, and what differs in their configurations.
 import { get } from './api.js';
 import { Chart, Group, MANY, RUNS, smooth, swatch } from './chart.js';
+import { zoomText, zoomValue } from './chart_files.js';
 import { Curves } from './curves.js';
 import { h, replace, toast } from './dom.js';
 import { differentData, flatten } from './filter.js';
-import { clock, middle, number, rate, short, span } from './format.js';
+import { middle, number, short, span } from './format.js';
+import { chartOf, quantity, readQuantities } from './quantities.js';
 import { Folded, badge, isActive, lossText, runSeconds } from './rows.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Since start'], ['time', 'Clock']];
@@ -12,9 +14,8 @@ const POINTS = 1000;
 const POINTS_OF_MANY = 300;
 const AGAIN = 3000;   // milliseconds until a job that trains is read again
 const SELDOM = 15000;  // until its events are, and until any of many jobs is
-const CHARTS = [['loss', { title: 'Loss', note: 'nats a token; line: training, dots: validation', height: 300, format: number, big: true, named: true }, 'loss'],
-  ['speed', { title: 'Throughput', note: 'tokens a second', zero: true }, 'tokens_per_second'], ['norm', { title: 'Gradient norm', note: 'before clipping', zero: true }, 'grad_norm'],
-  ['rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }, 'learning_rate']];
+const CHARTS = ['loss', 'tokens_per_second', 'grad_norm', 'learning_rate'];
+const LOGARITHMIC = ['loss', 'grad_norm'];  // on request; those that a NaN breaks, too
 const DASHES = [undefined, [7, 3], [2, 3]];  // of the first four, the next four, and those after them
 const OWN = (key) => key === 'name' || key === 'train.out_dir' || key.startsWith('labels');  // differs between any two jobs
 
@@ -51,7 +52,7 @@ export function ticked(view, { write, untick, point }) {
   }
 
   function zoomed(zoom) {
-    view.zoom = zoom ? zoom.map((one) => Number(one.toPrecision(8))).join('..') : '';
+    view.zoom = zoom ? zoomValue(zoom) : '';
     write();
     showBar();
     // A closer look shows more than there is room for in the whole curve.
@@ -76,9 +77,8 @@ export function ticked(view, { write, untick, point }) {
     replace(axis, MODES.map(([name, word]) => chip(mode() === name, `axis ${name}`, word, () => setMode(name))));
     replace(scale, [['', 'Linear'], ['log', 'Log']].map(([name, word]) => chip(view.y === name, `scale ${name}`, word, () => { view.y = name; write(); draw(); })));
     zoomChip.hidden = !group.zoom;
-    const say = { step: number, tokens: short, elapsed: span, time: (one) => clock(1000 * one) }[mode()];
     replace(reach, [['', 'Usual range'], ['all', 'All']].map(([name, word]) => chip(view.r === name, `range ${name}`, word, () => { view.r = name; write(); draw(); })));
-    if (group.zoom) zoomChip.textContent = `${mode() === 'step' ? 'steps ' : ''}${group.zoom.map((one) => say(Math.round(one))).join('–')} ×`;
+    if (group.zoom) zoomChip.textContent = zoomText(mode(), group.zoom);
   }
 
   const mark = (i) => swatch({ color: colour(view.on.indexOf(jobs[i].job.id)), dash: dashOf(i) });
@@ -97,22 +97,22 @@ export function ticked(view, { write, untick, point }) {
     const lanes = jobs.length <= MANY ? jobs.map(({ curves, happened }, i) => ({ color: look(i).color, marks: curves.marks(happened.groups, mode()) })) : [];
     const marks = lanes.flatMap((lane, i) => lane.marks.map((one) => ({ ...one, text: jobs.length > 1 ? `${title[i]}: ${one.text}` : one.text })));
     const broken = jobs.flatMap(({ curves }, i) => curves.broken(mode()).map((one) => ({ ...one, name: title[i] })));
-    for (const [name, options, key] of CHARTS) {
+    for (const name of CHARTS) {
       if (!charts[name]) {
-        charts[name] = new Chart(group, options);
+        charts[name] = new Chart(group, chartOf(quantity(name), name === 'loss' ? { note: 'nats a token; dots: validation', height: 300, big: true, named: true } : {}));
         grid.append(charts[name].element);
       }
       charts[name].spikes = view.r === 'all' ? false : 'runs';
       const lines = jobs.map(({ curves }, i) => {
-        const value = curves.data.values[key];
+        const value = curves.data.values[name];
         const band = jobs.length <= 4 && weight() === 0;
-        return { ...look(i), x: curves.x(mode()), y: smooth(value.mean, weight()), raw: weight() > 0 && name !== 'rate' ? value.mean : undefined, min: band ? value.min : undefined, max: band ? value.max : undefined, breaks: name === 'loss' || name === 'norm' };
+        return { ...look(i), x: curves.x(mode()), y: smooth(value.mean, weight()), raw: weight() > 0 && name !== 'learning_rate' ? value.mean : undefined, min: band ? value.min : undefined, max: band ? value.max : undefined, breaks: LOGARITHMIC.includes(name) };
       });
       const dots = name !== 'loss' ? [] : jobs.map(({ curves }, i) => {
         const evals = Object.values(curves.data.evals)[0] || { step: [], loss: [], time: [] };
         return { ...look(i), part: 'val', x: evals.step.map((step, k) => (mode() === 'time' ? evals.time[k] / 1000 : curves.at(step, mode()))), y: evals.loss, dots: 'only' };
       });
-      charts[name].show({ curves: [...lines, ...dots], mode: mode(), log: view.y === 'log' && name !== 'speed' && name !== 'rate', broken: name === 'loss' || name === 'norm' ? broken : [], lanes: name === 'loss' ? lanes : [], marks });
+      charts[name].show({ curves: [...lines, ...dots], mode: mode(), log: view.y === 'log' && LOGARITHMIC.includes(name), broken: LOGARITHMIC.includes(name) ? broken : [], lanes: name === 'loss' ? lanes : [], marks });
     }
     showFinals(title);
     showDifferences(title);
@@ -186,12 +186,12 @@ export function ticked(view, { write, untick, point }) {
     const turn = ++asked;
     element.hidden = ids.length === 0;
     const failed = [];
-    await Promise.all(ids.filter((id) => !known.has(id)).map((id) => read(id).catch((error) => failed.push([id, error]))));
+    await Promise.all([readQuantities().catch((error) => failed.push(['quantities', error])), ...ids.filter((id) => !known.has(id)).map((id) => read(id).catch((error) => failed.push([id, error])))]);
     if (closed || turn !== asked) return;
     jobs = ids.map((id) => known.get(id)).filter(Boolean);
     if (failed.length > 0) toast(`${failed[0][0]}: ${failed[0][1].message}`, true);
-    element.hidden = jobs.length === 0;
-    draw();
+    element.hidden = jobs.length === 0 || !quantity('loss');
+    if (!element.hidden) draw();
   }
 
   // Jobs that still train are read again.

@@ -142,9 +142,8 @@ export class Curves {
       const stopped = /^STOP/.test(event.reason);
       const note = event.reason === 'NOTE';
       if (!alert && !stopped && !note) continue;
-      const word = event.reason.toLowerCase().replaceAll('_', ' ');
       list.push({ x: this.atTime(first.time, mode), to: count > 1 ? this.atTime(event.time, mode) : undefined, kind: alert ? 'alert' : stopped ? 'stop' : 'note',
-        text: `${word}${count > 1 ? ` ×${count.toLocaleString('en-US')}` : ''}: ${event.text}` });
+        text: `${event.reason}${count > 1 ? ` ×${count.toLocaleString('en-US')}` : ''}: ${event.text}` });
     }
     return list;
   }

@@ -1,6 +1,8 @@
 // The lower half of a job's page: events, ranks, checkpoints, log, stacks, configuration.
 import { get, post } from './api.js';
 import { change } from './dialogs.js';
+import { askFork } from './edit.js';
+import { logSection } from './log.js';
 import { h, replace, update } from './dom.js';
 import { ago, bytes, clock, number, percent, short } from './format.js';
 import { Happened, isActive } from './rows.js';
@@ -12,15 +14,13 @@ export function detailSection(id, current) {
   const checkpoints = h('div', { class: 'scroll' });
   const data = h('section', { hidden: true });
   const stacks = h('div');
-  const log = h('pre', { class: 'log', tabindex: '0', 'aria-label': 'Log' });
-  const rank = h('select', { 'aria-label': 'Rank', onchange: () => readLog() });
+  const log = logSection(id, current);
   const config = h('div');
-  const logBox = h('details', { ontoggle: () => readLog() }, h('summary', {}, 'Log'), h('div', { class: 'filters' }, h('label', { class: 'inline' }, 'Rank', rank)), log);
   const element = h('div', {},
     h('div', { class: 'columns' },
       h('section', {}, h('h2', {}, 'What happened'), events),
       h('div', {}, h('section', {}, h('h2', {}, 'Ranks'), ranks), h('section', {}, h('h2', {}, 'Checkpoints'), checkpoints), h('section', { class: 'stacks', hidden: true }, h('h2', {}, 'Stacks'), stacks))),
-    data, h('section', {}, logBox), h('section', {}, config));
+    data, h('section', {}, log.element), h('section', {}, config));
   const happened = new Happened(events);
   let shown = '';
   let written = '';
@@ -34,7 +34,6 @@ export function detailSection(id, current) {
       return h('div', { class: `lane ${level}` }, h('b', {}, `rank ${one.rank}`), h('span', { class: 'muted' }, one.node), h('div', { class: `progress ${level}` }, behind),
         h('span', {}, `step ${number(one.step)}`), h('span', { class: 'phase' }, one.note || one.error || one.phase || one.state.toLowerCase()));
     }));
-    if (rank.options.length !== job.ranks) replace(rank, Array.from({ length: job.ranks }, (_, i) => h('option', { value: String(i) }, String(i))));
   }
 
   function files(one) {
@@ -93,9 +92,10 @@ export function detailSection(id, current) {
     const list = found.checkpoints.slice().reverse();
     if (JSON.stringify(list) === written) return;
     written = JSON.stringify(list);
-    replace(checkpoints, list.length === 0 ? h('p', { class: 'muted' }, 'No checkpoint yet.') : h('table', {}, h('thead', {}, h('tr', {}, h('th', { class: 'num' }, 'Step'), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Size'), h('th', { class: 'num' }, 'Written'), h('th', {}, 'Kept'))),
+    replace(checkpoints, list.length === 0 ? h('p', { class: 'muted' }, 'No checkpoint yet.') : h('table', {}, h('thead', {}, h('tr', {}, h('th', { class: 'num' }, 'Step'), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Size'), h('th', { class: 'num' }, 'Written'), h('th', {}, 'Kept'), h('th', {}, h('span', { class: 'hidden' }, 'Fork')))),
       h('tbody', {}, list.map((one) => h('tr', { title: one.path }, h('td', { class: 'num' }, one.step.toLocaleString('en-US')), h('td', { class: 'num' }, number(one.val_loss)), h('td', { class: 'num' }, bytes(one.bytes)), h('td', { class: 'num' }, ago(one.time)),
-        h('td', {}, one.error ? h('span', { class: 'bad' }, one.error) : h('button', { type: 'button', class: 'quiet', data: { act: 'pin', step: String(one.step) }, onclick: () => askPin(one) }, one.pinned ? 'pinned' : 'pin…')))))));
+        h('td', {}, one.error ? h('span', { class: 'bad' }, one.error) : h('button', { type: 'button', class: 'quiet', data: { act: 'pin', step: String(one.step) }, onclick: () => askPin(one) }, one.pinned ? 'pinned' : 'pin…')),
+        h('td', {}, !one.error && h('button', { type: 'button', class: 'quiet', title: 'A new job that goes on at this checkpoint', data: { act: 'fork', step: String(one.step) }, onclick: () => askFork(current(), (verb, body) => post(`${path}/${verb}`, body), one) }, 'fork…')))))));
   }
 
   async function readStacks() {
@@ -105,20 +105,11 @@ export function detailSection(id, current) {
     replace(stacks, h('ul', { class: 'findings' }, found.stacks.slice().reverse().map((one) => h('li', {}, h('a', { href: `api/v1/${path}/stacks/${one.id}`, target: '_blank', rel: 'noopener' }, `${clock(one.time)}`), one.why))));
   }
 
-  async function readLog() {
-    if (!logBox.open) return;
-    const found = await get(`${path}/log`, { rank: rank.value || 0 }).catch((error) => ({ text: error.message }));
-    const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
-    if (log.textContent === found.text) return;
-    log.textContent = found.text || 'Nothing was logged.';
-    if (atEnd) log.scrollTop = log.scrollHeight;
-  }
-
   function refresh(all = true) {
-    readLog();
+    log.refresh();
     readStacks();
     if (all || current().state !== 'RUNNING') readCheckpoints();
   }
 
-  return { element, happened, show, refresh, close: () => {} };
+  return { element, happened, show, refresh, close: () => log.close() };
 }

@@ -63,11 +63,11 @@ export function askToken() {
   });
 }
 
-// Asks for the token if there is none, then the question itself.
+// Asks for the token if there is none, then the question itself. `said` is what it says when it is done, or does so itself.
 export async function change(question, said) {
   if (!hasToken() && !(await askToken())) return false;
   const done = await ask(question);
-  if (done) toast(said);
+  if (done) typeof said === 'function' ? said() : toast(said);
   return done;
 }
 
@@ -82,7 +82,7 @@ export function show(title, { wide = false } = {}, ...content) {
 
 export function showHelp() {
   const keys = [['/', 'filter the jobs'], ['j k', 'next and previous job'], ['Enter', 'open the job'], ['x', 'tick the job: its curves are drawn'],
-    ['c', 'to the charts of the ticked jobs'], ['b', 'make the job the baseline'], ['1 2 3 4', 'curves by step, by tokens, by time'], ['g', 'all jobs'], ['t', 'light or dark'], ['?', 'this list']];
+    ['c', 'to the charts of the ticked jobs'], ['b', 'make the job the baseline'], ['1 2 3 4', 'curves by step, by tokens, by time'], ['g', 'all jobs'], ['t', 'light or dark'], ['v', 'the views that you have kept'], ['?', 'this list']];
   show('Keyboard', {}, h('table', { class: 'keys' }, h('tbody', {}, keys.map(([key, what]) => h('tr', {}, h('td', {}, key.split(' ').map((one) => h('kbd', {}, one))), h('td', {}, what))))),
     h('p', { class: 'muted' }, 'In a chart: drag to zoom in, double-click to zoom out. With the keyboard: Tab to a chart, arrows move along it, + and − zoom, Esc shows all.'));
 }

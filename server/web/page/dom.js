@@ -69,12 +69,13 @@ export function color(name) {
 }
 
 let toastTimer;
-export function toast(text, bad = false) {
+// `action`: {text, act} of a button beside the text.
+export function toast(text, bad = false, action = null) {
   const box = document.getElementById('toast');
-  box.textContent = text;
+  replace(box, text, action && h('button', { type: 'button', onclick: () => { box.className = ''; action.act(); } }, action.text));
   box.className = bad ? 'shown bad' : 'shown';
   clearTimeout(toastTimer);
-  toastTimer = setTimeout(() => { box.className = ''; }, bad ? 9000 : 4000);
+  toastTimer = setTimeout(() => { box.className = ''; }, bad ? 9000 : action ? 8000 : 4000);
 }
 
 // Copies a text. False where a browser lets no page do it: without HTTPS, except on this machine.

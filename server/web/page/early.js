@@ -7,9 +7,8 @@
 
   window.early = new Map();
   const job = /^#\/job\/([^/?]+)/.exec(location.hash);
-  if (!job) return;
-  const path = `api/v1/jobs/${encodeURIComponent(decodeURIComponent(job[1]))}`;
-  for (const url of [path, `${path}/events`, `${path}/curves?points=1024`]) {
+  const path = job && `api/v1/jobs/${encodeURIComponent(decodeURIComponent(job[1]))}`;
+  for (const url of ['api/v1/quantities', ...(job ? [path, `${path}/events`, `${path}/curves?points=1024`] : [])]) {
     const answer = fetch(url);
     answer.catch(() => {});  // the code that takes it sees the error
     window.early.set(url, answer);

@@ -1,7 +1,7 @@
 // What people write about a job, and a new job like it: notes, labels, clones. `send` posts a change of the job.
 import { get, post, requestId } from './api.js';
 import { change, show } from './dialogs.js';
-import { h } from './dom.js';
+import { h, toast } from './dom.js';
 import { number } from './format.js';
 import { isActive } from './rows.js';
 
@@ -99,13 +99,17 @@ export function askLabels(job, send) {
   const had = Object.fromEntries(Object.entries(job.labels).filter(([key, value]) => !`${key}${value}`.includes('\n')));
   const text = h('textarea', { name: 'labels', rows: '6', spellcheck: 'false', placeholder: 'team=vision' });
   text.value = Object.entries(had).map(([key, value]) => `${key}=${value}`).join('\n');
+  let back = null;  // the change that takes this one back
+  const undo = () => send('label', { ...back, request_id: requestId() }).then(() => toast('The labels are as they were.'), (error) => toast(error.message, true));
   change({ title: `Labels of ${job.name}`, text: 'One a line, as key=value. Labels choose jobs: in the filter of this page, and with nsactl list --label.', fields: [h('label', {}, 'Labels', text)], agree: 'Change the labels',
     send: async (data) => {
       const now = labelsIn(data.get('labels'));
       const set = Object.fromEntries(Object.entries(now).filter(([key, value]) => had[key] !== value));
       const remove = Object.keys(had).filter((key) => !(key in now));
-      if (Object.keys(set).length + remove.length > 0) await send('label', { set, remove, request_id: request });
-    } }, 'The labels are as you wrote them.');
+      if (Object.keys(set).length + remove.length === 0) return;
+      await send('label', { set, remove, request_id: request });
+      back = { set: Object.fromEntries([...remove, ...Object.keys(set)].filter((key) => key in had).map((key) => [key, had[key]])), remove: Object.keys(set).filter((key) => !(key in had)) };
+    } }, () => toast('The labels are as you wrote them.', false, back && { text: 'Undo', act: undo }));
 }
 
 // The text of a job file with another value of a key that is in it.
@@ -130,15 +134,41 @@ export function withKey(text, path, value) {
   return text;
 }
 
-// The settings of this job as a job file, with another name and folder, and with `changes`: {key: value}.
-export function askClone(job, send, changes = {}) {
+// The same; a key that the file does not have is added to its part.
+export function withNewKey(text, path, value) {
+  const changed = withKey(text, path, value);
+  if (changed !== text) return changed;
+  const [part, key] = path.split('.');
+  const head = new RegExp(`^${part}:[ ]*$`, 'm');
+  return head.test(text) ? text.replace(head, `${part}:\n  ${key}: ${value}`) : `${text.trimEnd()}\n${part}:\n  ${key}: ${value}\n`;
+}
+
+// The job file of a job with `end` added to its name and folder. What this job waited for is over.
+function renamed(job, end) {
+  return job.config_text.replace(/^(?:after|not_before):.*\n(?:[ -].*\n)*/gm, '').replace(/^name: .*$/m, `name: ${job.name}${end}`)
+    .replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}${end}`)}`);
+}
+
+// Goes to the job that is made of this text once it is changed.
+function submit(job, send, title, text, value) {
   const request = requestId();
   const file = h('textarea', { name: 'text', rows: '20', required: true, spellcheck: 'false' });
-  const own = job.config_text.replace(/^name: .*$/m, `name: ${job.name}-clone`).replace(/^( +out_dir: ).*$/m, (_, key) => `${key}${JSON.stringify(`${job.out_dir}-clone`)}`);
-  file.value = Object.entries(changes).reduce((text, [key, value]) => withKey(text, key, value), own);
-  const changed = Object.entries(changes).map(([key, value]) => `${key}: ${value}`).join(', ');
+  file.value = value;
   let made = '';
-  change({ title: `A new job like ${job.name}`, text: [changed && `Changed already: ${changed}.`, 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.'].filter(Boolean), wide: true,
-    fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
+  change({ title, text, wide: true, fields: [h('label', {}, 'Job file', file)], agree: 'Submit the new job',
     send: async (data) => { made = (await send('clone', { text: data.get('text'), request_id: request })).id; } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
+}
+
+// The settings of this job as a job file, with another name and folder, and with `changes`: {key: value}.
+export function askClone(job, send, changes = {}) {
+  const own = renamed(job, '-clone');
+  const changed = Object.entries(changes).map(([key, value]) => `${key}: ${value}`).join(', ');
+  submit(job, send, `A new job like ${job.name}`, [changed && `Changed already: ${changed}.`, 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.'].filter(Boolean),
+    Object.entries(changes).reduce((text, [key, value]) => withKey(text, key, value), own));
+}
+
+// A new job that goes on at a checkpoint of this one, as nsactl fork makes it.
+export function askFork(job, send, { step, path }) {
+  const text = withNewKey(withKey(renamed(job, `-at-${step}`), 'restart.init', '""'), 'restart.resume', JSON.stringify(path));
+  submit(job, send, `A fork of ${job.name} at step ${number(step)}`, 'It goes on at this checkpoint, with what you change here, and is checked by preflight; this job is left alone.', text);
 }

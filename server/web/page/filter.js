@@ -1,6 +1,5 @@
 // The filter of the list. A word is a part of a name or an id, `team=lm` a label, `state=failed` a state, `train.lr>1e-3` a key of the job file, and `val<1.7` a figure. All must hold.
 import { get } from './api.js';
-import { STATES } from './rows.js';
 
 export const FIGURES = { loss: (job) => job.loss, val: (job) => job.val_loss, step: (job) => job.step, steps: (job) => job.steps, progress: (job) => job.step / job.steps, speed: (job) => job.tokens_per_second,
   tokens: (job) => job.total_tokens, left: (job) => job.eta_seconds, ran: (job) => job.run_seconds, restarts: (job) => job.restarts, ranks: (job) => job.ranks };
@@ -16,10 +15,6 @@ function holds(actual, operator, wanted) {
   return { '<': one < other, '>': one > other, '<=': one <= other, '>=': one >= other }[operator];
 }
 
-function stateNamed(word) {
-  return Object.keys(STATES).find((state) => STATES[state] === word.toLowerCase()) || word;
-}
-
 // `asked`: what the coordinator looks for, among all jobs; `tests`: what else must hold, of (job, configuration); `keys`: the tests need configurations.
 export function parse(text) {
   const asked = { state: '', name: '', label: '' };
@@ -33,7 +28,7 @@ export function parse(text) {
     } else if (value === '') {
       continue;  // it is being typed
     } else if (key === 'state' && operator === '=') {
-      asked.state = stateNamed(value);
+      asked.state = value;
     } else if (key in FIGURES) {
       tests.push((job) => holds(FIGURES[key](job), operator, value));
     } else if (operator === '=' && !key.includes('.') && !asked.label) {

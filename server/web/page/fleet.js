@@ -2,16 +2,18 @@
 import { follow, get } from './api.js';
 import { showCards } from './cards.js';
 import { ticked } from './compare.js';
-import { setTokenFile, show as showDialog } from './dialogs.js';
-import { copyText, h, morph, replace, toast, update } from './dom.js';
+import { setTokenFile } from './dialogs.js';
+import { h, morph, replace, toast, update } from './dom.js';
 import { askMany, canResume } from './edit.js';
 import { Configs, differentData, parse } from './filter.js';
-import { brief, clock, number, short, span } from './format.js';
+import { brief, clock, dayOr, number, short, span } from './format.js';
 import { showMachines } from './machines.js';
-import { ACTIVE, Happened, badge, isActive, isSettled, labels, lossText, needsYou, progress, sparkLine, sparkScale, sweepLink, waitsForSweep, words } from './rows.js';
+import { Happened, badge, isActive, isSettled, labels, lossText, needsYou, progress, sparkLine, sparkScale, sweepLink, waitsForSweep, words } from './rows.js';
+import { parallelPicture } from './parallel.js';
 import { keyPictures, note, rank, sweepHead, sweptKeys, validated } from './sweep.js';
+import { linkButtons } from './views.js';
 
-const FILTERS = [['', 'all'], ['look', 'needs you'], ['active', 'active'], ['RUNNING', 'training'], ['QUEUED', 'waiting'], ['FAILED', 'failed'], ['STOPPED', 'stopped'], ['SUCCEEDED', 'finished']];
+const FILTERS = [['', 'all'], ['look', 'needs you'], ['active'], ...['RUNNING', 'QUEUED', 'FAILED', 'STOPPED', 'SUCCEEDED'].map((state) => [state])];
 const GROUPS = [['need', 'Needs you'], ['training', 'Training'], ['waiting', 'Waiting'], ['tonight', 'Ended in the last 12 hours'], ['ended', 'Ended before']];
 const TONIGHT = 12 * 3600 * 1000;
 const ROWS = 200;
@@ -19,8 +21,6 @@ const MOST_ROWS = 1000;
 const BEST = 8;  // so many jobs of a sweep are ticked at first
 
 const ends = (job) => (isActive(job) ? (job.eta_seconds === null ? null : Date.now() + job.eta_seconds * 1000) : job.ended);
-// The time of day, of another day the day alone.
-const dayOr = (time) => brief(time).split(' ').slice(0, 2).join(' ');
 const bestOf = (job) => (!(job.val_step > 0) || job.val_loss === null ? null : Math.min(job.val_loss, job.best_val ?? Infinity));
 
 // Columns of the list, and by what each sorts.
@@ -80,13 +80,8 @@ export function fleetPage(main, parameters, sweep = null) {
   const panel = ticked(view, { write, untick: (id) => choose(id, false), point: (id) => mark(id) });
   const split = h('div', { class: 'split' }, h('section', { 'aria-label': 'Jobs' }, h('div', { class: 'scroll' }, table), empty, more, rest), panel.element);
   main.append(head, cards,
-    h('div', { class: 'filters' }, states, field, bulk, h('span', { class: 'grow' }), h('button', { type: 'button', data: { act: 'link' }, onclick: () => copyLink() }, 'Copy link')), split,
+    h('div', { class: 'filters' }, states, field, bulk, h('span', { class: 'grow' }), linkButtons()), split,
     sweep ? h('section', {}, h('h2', {}, 'Validation loss by key'), pictures) : h('div', { class: 'columns' }, h('section', {}, h('h2', {}, 'Machines'), machines), h('section', {}, h('h2', {}, 'What happened'), events)));
-
-  async function copyLink() {
-    if (await copyText(location.href)) toast('The link to what you see is copied.');
-    else showDialog('Link to what you see', { wide: true }, h('pre', { class: 'path' }, location.href));
-  }
 
   function choose(id, on) {
     view.on = on ? [...view.on, id] : view.on.filter((one) => one !== id);
@@ -101,6 +96,7 @@ export function fleetPage(main, parameters, sweep = null) {
     replace(bulk, view.on.length > 0 && h('span', { class: 'muted' }, `${view.on.length} ticked`), act('Stop', 'stop', isActive), act('Resume', 'resume', canResume),
       view.on.length > 0 && h('button', { type: 'button', class: 'quiet', onclick: () => { view.on = []; write(); showChosen(); showJobs(); } }, 'Untick'));
     split.classList.toggle('on', view.on.length > 0);
+    if (sweep) showPictures();
     panel.show(view.on, keys);
   }
 
@@ -311,9 +307,12 @@ export function fleetPage(main, parameters, sweep = null) {
   function showSummary() {
     const of = (name) => fleet.counts[name] || 0;
     const total = Object.values(fleet.counts).reduce((sum, n) => sum + n, 0);
-    update(states, FILTERS.map(([state, word]) => {
-      const n = state === '' ? total : state === 'look' ? fleet.look : state === 'active' ? ACTIVE.reduce((sum, one) => sum + of(one), 0) : of(state);
-      return h('button', { type: 'button', class: 'chip', data: { act: `state ${state}` }, 'aria-pressed': String((filter.asked.state || view.state) === state), onclick: () => showState(state) }, word, h('small', {}, String(n)));
+    const active = total - of('SUCCEEDED') - of('FAILED') - of('STOPPED');
+    const wanted = filter.asked.state || view.state;
+    update(states, FILTERS.map(([state, said]) => {
+      const word = said || fleet.titles[state] || state;
+      const n = state === '' ? total : state === 'look' ? fleet.look : state === 'active' ? active : of(state);
+      return h('button', { type: 'button', class: 'chip', title: state in fleet.titles ? state : null, data: { act: `state ${state}` }, 'aria-pressed': String([state.toLowerCase(), word].includes(wanted.toLowerCase())), onclick: () => showState(state) }, word, h('small', {}, String(n)));
     }));
     if (sweep) {
       update(head, sweepHead(sweep, shown(), keys, owners, view.owner));
@@ -323,7 +322,7 @@ export function fleetPage(main, parameters, sweep = null) {
     // A failure that was looked at here needs nobody any more.
     const seen = known.filter(isSettled).length;
     const need = Math.max(0, (fleet.verdict?.need ?? fleet.look) - seen);
-    const running = fleet.verdict?.running ?? ACTIVE.reduce((sum, one) => sum + of(one), 0) - of('QUEUED');
+    const running = fleet.verdict?.running ?? active - of('QUEUED');
     const fine = fleet.verdict?.fine ?? Math.max(0, running - known.filter((job) => needsYou(job) && isActive(job)).length);
     document.title = need > 0 ? `(${need}) NSA training` : 'NSA training';
     const red = known.some((job) => needsYou(job) && job.health.level === 'bad');
@@ -364,8 +363,13 @@ export function fleetPage(main, parameters, sweep = null) {
       write();
       parameters.set('on', '');
     }
-    replace(pictures, keyPictures(keys, ranked, (id) => view.on.indexOf(id)));
     return ranked;
+  }
+
+  function showPictures() {
+    const ranked = [...jobs.values()];
+    const place = (id) => view.on.indexOf(id);
+    replace(pictures, parallelPicture(keys, ranked, place, choose), keyPictures(keys, ranked, place));
   }
 
   async function load() {

@@ -34,11 +34,11 @@ function exponential(value, digits) {
 }
 
 // A learning rate: 2.94e-3, 1e-4, 0.02.
-export function rate(value) {
+export function rate(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return none;
   const size = Math.abs(value);
-  if (value === 0 || (size >= 1e-2 && size < 1e3)) return plain(value, 3);
-  return exponential(Number(value.toPrecision(3)), 2).replace(/\.?0+e/, 'e');
+  if (value === 0 || (size >= 1e-2 && size < 1e3)) return plain(value, digits);
+  return exponential(Number(value.toPrecision(digits)), digits - 1).replace(/\.?0+e/, 'e');
 }
 
 // Long names keep their beginning and their end: "pretrain-text…-s17x".
@@ -85,26 +85,75 @@ export function ago(milliseconds, now = Date.now()) {
   return past < 5 ? 'now' : `${span(past)} ago`;
 }
 
+// One rule for times: a 24-hour clock in one zone, which the top of the page names. It is that of the browser, or UTC.
+const ZONE = 'zone';
+let utc = localStorage.getItem(ZONE) === 'UTC';
+
+export const isUtc = () => utc;
+
+export function setUtc(on) {
+  utc = on;
+  localStorage.setItem(ZONE, on ? 'UTC' : 'local');
+}
+
+// A moment in that zone: {day: '2026-11-29', time: '20:23:38', zone: '+01:00'}; the zone is 'Z' where it is that of UTC.
+function parts(milliseconds) {
+  const offset = utc ? 0 : -new Date(milliseconds).getTimezoneOffset();
+  const [day, time] = new Date(milliseconds + offset * 60_000).toISOString().slice(0, 19).split('T');
+  const minutes = Math.abs(offset);
+  return { day, time, zone: offset === 0 ? 'Z' : `${offset < 0 ? '-' : '+'}${pad(Math.floor(minutes / 60))}:${pad(minutes % 60)}` };
+}
+
+export const zoneName = (now = Date.now()) => `UTC${parts(now).zone.replace('Z', '')}`;
+
+// As nsactl writes it: 2026-11-29T20:23:38+01:00.
+export function stamp(milliseconds) {
+  const { day, time, zone } = parts(milliseconds);
+  return `${day}T${time}${zone}`;
+}
+
+const isToday = (day) => day === parts(Date.now()).day;
+
+const MONTHS = ['Jan', 'Feb', 'Mar', 'Apr', 'May', 'Jun', 'Jul', 'Aug', 'Sep', 'Oct', 'Nov', 'Dec'];
+const dayText = (day) => `${Number(day.slice(8))} ${MONTHS[Number(day.slice(5, 7)) - 1]}`;
+
+// The time of day to the second; of another day its date, too.
 export function clock(milliseconds) {
   if (!milliseconds) return none;
-  const date = new Date(milliseconds);
-  const today = new Date().toDateString() === date.toDateString();
-  const time = date.toLocaleTimeString('en-GB');
-  return today ? time : `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())} ${time}`;
+  const { day, time } = parts(milliseconds);
+  return isToday(day) ? time : `${day} ${time}`;
 }
 
 // The time of day; of another day its date instead of the seconds.
 export function moment(milliseconds) {
-  const date = new Date(milliseconds);
-  if (new Date().toDateString() === date.toDateString()) return date.toLocaleTimeString('en-GB');
-  return brief(milliseconds);
+  const { day, time } = parts(milliseconds);
+  return isToday(day) ? time : brief(milliseconds);
 }
 
 // Hours and minutes; of another day its date, too.
 export function brief(milliseconds) {
-  const date = new Date(milliseconds);
-  const time = date.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
-  return new Date().toDateString() === date.toDateString() ? time : `${date.toLocaleDateString('en-GB', { day: 'numeric', month: 'short' })} ${time}`;
+  const { day, time } = parts(milliseconds);
+  return isToday(day) ? time.slice(0, 5) : `${dayText(day)} ${time.slice(0, 5)}`;
+}
+
+// Hours and minutes; of another day its date alone.
+export function dayOr(milliseconds) {
+  const { day, time } = parts(milliseconds);
+  return isToday(day) ? time.slice(0, 5) : dayText(day);
+}
+
+const DAY = 86_400;  // seconds
+
+// Texts of the ticks of an axis of time, `step` seconds apart. If they are of several days, the first one of each has its date below the time; days of another year have the year.
+export function timeTicks(seconds, step) {
+  const all = seconds.map((one) => parts(1000 * one));
+  const several = all.length > 0 && all[0].day !== all[all.length - 1].day;
+  return all.map(({ day, time }, i) => {
+    const text = step >= DAY ? dayText(day) : time.slice(0, step < 60 ? 8 : 5);
+    const before = i > 0 ? all[i - 1].day : '';
+    if (step >= DAY) return [before, parts(Date.now()).day].some((one) => one.slice(0, 4) === day.slice(0, 4)) ? text : `${text}\n${day.slice(0, 4)}`;
+    return several && before !== day ? `${text}\n${dayText(day)}` : text;
+  });
 }
 
 function pad(value) {

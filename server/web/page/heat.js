@@ -6,8 +6,9 @@ const ROW = 14;
 const LONGEST = 260;
 
 const SHADES = 256;
+const COLUMNS = 12;  // of a table
 
-const RAMPS = { heat: ['--heat0', '--heat1', '--heat2', '--heat3'], high: ['--alarm0', '--alarm1', '--alarm2'], low: ['--alarm2', '--alarm1', '--alarm0'] };
+const RAMPS = { plain: ['--heat0', '--heat1', '--heat2', '--heat3'], high: ['--alarm0', '--alarm1', '--alarm2'], low: ['--alarm2', '--alarm1', '--alarm0'] };
 
 // The colours from the lowest value to the highest: red, green and blue of each shade. They are those of the theme.
 const made = {};
@@ -26,18 +27,26 @@ function ramp(kind) {
 }
 
 export class Heat {
-  // `fixed`: the ends of the scale; without it those of the data. `alarm`: 'high' or 'low' values are a warning. What is not measured is hatched.
-  constructor({ title, note, fixed = null, alarm = 'heat' }) {
+  // `fixed`: the ends of the scale; without it those of the data. `alarm`: 'high' or 'low' values are a warning. What is not measured is hatched. `format` writes a value.
+  constructor({ title, note, about = null, fixed = null, alarm = 'plain', format = (value) => number(value, 3) }) {
+    this.title = title;
+    this.format = format;
     this.fixed = fixed;
     this.alarm = alarm;
     this.canvas = h('canvas', { role: 'img', 'aria-label': `${title}: layers from top to bottom, steps from left to right` });
+    this.here = null;  // the cell that the keyboard is at
+    this.cells = h('div', { class: 'cells', tabindex: '0', role: 'group', 'aria-label': `${title}: arrow keys move from step to step and from layer to layer`, onkeydown: (event) => this.press(event),
+      onfocus: () => this.value.setAttribute('aria-live', 'polite'), onblur: () => { this.value.removeAttribute('aria-live'); replace(this.value); } });
+    this.table = h('div', { class: 'scroll values-table', role: 'region', tabindex: '0', 'aria-label': `${title}: values`, hidden: true });
+    this.tableButton = h('button', { type: 'button', class: 'quiet', title: 'The values as a table', 'aria-label': `${title} as a table`, 'aria-expanded': 'false', onclick: () => this.toggleTable() }, 'Table');
     this.scale = h('span', { class: 'scale' });
     this.value = h('div', { class: 'values' });
     this.rows = h('div', { class: 'layers', 'aria-hidden': 'true' });
     this.steps = h('div', { class: 'steps', 'aria-hidden': 'true' });
     this.element = h('figure', { class: 'heat' },
-      h('figcaption', {}, h('span', { class: 'title' }, title), note && h('span', { class: 'note' }, note), this.scale, this.value),
-      h('div', { class: 'cells' }, this.rows, this.canvas), this.steps);
+      h('figcaption', {}, h('span', { class: 'title', title: about }, title), note && h('span', { class: 'note' }, note), h('span', { class: 'ends' }, this.scale, this.tableButton), this.value),
+      this.cells, this.steps, this.table);
+    this.cells.append(this.rows, this.canvas);
     this.canvas.addEventListener('mousemove', (event) => this.point(event));
     this.canvas.addEventListener('mouseleave', () => replace(this.value));
   }
@@ -51,10 +60,11 @@ export class Heat {
     this.low = same ? low - 1 : low;
     this.high = same ? low + 1 : high;
     this.draw();
-    if (same) replace(this.scale, `${number(low, 3)} everywhere`);
-    else replace(this.scale, number(low, 3), h('i', { class: `ramp ${this.alarm}`, 'aria-hidden': 'true' }), number(high, 3));
+    if (same) replace(this.scale, `${this.format(low)} everywhere`);
+    else replace(this.scale, this.format(low), h('i', { class: `ramp ${this.alarm}`, 'aria-hidden': 'true' }), this.format(high));
     const shown = layers.length > 12 ? layers.map((_, i) => i).filter((i) => i % Math.ceil(layers.length / 8) === 0) : layers.map((_, i) => i);
     replace(this.rows, layers.map((_, i) => h('span', {}, shown.includes(i) ? String(i) : '')));
+    this.showTable();
     replace(this.steps, h('span', {}, `step ${steps.length ? steps[0].toLocaleString('en-US') : ''}`), h('span', {}, steps.length ? steps[steps.length - 1].toLocaleString('en-US') : ''));
   }
 
@@ -87,7 +97,40 @@ export class Heat {
     const box = this.canvas.getBoundingClientRect();
     const i = Math.min(Math.floor((event.clientX - box.left) / box.width * steps.length), steps.length - 1);
     const layer = Math.min(Math.floor((event.clientY - box.top) / box.height * layers.length), layers.length - 1);
-    if (i < 0 || layer < 0) return;
+    if (i >= 0 && layer >= 0) this.tell(layer, i);
+  }
+
+  press(event) {
+    const [down, right] = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key] || [];
+    if (down === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { steps, layers } = this.data;
+    const by = event.shiftKey ? 10 : 1;
+    const within = (value, count) => Math.min(Math.max(value, 0), count - 1);
+    const [layer, i] = this.here || [0, steps.length - 1];
+    this.here = this.here ? [within(layer + by * down, layers.length), within(i + by * right, steps.length)] : [layer, i];
+    this.tell(...this.here);
+    event.preventDefault();
+  }
+
+  toggleTable() {
+    this.table.hidden = !this.table.hidden;
+    this.tableButton.setAttribute('aria-expanded', String(!this.table.hidden));
+    this.showTable();
+  }
+
+  // At most twelve steps of each layer, the last one always.
+  showTable() {
+    if (this.table.hidden) return;
+    const { steps, layers } = this.data;
+    const count = Math.min(COLUMNS, steps.length);
+    const places = Array.from({ length: count }, (_, i) => (count > 1 ? Math.round(i * (steps.length - 1) / (count - 1)) : 0));
+    replace(this.table, h('table', {}, h('caption', { class: 'hidden' }, this.title),
+      h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Layer'), places.map((i) => h('th', { scope: 'col', class: 'num' }, `step ${number(steps[i])}`)))),
+      h('tbody', {}, layers.map((values, layer) => h('tr', {}, h('th', { scope: 'row' }, String(layer)), places.map((i) => h('td', { class: 'num' }, this.at(values, i))))))));
+  }
+
+  tell(layer, i) {
+    const { steps, layers } = this.data;
     replace(this.value, h('span', { class: 'value at' }, `layer ${layer}, step ${steps[i].toLocaleString('en-US')}`), h('span', { class: 'value' }, h('b', {}, this.at(layers[layer], i))));
   }
 
@@ -95,6 +138,6 @@ export class Heat {
   at(values, i) {
     if (values.every((value) => value === null)) return 'this layer has no such branch';
     const measured = values.slice(0, i + 1).findLast((value) => value !== null);
-    return measured === undefined ? 'not measured yet' : number(measured, 3);
+    return measured === undefined ? 'not measured yet' : this.format(measured);
   }
 }

@@ -1,26 +1,32 @@
 // One job: how it is, its curves, its attention, and what can be done about it.
 import { follow, get, post } from './api.js';
 import { COLORS, Chart, Group, smooth } from './chart.js';
+import { zoomText, zoomValue } from './chart_files.js';
 import { Curves } from './curves.js';
 import { setTokenFile } from './dialogs.js';
 import { h, painted, replace, toast, update } from './dom.js';
-import { ago, bytes, capital, number, percent, rate, seconds, short, span } from './format.js';
+import { ago, brief, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
 import { detailSection } from './details.js';
 import { askClone, askLabels, askNote, askResume, askStacks, askStop, askUnmute } from './edit.js';
 import { traceSection } from './profile.js';
+import { chartOf, family, quantity, readQuantities, withCurve } from './quantities.js';
 import { badge, isActive, labels, lossText, markSeen, progress, runSeconds } from './rows.js';
 import { samplesSection } from './samples.js';
+import { linkButtons } from './views.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
 const POINTS = 1024;  // as many as a chart has pixels; early.js asks for them, too
-const PARTS = [['forward_seconds', 'forward', '--c1'], ['backward_seconds', 'backward', '--c4'], ['optimizer_seconds', 'optimizer', '--c3'],
-  ['communication_seconds', 'communication', '--c2'], ['data_seconds', 'data', '--c6']];
+const PHASES = 'nsa_job_phase_seconds_total';  // the family of the parts of a step, which are drawn in the chart of the whole
+const LINES = ['--c1', '--c1', '--c5', '--c3', '--c4', '--c8'];  // of the charts with one line, by turns
+const FORKED = ['loss', 'tokens_per_second', 'grad_norm', 'learning_rate'];  // the curve of a fork's original is drawn, too
+const BROKEN = ['loss', 'grad_norm'];  // a NaN breaks them
 
-export function jobPage(main, id) {
+// `parameters` are those of the address: axis x, smoothing s, scale y and zoom. Without any, axis and smoothing are those of the page before.
+export function jobPage(main, id, parameters) {
   const curves = new Curves(id, POINTS);
   // A closer look shows more than there is room for in the whole curve.
-  const group = new Group((zoom) => zoom && curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true)));
+  const group = new Group((zoom) => { write(); showZoom(); if (zoom) refine(); });
   const charts = {};
   let job = null;
   let arrived = [];  // events that are not shown yet
@@ -29,9 +35,12 @@ export function jobPage(main, id) {
   let gpus = null;   // what was measured of its GPUs, if anything
   let stop = () => {};
   let closed = false;
-  let mode = localStorage.getItem('axis') || 'step';
-  let weight = Number(localStorage.getItem('smooth') || 0);
-  let log = false;
+  const told = ['x', 's', 'y', 'zoom'].some((one) => parameters.has(one));
+  let mode = (told ? parameters.get('x') : localStorage.getItem('axis')) || 'step';
+  if (!MODES.some(([name]) => name === mode)) mode = 'step';
+  let weight = Math.min(Math.max(Number((told ? parameters.get('s') : localStorage.getItem('smooth')) || 0), 0), 0.99) || 0;
+  let log = parameters.get('y') === 'log';
+  group.zoom = parameters.get('zoom')?.split('..').map(Number) ?? null;
 
   const head = h('section', { class: 'top' });
   const figures = h('dl', { class: 'figures' });
@@ -42,17 +51,36 @@ export function jobPage(main, id) {
   const samples = samplesSection(id);
   const axis = h('div', { class: 'chips', role: 'group', 'aria-label': 'Horizontal axis' });
   const slider = h('input', { type: 'range', min: '0', max: '0.99', step: '0.01', value: String(weight), 'aria-label': 'Smoothing',
-    oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); showCurves(); } });
-  const logBox = h('input', { type: 'checkbox', onchange: (event) => { log = event.target.checked; showCurves(); } });
+    oninput: (event) => { weight = Number(event.target.value); localStorage.setItem('smooth', String(weight)); write(); showCurves(); } });
+  const logBox = h('input', { type: 'checkbox', checked: log, onchange: (event) => { log = event.target.checked; write(); showCurves(); } });
+  const zoomChip = h('button', { type: 'button', class: 'chip', hidden: true, title: 'Show all', data: { act: 'zoom' }, onclick: () => group.zoomTo(null) });
   const compareLink = h('a', { class: 'button', href: `#/?on=${encodeURIComponent(id)}` }, 'Compare with…');
   main.append(head, figures, traces.element,
-    h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), h('span', { class: 'grow' }), compareLink),
+    h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), zoomChip, h('span', { class: 'grow' }), compareLink, linkButtons()),
     grid, samples.element, attention.element, details.element);
+
+  // The address says what is shown.
+  function write() {
+    const said = new URLSearchParams(Object.entries({ x: mode === 'step' ? '' : mode, s: weight > 0 ? String(weight) : '', y: log ? 'log' : '', zoom: group.zoom ? zoomValue(group.zoom) : '' }).filter(([, value]) => value !== ''));
+    history.replaceState(null, '', `#/job/${encodeURIComponent(id)}${said.size > 0 ? `?${said}` : ''}`);
+  }
+
+  function showZoom() {
+    zoomChip.hidden = !group.zoom;
+    if (group.zoom) zoomChip.textContent = zoomText(mode, group.zoom);
+  }
+
+  // A closer look shows more than there is room for in the whole curve.
+  function refine() {
+    curves.refine().then(() => { if (!closed) showCurves(); }, (error) => toast(error.message, true));
+  }
 
   function setMode(next) {
     mode = next;
     localStorage.setItem('axis', mode);
     group.zoom = null;
+    write();
+    showZoom();
     showAxis();
     showCurves();
   }
@@ -61,12 +89,18 @@ export function jobPage(main, id) {
     replace(axis, MODES.map(([name, word]) => h('button', { type: 'button', class: 'chip', 'aria-pressed': String(mode === name), onclick: () => setMode(name) }, word)));
   }
 
-  function chart(name, options) {
+  function chart(one, options = {}) {
+    const name = options.of || one.name;
     if (!charts[name]) {
-      charts[name] = new Chart(group, options);
+      charts[name] = new Chart(group, chartOf(one, options));
       grid.append(charts[name].element);
     }
     return charts[name];
+  }
+
+  // The quantities of a step that have a chart of their own, in the order of the table; a phase has none.
+  function shownUnasked() {
+    return withCurve('step').filter((one) => one.chart > 0 && one.family !== PHASES).sort((a, b) => a.chart - b.chart);
   }
 
   function curve(name, key, colour, scale = 1) {
@@ -103,45 +137,47 @@ export function jobPage(main, id) {
   }
 
   function showCurves() {
-    if (!curves.data || !job) return;
+    if (!curves.data || !job || !quantity('loss')) return;
     const shared = { mode, marks: curves.marks(details.happened.groups, mode) };
     const lost = curves.broken(mode);
     const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('loss', { title: 'Loss', note: 'nats a token', height: 260, big: true, format: number }).show({ ...shared, lanes: [{ color: '--c1', marks: shared.marks }], broken: lost, log, curves: [{ ...curve('training', 'loss', '--c1'), breaks: true }, ...evals, ...before('loss')] });
+    shownUnasked().forEach((one, i) => {
+      if (one.name === 'loss') {
+        chart(one, { height: 260, big: true }).show({ ...shared, lanes: [{ color: '--c1', marks: shared.marks }], broken: lost, log, curves: [{ ...curve('training', 'loss', '--c1'), breaks: true }, ...evals, ...before('loss')] });
+        return;
+      }
+      // The phases of a step, or what else is measured of its kind: memory has a part that is reserved.
+      const parts = one.name === 'step_seconds' ? family(PHASES) : family(one.family).filter((other) => other !== one && other.member);
+      const colour = LINES[i % LINES.length];
+      const main = curve(one.member || (parts.length > 0 ? 'whole' : one.brief), one.name, colour);
+      const lines = parts.filter(({ name }) => curves.data.values[name].max.some((value) => value > 0))
+        .map((other, k) => ({ ...curve(other.member, other.name, COLORS.filter((mine) => mine !== colour)[k]), min: undefined, max: undefined }));
+      chart(one, { tokens_per_second: { height: 260 }, step_seconds: { big: true } }[one.name]).show({ ...shared, broken: BROKEN.includes(one.name) ? lost : [],
+        log: one.spikes && parts.length === 0 && isWide(curves.data.values[one.name].max), curves: [main, ...lines, ...(FORKED.includes(one.name) ? before(one.name) : [])] });
+    });
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));
-    chart('speed', { title: 'Throughput', note: 'tokens a second', height: 260, zero: true }).show({ ...shared, curves: [curve('all ranks', 'tokens_per_second', '--c1'), ...before('tokens_per_second')] });
     if (sets.length > 0) {
       // Its first validation may come after the other charts.
-      if (!charts.sets) charts.speed.element.after(chart('sets', { title: 'Validation sets', note: 'nats a token', format: number }).element);
+      if (!charts.sets) charts.tokens_per_second.element.after(chart(quantity('val_loss'), { of: 'sets', title: 'Validation sets' }).element);
       charts.sets.show({ ...shared, log, curves: sets });
     }
     if (job.peak_flops > 0) {
-      chart('mfu', { title: 'MFU', note: 'of the data sheet\'s dense bf16 rate', zero: true, format: (value) => percent(value, 1), axis: (value) => percent(value) })
+      chart({ ...quantity('tokens_per_second'), name: 'mfu' }, { of: 'mfu', title: 'MFU', note: 'of the data sheet\'s dense bf16 rate', about: null, format: (value) => percent(value, 1), axis: percent })
         .show({ ...shared, curves: [curve('all GPUs', 'tokens_per_second', '--c3', job.flops_per_token / job.peak_flops)] });
     }
-    const parts = PARTS.filter(([key]) => curves.data.values[key].max.some((value) => value > 0)).map(([key, name, colour]) => ({ ...curve(name, key, colour), min: undefined, max: undefined }));
-    chart('times', { title: 'Step time', note: 'seconds of rank 0', zero: true, spikes: true, format: seconds }).show({ ...shared, curves: [curve('whole', 'step_seconds', '--c8'), ...parts] });
-    const norm = curve('norm', 'grad_norm', '--c5');
-    chart('norm', { title: 'Gradient norm', note: 'before clipping', zero: true, spikes: true }).show({ ...shared, broken: lost, log: isWide(curves.data.values.grad_norm.max), curves: [norm, ...before('grad_norm')] });
-    chart('rate', { title: 'Learning rate', zero: true, format: rate, axis: rate }).show({ ...shared, curves: [{ ...curve('rate', 'learning_rate', '--c4'), min: undefined, max: undefined }, ...before('learning_rate')] });
-    chart('memory', { title: 'Memory', note: job.device === 'cpu' ? 'resident set of rank 0' : 'GPU of rank 0', zero: true, format: bytes, binary: true })
-      .show({ ...shared, curves: [curve('in use', 'memory_bytes', '--c3'), { ...curve('reserved', 'memory_reserved_bytes', '--c8'), min: undefined, max: undefined, dash: [5, 4] }] });
     if (gpus) showGpus(shared);
   }
 
   // Of all GPUs of the job: the mean, and a band from the least to the greatest.
   function showGpus(shared) {
     const x = { step: gpus.step, tokens: gpus.tokens, time: gpus.time.map((time) => time / 1000) }[mode];
-    const one = (name, key, colour) => {
-      const { mean, min, max } = gpus.values[key];
-      const or = (column) => column.map((value, i) => (value === null ? mean[i] : value));
-      return { name, color: colour, x, y: smooth(mean, weight), min: or(min), max: or(max) };
-    };
-    chart('use', { title: 'GPU use', note: 'share of time with a kernel', zero: true, format: (value) => percent(value) }).show({ ...shared, curves: [one('use', 'use', '--c3')] });
-    chart('power', { title: 'GPU power', note: 'watts a GPU', zero: true }).show({ ...shared, curves: [one('power', 'watts', '--c2')] });
-    chart('heat', { title: 'GPU temperature', note: '°C' }).show({ ...shared, curves: [one('temperature', 'celsius', '--c5')] });
+    withCurve('gpu').forEach((one, i) => {
+      const { mean, min, max } = gpus.values[one.name];
+      const or = (column) => column.map((value, k) => (value === null ? mean[k] : value));
+      chart(one).show({ ...shared, curves: [{ name: one.name, color: COLORS[(2 * i + 2) % COLORS.length], x, y: smooth(mean, weight), min: or(min), max: or(max) }] });
+    });
   }
 
   async function refreshGpus() {
@@ -172,7 +208,7 @@ export function jobPage(main, id) {
 
   function ending() {
     if (!job.health.state.includes('ends in')) return '';
-    return new Date(Date.now() + job.eta_seconds * 1000).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+    return brief(Date.now() + job.eta_seconds * 1000);
   }
 
   function buttons() {
@@ -195,7 +231,7 @@ export function jobPage(main, id) {
     const event = groups.length > 0 && groups[groups.length - 1].last;
     const { why } = job.health;
     if (event && why && (event.text.includes(why) || why.includes(event.text))) return false;  // the headline says it
-    return event && h('p', { class: `latest ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString() }, ago(event.time)), h('b', {}, event.reason.toLowerCase().replaceAll('_', ' ')), h('span', {}, event.text));
+    return event && h('p', { class: `latest ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString() }, ago(event.time)), h('b', {}, event.reason), h('span', {}, event.text));
   }
 
   // The problem first, in one line; what else there is to say stands below.
@@ -210,7 +246,8 @@ export function jobPage(main, id) {
 
   function showHead() {
     update(head,
-      h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job), h('span', { class: 'grow' }), buttons()),
+      h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job)),
+      buttons(),
       sentence(),
       latest(),
       h('div', { class: 'done' }, progress(job), h('span', {}, `${number(job.step)} of ${number(job.steps)} steps`)));
@@ -242,7 +279,7 @@ export function jobPage(main, id) {
 
   async function load() {
     try {
-      const reading = curves.refresh(true);
+      const reading = Promise.all([curves.refresh(true), readQuantities()]);
       reading.catch(() => {});  // reported below
       const [found, list] = await Promise.all([get(`jobs/${encodeURIComponent(id)}`), get(`jobs/${encodeURIComponent(id)}/events`)]);
       if (closed) return;
@@ -258,6 +295,7 @@ export function jobPage(main, id) {
       if (closed) return;
       showCurves();
       showFigures();
+      if (group.zoom) refine();
       await painted();  // the rest of the page may be later than the curves
       if (closed) return;
       details.show(job);
@@ -319,6 +357,8 @@ export function jobPage(main, id) {
   const recolour = () => { attention.redraw(); traces.redraw(); for (const one of Object.values(charts)) one.layout = ''; showCurves(); };
   document.addEventListener('theme', recolour);
   showAxis();
+  showZoom();
+  write();
   load();
   return {
     close: () => { closed = true; stop(); document.removeEventListener('theme', recolour); for (const one of Object.values(charts)) one.close(); details.close(); traces.close(); },

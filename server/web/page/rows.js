@@ -1,10 +1,8 @@
 // What a job looks like in lists: state, progress, spark line.
 import { h, replace, svg } from './dom.js';
-import { moment, number } from './format.js';
+import { moment, number, stamp } from './format.js';
 
-export const STATES = { QUEUED: 'waiting', PREFLIGHT: 'waiting', STARTING: 'starting', RUNNING: 'training', RESTARTING: 'restarting', STOPPING: 'stopping',
-  SUCCEEDED: 'finished', FAILED: 'failed', STOPPED: 'stopped' };
-export const ACTIVE = ['QUEUED', 'PREFLIGHT', 'STARTING', 'RUNNING', 'RESTARTING', 'STOPPING'];
+const ACTIVE = ['QUEUED', 'PREFLIGHT', 'STARTING', 'RUNNING', 'RESTARTING', 'STOPPING'];
 
 // How many seconds the job's ranks have run; null before their first start.
 export function runSeconds(job) {
@@ -17,17 +15,16 @@ export function isActive(job) {
 
 // At a step of halve_at, until the other jobs of its sweep have reached it too.
 export function waitsForSweep(job) {
-  return job.state === 'STOPPED' && !wasDropped(job) && job.sweep?.halve_at.length > 0 && job.stop?.mode === 'at_step';
+  return job.state === 'STOPPED' && job.title === 'waiting';
 }
 
 export function wasDropped(job) {
   return job.reason === 'SWEEP_DROPPED';
 }
 
-// Colour and word: the state is never shown by the colour alone.
+// Colour and word: the state is never shown by the colour alone. The word is the coordinator's, of common/estimate/state_title.h.
 export function badge(job) {
-  const word = waitsForSweep(job) ? 'waiting' : wasDropped(job) ? 'dropped' : STATES[job.state] || job.state.toLowerCase();
-  return h('span', { class: `badge ${job.health.level}${job.state === 'RUNNING' ? ' running' : ''}` }, word);
+  return h('span', { class: `badge ${job.health.level}${job.state === 'RUNNING' ? ' running' : ''}`, title: job.state }, job.title);
 }
 
 // A loss, or that it is none.
@@ -113,13 +110,9 @@ export function labels(job) {
     : h('span', { class: 'label' }, `${name}=${value}`)));
 }
 
-function eventName(event) {
-  return event.reason.toLowerCase().replaceAll('_', ' ');
-}
-
 function eventRow({ last: event, count, first }, withJob) {
-  return h('li', { class: `event ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString(), title: new Date(event.time).toLocaleString() }, moment(event.time)),
-    withJob && h('a', { href: `#/job/${event.job}` }, withJob), h('b', {}, eventName(event)),
+  return h('li', { class: `event ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString(), title: stamp(event.time) }, moment(event.time)),
+    withJob && h('a', { href: `#/job/${event.job}` }, withJob), h('b', {}, event.reason),
     h('span', {}, count > 1 && h('small', {}, `×${count.toLocaleString('en-US')} since ${moment(first.time)}: `), event.text));
 }
 

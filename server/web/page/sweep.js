@@ -71,7 +71,7 @@ const HEIGHT = 230;
 const EDGE = { left: 52, right: 12, top: 10, bottom: 24 };
 
 // Where values lie on an axis from `from` to `to`: words side by side; numbers by size, or by their logarithm if they differ tenfold.
-function scale(texts, from, to) {
+export function scale(texts, from, to) {
   const values = texts.map(Number);
   const numeric = values.every(Number.isFinite);
   const positive = numeric && values.every((value) => value > 0);

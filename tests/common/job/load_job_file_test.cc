@@ -187,9 +187,9 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
   ApplyDefaults(&spec);
   const std::set<std::string> none = {
       "name", "labels",
-      "preflight",                                  // specific to the job
-      "sweep",                                      // set by nsactl submit --sweep
-      "limits", "sample", "resources.provisioner",  // none
+      "preflight",  // specific to the job
+      "sweep",      // set by nsactl submit --sweep
+      "limits", "sample", "resources.provisioner", "after", "not_before", "alerts",  // none
       "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
       "data.text_field", "data.mix", "data.val", "data.stream", "data.shuffle_window",
       "train.out_dir",

@@ -411,9 +411,10 @@ TEST(Preflight, HasACaseHereForEveryRule) {
     EXPECT_TRUE(rules.insert(rule.id).second && !rule.summary.empty()) << "twice? " << rule.id;
   }
   for (const RuleCase& one : kCases) rules.erase(one.rule);  // the rest have tests of their own
-  EXPECT_THAT(rules, testing::ElementsAre("COMMUNICATION_SLOW", "LONG_RUN", "MIN_RANKS_MEMORY",
-                                          "MIN_RANKS_NOT_DIVISIBLE", "SAMPLE_IMPOSSIBLE",
-                                          "SAMPLE_RANGE", "SAMPLE_SLOW", "SAMPLE_UNUSED"));
+  EXPECT_THAT(rules, testing::ElementsAre("AFTER_INVALID", "ALERTS_INVALID", "COMMUNICATION_SLOW",
+                                          "LONG_RUN", "MIN_RANKS_MEMORY", "MIN_RANKS_NOT_DIVISIBLE",
+                                          "NOT_BEFORE_INVALID", "SAMPLE_IMPOSSIBLE", "SAMPLE_RANGE",
+                                          "SAMPLE_SLOW", "SAMPLE_UNUSED"));
 }
 
 TEST(Preflight, AcceptsTheGoodJobWithNothingButItsLength) {

@@ -82,8 +82,9 @@ struct Life {
     auto cordons = NodeStore::Open(folder);
     if (!cordons.ok()) ADD_FAILURE() << cordons.status();
     nodes = *std::move(cordons);
-    control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock,
-                                           std::vector<std::string>{"slurm"});
+    control = std::make_unique<JobControl>(
+        *store, fleet, *nodes, board, paths, clock,
+        JobPolicy{.provisioners = {"slurm"}, .notices = {"slack", "mail"}});
     node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
     rules = std::make_unique<CallRules>(CallRules{.auth = auth,
                                                   .executor = executor,

@@ -52,6 +52,38 @@ TEST(NoticeRule, AStarTellsEverythingAlsoAReasonThatIsNotKnown) {
   EXPECT_TRUE(Concerns(rule, event, {}));
 }
 
+NoticeRule Named(const std::string& name, const std::vector<std::string>& reasons = {}) {
+  NoticeRule rule = *MakeNoticeRule(reasons);
+  rule.name = name;
+  return rule;
+}
+
+TEST(NoticeRule, AnAlertGoesToTheNoticesThatItNames) {
+  v1::Job job;
+  job.mutable_spec()->add_alerts()->set_when("loss > 3");
+  job.mutable_spec()->add_alerts()->add_notify("slack");
+  v1::JobEvent raised = Event(Reason::kAlertRaised, v1::Job::STATE_RUNNING, v1::SEVERITY_WARNING);
+  v1::JobEvent cleared = Event(Reason::kAlertCleared, v1::Job::STATE_RUNNING);
+  for (v1::JobEvent* event : {&raised, &cleared}) {
+    event->set_problem("ALERT_1");
+    EXPECT_TRUE(Concerns(Named("mail"), *event, job)) << "where warnings go";
+    EXPECT_TRUE(Concerns(Named("mail", {event->reason()}), *event, job));
+    EXPECT_FALSE(Concerns(Named("mail", {"COMPLETED"}), *event, job));
+    event->set_problem("ALERT_2");
+    EXPECT_FALSE(Concerns(Named("mail"), *event, job));
+    EXPECT_FALSE(Concerns(Named("mail", {event->reason()}), *event, job));
+    EXPECT_TRUE(Concerns(Named("slack", {"COMPLETED"}), *event, job));
+    EXPECT_TRUE(Concerns(Named("all", {"*"}), *event, job));
+    NoticeRule elsewhere = Named("slack");
+    elsewhere.labels["team"] = "vision";
+    EXPECT_FALSE(Concerns(elsewhere, *event, job)) << "the notice is not for this job";
+  }
+  job.add_mutes()->set_problem("ALERT_2");
+  EXPECT_FALSE(Concerns(Named("slack"), raised, job));
+  raised.set_problem("ALERT_1");
+  EXPECT_TRUE(Concerns(Named("slack"), raised, job)) << "the other one is not muted";
+}
+
 TEST(NoticeRule, AMutedProblemIsToldToAStarOnlyAndTheEndOfTheJobToAll) {
   const NoticeRule rule = *MakeNoticeRule({});
   const NoticeRule named = *MakeNoticeRule({"DIVERGED"});

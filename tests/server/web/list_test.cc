@@ -15,6 +15,8 @@ TEST_F(ListTest, EachJobIsFoundByNameLabelAndState) {
   Fill(Job::STATE_FAILED, kJobs, 1, 0);
   using Names = std::vector<std::string>;
   EXPECT_EQ(ListTest::Names(Fleet("?state=failed")), Names{"job-600"});
+  EXPECT_EQ(Fleet("?state=Finished")["matching"], kJobs - 1) << "the title of SUCCEEDED";
+  EXPECT_EQ(Fleet("?state=failed")["jobs"][0]["title"], Fleet("")["titles"]["FAILED"]);
   EXPECT_EQ(ListTest::Names(Fleet("?name=JOB-503")), Names{"job-503"});
   EXPECT_EQ(ListTest::Names(Fleet("?name=j000000000001")), Names{"job-1"});
   EXPECT_EQ(ListTest::Names(Fleet("?label=number%3D432")), Names{"job-432"});

@@ -3,9 +3,9 @@
 
 def check_marks(page, browser):
     """Checkpoints, the restart and the stop are marks on the axis of steps and on that of time; pointing at one says what it was."""
-    near = """const plot = document.querySelector('.chart[aria-label=Loss] .u-over'), box = plot.getBoundingClientRect();
+    near = """const plot = document.querySelector('.chart[data-of=loss] .u-over'), box = plot.getBoundingClientRect();
         return [box.left, box.top + box.height / 2, box.width]"""
-    coloured = """const source = document.querySelector('.chart[aria-label=Loss] canvas'), copy = document.createElement('canvas');
+    coloured = """const source = document.querySelector('.chart[data-of=loss] canvas'), copy = document.createElement('canvas');
         [copy.width, copy.height] = [source.width, source.height];
         const context = copy.getContext('2d', {willReadFrequently: true}), probe = document.createElement('i');
         context.drawImage(source, 0, 0);
@@ -16,7 +16,7 @@ def check_marks(page, browser):
         let count = 0;
         for (let i = 0; i < data.length; i += 4) if (data[i + 3] > 60 && [0, 1, 2].every((one) => Math.abs(data[i + one] - wanted[one]) < 8)) count += 1;
         return count"""
-    browser.run("document.querySelector('.chart[aria-label=Loss]').scrollIntoView({block: 'center'})")
+    browser.run("document.querySelector('.chart[data-of=loss]').scrollIntoView({block: 'center'})")
     for key, axis in (("1", "Step"), ("3", "Time"), ("1", "Step")):
         browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0]}))", key)
         browser.until(f"document.querySelector('.chips [aria-pressed=true]').textContent === '{axis}'", f"the axis {axis}")
@@ -24,11 +24,11 @@ def check_marks(page, browser):
         told = set()
         for x in range(2, int(width) - 1, 4):
             browser.point(left + x, middle)
-            told.add(tuple(browser.run("return [...document.querySelectorAll('.chart[aria-label=Loss] .value.mark')].map((one) => one.textContent)")))
+            told.add(tuple(browser.run("return [...document.querySelectorAll('.chart[data-of=loss] .value.mark')].map((one) => one.textContent)")))
         # On the axis of time the pause between the two may be wide.
         assert axis == "Time" or any(len(one) > 1 for one in told), (axis, "the restart is at the stop: both are shown", told)
         told = {mark for one in told for mark in one}
-        for words in ("checkpoint at step", "continued from", "stop"):
+        for words in ("checkpoint at step", "continued from", "STOP"):
             assert any(words in one for one in told), (axis, words, told)
         browser.point(1, 1)
         # Their lines are on the picture, in the colours of restarts and of stops; nothing else is in the colour of restarts.

@@ -20,6 +20,7 @@ from look_checks import check_curves, check_keys, check_marks, check_print, chec
 from trace_checks import check_trace  # noqa: E402
 from tonight_checks import check_tonight  # noqa: E402
 from trust_checks import check_trust  # noqa: E402
+from work_checks import check_work  # noqa: E402
 
 if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
     print("skipped: no chromium; deploy/packages.sh test installs it")
@@ -147,13 +148,13 @@ def check_buttons(page, browser):
     browser.until("document.querySelector('dialog h2')?.textContent.startsWith('Dump')", "the question")
     assert browser.run("return document.cookie") == ""
     browser.click("dialog button", "Dump stacks")
-    happened("stacks saved")
+    happened("STACKS_SAVED")
     browser.until("document.querySelector('.stacks a')", "the saved stacks")
     assert b"rank 0" in page.ask(browser.run("return new URL(document.querySelector('.stacks a').href).pathname"))[2]
     browser.until("document.querySelector('[data-act=pin]')", "a checkpoint", 60)
     browser.click("[data-act=pin]")
     browser.click("dialog button", "Pin it")
-    happened("checkpoint pinned")
+    happened("CHECKPOINT_PINNED")
     browser.until("[...document.querySelectorAll('[data-act=pin]')].some((one) => one.textContent === 'pinned')", "the pin")
     before = page.get(f"jobs/{page.job}")["step"]
     browser.click("button", "Stop…")
@@ -167,12 +168,12 @@ def check_buttons(page, browser):
     browser.click("dialog label", "After step")
     browser.type("dialog input[name=at_step]", str(at))
     browser.click("dialog button", f"Stop after step {at:,}")
-    happened("stop at step")
+    happened("STOP_AT_STEP")
     browser.until("document.querySelector('.names .badge').textContent === 'stopped'", "the stop", 120)
     assert page.get(f"jobs/{page.job}")["step"] == at
     browser.click("button", "Resume…")
     browser.click("dialog button", "Resume the job")
-    happened("resumed")
+    happened("RESUMED")
     browser.until("document.querySelector('.names .badge').textContent === 'training'", "the training", 60)
     browser.until(lambda: page.get(f"jobs/{page.job}")["step"] > at, "steps after the resume", 60)
     browser.click("button", "Stop…")
@@ -251,7 +252,7 @@ def check_fork(page, browser):
     parent = page.get(f"jobs/{fork}")["parent"]
     newest = page.get(f"jobs/{page.job}/checkpoints")["checkpoints"][-1]
     assert parent == {"id": page.job, "name": "first", "step": newest["step"]}, parent
-    shown = "document.querySelector('.chart[aria-label=Loss] .values').textContent"
+    shown = "document.querySelector('.chart[data-of=loss] .values').textContent"
     browser.until(f"{shown}.includes('first to step')", "the curve of the original", 60)
     page.service.ctl("stop", fork, "--now", check=True)
     assert page.get(f"jobs/{page.job}")["parent"] is None
@@ -405,6 +406,7 @@ def main():
                 check_many(page, browser)
                 check_trust(browser)
                 check_tonight(browser)
+                check_work(browser)
                 wrong += [line for line in browser.log() if "401" not in line and not ("/profile" in line and "409" in line) and not ("/clone" in line and "400" in line)]
                 assert wrong == [], wrong
 

@@ -132,7 +132,7 @@ def check_trace(page, browser):
     browser.until(recorded, "a trace", 90)
     check_picture(browser)
     check_download(page, browser, job)
-    browser.until("[...document.querySelectorAll('.event b')].some((one) => one.textContent === 'profiled')", "the event")
+    browser.until("[...document.querySelectorAll('.event b')].some((one) => one.textContent === 'PROFILED')", "the event")
     assert page.service.ctl("stop", job, "--now").returncode == 0
     browser.until("document.querySelector('.names .badge').textContent === 'stopped'", "the stop", 60)
     print("ok: trace")

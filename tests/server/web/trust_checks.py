@@ -10,14 +10,19 @@ import time
 import urllib.parse
 
 TOP = pathlib.Path(__file__).resolve().parents[3]
+# The names that the page has from the coordinator; quantities_test.cc holds them to the table.
+QUANTITIES = json.loads((TOP / "tests/server/web/quantities.golden").read_text())
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 NOW = int(time.time() * 1000)
+# As StateTitle() of common/estimate/state_title.h has them.
+TITLES = {"QUEUED": "waiting", "PREFLIGHT": "waiting", "STARTING": "starting", "RUNNING": "training", "RESTARTING": "restarting", "STOPPING": "stopping", "SUCCEEDED": "finished", "FAILED": "failed",
+          "STOPPED": "stopped"}
 
 
 def row(name, state="RUNNING", level="good", said=("training, 37 %", ""), **changes):
     """A row of the list, as RowJson() of server/web/json.cc makes it."""
     doing, why = said
-    job = {"id": f"j-{name}", "name": name, "state": state, "reason": "", "message": "", "step": 1000, "steps": 60000, "eta_seconds": None, "loss": 2.4594, "nonfinite": False,
+    job = {"id": f"j-{name}", "name": name, "state": state, "title": TITLES[state], "reason": "", "message": "", "step": 1000, "steps": 60000, "eta_seconds": None, "loss": 2.4594, "nonfinite": False,
            "val_loss": 1.7136, "val_nonfinite": False, "val_step": 900, "tokens_per_second": 4900.0, "total_tokens": 1000000, "submitted": NOW - 3600000, "started": NOW - 3500000,
            "ended": None, "run_seconds": 100.0, "running_since": None, "next_start": None, "restarts": 0, "generation": 1, "queue_position": 0, "ranks": 1, "device": "cpu",
            "checkpoint_step": 399, "owner": "operator", "sweep": None, "stop": None, "labels": {}, "spark": [5.5, 4.0, 3.0, 2.5],
@@ -37,21 +42,20 @@ def event(sequence, reason="GATE_COLLAPSE", severity="warning", text="share of c
     return {"sequence": sequence, "job": job, "name": "a", "time": NOW - 1000000 + sequence, "reason": reason, "text": text, "severity": severity, "state": "RUNNING", "generation": 1, "rank": 0}
 
 
-def curves(count=100, **values):
-    """Curves of one step a bucket; `values` are columns of their own."""
-    names = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "data_seconds", "forward_seconds", "backward_seconds", "communication_seconds", "optimizer_seconds", "step_seconds",
-             "memory_bytes", "memory_reserved_bytes", "skipped_nonfinite")
+def curves(count=100, time=None, **values):
+    """Curves of one step a bucket; `values` are columns of their own, `time` has the moments of the steps."""
+    names = [one["name"] for one in QUANTITIES["quantities"] if one["kind"] == "step" and one["curve"]]
     columns = {name: values.get(name, [0.0 if name == "skipped_nonfinite" else 1.0 + i / count for i in range(count)]) for name in names}
-    return {"width": 1, "step": list(range(1, count + 1)), "time": [NOW - 1000 * (count - i) for i in range(count)], "tokens": [100 * i for i in range(count)],
+    return {"width": 1, "step": list(range(1, count + 1)), "time": time or [NOW - 1000 * (count - i) for i in range(count)], "tokens": [100 * i for i in range(count)],
             "values": {name: {"mean": column, "min": [None] * count, "max": [None] * count} for name, column in columns.items()},
             "evals": {"validation": {"step": [50, 90], "time": [NOW - 50000, NOW - 10000], "loss": [2.0, 1.8]}}, "val_sets": {}, "marks": []}
 
 
 class Stub:
-    """Serves the page's files and the JSON in `replies`, by path after api/v1/; notes the bodies of POST requests. `hangs`: streams say nothing more, and no new one begins."""
+    """Serves the page's files and the JSON in `replies`, by path after api/v1/, or what a function there makes of the query; notes the bodies of POST requests. `hangs`: streams say nothing more, and no new one begins."""
 
     def __init__(self):
-        self.replies, self.posts, self.asked, self.streams, self.hangs = {}, [], [], [], False
+        self.replies, self.posts, self.asked, self.streams, self.hangs = {"quantities": QUANTITIES}, [], [], [], False
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -76,7 +80,7 @@ class Stub:
 
     def close(self):
         self.hangs = False
-        for stream in self.streams:
+        for stream in list(self.streams):
             stream.put(None)
         self.server.shutdown()
         self.server.server_close()
@@ -98,6 +102,8 @@ class Stub:
             if path == "api/v1/stream":
                 return self.stream(handler)
             reply = self.replies.get(path[7:])
+            if callable(reply):
+                reply = reply(dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(handler.path).query)))
             return self.send(handler, "application/json", json.dumps({"error": "none"} if reply is None else reply).encode(), 404 if reply is None else 200)
         file = next((one for one in (TOP / "server/web/page" / path, TOP / "third_party/uplot" / path) if one.is_file()), None)
         if file is None:
@@ -125,17 +131,19 @@ class Stub:
                 handler.wfile.flush()
         except OSError:
             pass
+        finally:
+            self.streams.remove(messages)
 
     def tell(self, *messages):
         """Sends (kind, data, sequence) to every open stream, all at once."""
         text = "".join(f"id: {sequence}\nevent: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data, sequence in messages)
-        for stream in self.streams:
+        for stream in list(self.streams):
             stream.put(text)
 
     def fleet(self, *jobs, look=0, **changes):
         states = [job["state"] for job in jobs]
         self.replies["fleet"] = {"cursor": 10, "now": NOW, "version": "1", "revision": "1", "token_file": "/token", "jobs": list(jobs), "matching": len(jobs), "look": look,
-                                 "counts": {state: states.count(state) for state in set(states)}, "nodes": [], "events": [], **changes}
+                                 "counts": {state: states.count(state) for state in set(states)}, "titles": TITLES, "nodes": [], "events": [], **changes}
 
     def job(self, job, curve=None, events=None, layers=None, **changes):
         path = f"jobs/{job['id']}"
@@ -198,7 +206,7 @@ def check_flood(stub, browser):
     browser.until("document.querySelector('.events li').textContent.includes('looks bad')", "the newest event", 20)
     told = browser.run("return [...document.querySelectorAll('.events li')].map((one) => one.textContent)")
     assert len(told) == 4, told[:9]
-    assert "gate collapse×3,197 since " in told[1] and "launched" in told[2] and "submitted" in told[3], told
+    assert "GATE_COLLAPSE×3,197 since " in told[1] and "LAUNCHED" in told[2] and "SUBMITTED" in told[3], told
     assert browser.run("return Math.max(...window.waits)") < 2000, "the page stands still"
     print("ok: flood")
 
@@ -354,7 +362,7 @@ def check_diverged(stub, browser):
     show(stub, browser, stub.replies["fleet"]["jobs"][0], curves(grad_norm=norm))
     assert browser.text(".sentence") == "The run has diverged: loss 8.07 (a uniform guess has 5.55)", browser.text(".sentence")
     assert browser.text(".second").startswith("Training, 65 %, ends in 6 minat "), browser.text(".second")
-    chart = "document.querySelector('.chart[aria-label=\"Gradient norm\"]').chart"
+    chart = "document.querySelector('.chart[data-of=grad_norm]').chart"
     browser.until(f"{chart}.plot && {chart}.plot.scales.y.distr === 3", "the logarithmic axis of a gradient norm without bounds")
     print("ok: diverged")
 
@@ -368,10 +376,10 @@ def check_nan(stub, browser):
     browser.until("[...document.querySelectorAll('.jobs .num .bad')].map((one) => one.textContent).join() === 'NaN,NaN'", "NaN in the list")
     show(stub, browser, job, curves(loss=losses, skipped_nonfinite=skipped))
     browser.until("[...document.querySelectorAll('.figures .bad')].map((one) => one.textContent).join() === 'NaN,NaN'", "NaN among the figures")
-    browser.until("document.querySelector('.chart[aria-label=Loss] .values .bad').textContent === 'NaN since step 18'", "since when")
-    assert browser.run("return document.querySelector('.chart[aria-label=Loss]').chart.broken.map((one) => [one.from, one.to, one.open])") == [[17, 100, True]]
+    browser.until("document.querySelector('.chart[data-of=loss] .values .bad').textContent === 'NaN since step 18'", "since when")
+    assert browser.run("return document.querySelector('.chart[data-of=loss]').chart.broken.map((one) => [one.from, one.to, one.open])") == [[17, 100, True]]
     show(stub, browser, job, curves(loss=[None] * 100, skipped_nonfinite=[1.0] * 100))
-    browser.until("document.querySelector('.chart[aria-label=Loss] .values .bad').textContent === 'NaN since step 1'", "that it never was one")
+    browser.until("document.querySelector('.chart[data-of=loss] .values .bad').textContent === 'NaN since step 1'", "that it never was one")
     print("ok: NaN")
 
 
@@ -430,6 +438,29 @@ def check_heat(stub, browser):
     print("ok: heat")
 
 
+def check_tables(stub, browser):
+    """Behind each chart and each map is a table of its values, its picture is said in words, and the keyboard leads along it."""
+    values = {"gate_collapse": [[0.0] * 10, [0.25] * 10]}
+    show(stub, browser, row("a"), layers={"width": 1, "layers": 2, "step": list(range(1, 11)), "values": values})
+    loss = "document.querySelector('.chart[data-of=loss]')"
+    browser.until("document.querySelector('.heat canvas')", "the map")
+    said = browser.run(f"return {loss}.querySelector('canvas').getAttribute('aria-label')")
+    assert said == "Training loss from step 1 to step 100: at the end training 1.9900, validation 1.8000", said
+    assert browser.run(f"return {loss}.querySelector('.values-table').hidden")
+    browser.run(f"{loss}.querySelector('[aria-expanded]').click()")
+    rows = browser.run(f"return [...{loss}.querySelectorAll('.values-table tr')].map((one) => [...one.cells].map((cell) => cell.textContent).join(' '))")
+    assert rows[0] == "Step training validation" and rows[1] == "1 1 –" and rows[-1] == "100 1.9900 1.8000" and len(rows) == 25, rows
+    browser.run("document.querySelector('.heat [aria-expanded]').click()")
+    cells = browser.run("return [...document.querySelectorAll('.heat .values-table tr')].map((one) => [...one.cells].map((cell) => cell.textContent).slice(0, 3).join(' '))")
+    assert cells == ["Layer step 1 step 2", "0 0.00 % 0.00 %", "1 25.00 % 25.00 %"], cells
+    browser.run("document.querySelector('.heat .cells').focus()")
+    for key in ("ArrowRight", "ArrowDown", "ArrowLeft"):
+        browser.driver.execute_cdp_cmd("Input.dispatchKeyEvent", {"type": "keyDown", "key": key})
+    browser.until("document.querySelector('.heat .values').textContent === 'layer 1, step 925.00 %'", "the cell that the keys lead to", 5)
+    assert not [one for one in browser.barriers() or [] if "table" in one.lower()]
+    print("ok: tables")
+
+
 def check_best(stub, browser):
     """The best is green only among losses of the same data at the same step; one bad run does not press the others flat."""
     best = "[...document.querySelectorAll('.figures-table tbody tr')].filter((row) => row.querySelector('.best')).map((row) => row.cells[0].textContent).join()"
@@ -446,7 +477,7 @@ def check_best(stub, browser):
         if i == 2:
             curve["values"]["loss"]["mean"] = [40.0] * 100
     compared(stub, browser, 4, spoil)
-    loss = "document.querySelector('.chart[aria-label=Loss]').chart"
+    loss = "document.querySelector('.chart[data-of=loss]').chart"
     browser.until(f"{loss}.plot.scales.y.max < 10 && {loss}.above.join().endsWith('s2')", "the axis of the usual runs")
     print("ok: best")
 
@@ -454,8 +485,8 @@ def check_best(stub, browser):
 def check_sweep_words(stub, browser):
     """A job of a halved sweep waits for the others, or was dropped."""
     sweep = {"name": "s", "jobs": 8, "index": 0, "halve_at": [100]}
-    stub.fleet(row("w", "STOPPED", "waiting", ("waits at step 100 for the other jobs of its sweep", ""), sweep=sweep, stop={"mode": "at_step", "at_step": 100}),
-               row("d", "STOPPED", "waiting", ("dropped at step 100 of 400", "rank 6 of 8 by validation loss"), sweep=sweep, stop={"mode": "at_step", "at_step": 100}, reason="SWEEP_DROPPED"),
+    stub.fleet(row("w", "STOPPED", "waiting", title="waiting", said=("waits at step 100 for the other jobs of its sweep", ""), sweep=sweep, stop={"mode": "at_step", "at_step": 100}),
+               row("d", "STOPPED", "waiting", title="dropped", said=("dropped at step 100 of 400", "rank 6 of 8 by validation loss"), sweep=sweep, stop={"mode": "at_step", "at_step": 100}, reason="SWEEP_DROPPED"),
                row("s", "STOPPED", "waiting", ("stopped at step 5 of 10", "")))
     browser.open("#/")
     browser.until("document.querySelector('.jobs .fold .words')?.textContent === '8 jobs · 1 waiting · 1 dropped · best w'", "the sweep in one row")
@@ -482,7 +513,50 @@ def with_stub(browser, checks):
         stub.close()
 
 
-CHECKS = (check_stop, check_flood, check_shortcuts, check_legends, check_widths, check_failures, check_diverged, check_nan, check_spark, check_silence, check_heat, check_best, check_sweep_words,
+TIMES = """const [step, seconds, done] = arguments;
+(async () => {
+  const { clock, setUtc, stamp, timeTicks, zoneName } = await import(document.querySelector('script[type=module]').src.replace('app.js', 'format.js'));
+  const told = [];
+  for (const utc of [false, true]) {
+    setUtc(utc);
+    told.push([zoneName(1000 * seconds[0]), stamp(1000 * seconds[0]), clock(1000 * seconds[0]), timeTicks(seconds, step).join('|')]);
+  }
+  return told;
+})().then(done, (error) => done({ error: String(error) }));"""
+
+
+def check_times(stub, browser):
+    """All times are of one zone, which the page names, on a 24-hour clock; an axis that is longer than a day has dates. Reasons and states are named as nsactl names them."""
+    browser.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": "Europe/Berlin"})
+    stub.fleet(row("a"))
+    browser.open("#/")
+    evening = 1764529200  # 2025-11-30 19:00 UTC, 20:00 in Berlin
+    told = browser.driver.execute_async_script(TIMES, 3600, [evening, evening + 3600])
+    assert told == [["UTC+01:00", "2025-11-30T20:00:00+01:00", "2025-11-30 20:00:00", "20:00|21:00"], ["UTC", "2025-11-30T19:00:00Z", "2025-11-30 19:00:00", "19:00|20:00"]], told
+    told = browser.driver.execute_async_script(TIMES, 14400, [evening, evening + 14400])
+    assert [one[3] for one in told] == ["20:00\n30 Nov|00:00\n1 Dec", "19:00|23:00"], told
+    told = browser.driver.execute_async_script(TIMES, 86400, [evening, evening + 86400])
+    assert told[1][3] == "30 Nov\n2025|1 Dec", told
+    browser.run("localStorage.removeItem('zone')")
+    long = curves(time=[NOW - 3 * 86400000 + 2592000 * i for i in range(100)])
+    stub.job(row("a"), long, events=[event(1, "SUBMITTED", "info", "by operator")])
+    browser.open("#/job/j-a")
+    browser.until(READY, "the job")
+    browser.keys("3")
+    ticks = "document.querySelector('.chart[data-of=loss]').chart.plot.axes[0]._values"
+    browser.until(f"{ticks}.some((one) => /[0-9]+ [A-Z][a-z][a-z]/.test(one)) && !/[ap]m/.test({ticks}.join())", "dates below the axis")
+    assert browser.text(".event b") == "SUBMITTED" and browser.run("return document.querySelector('.badge').title") == "RUNNING"
+    title = "document.querySelector('.event time').title"
+    assert browser.run(f"return {title}").endswith(("+01:00", "+02:00")), browser.run(f"return {title}")
+    browser.click("#zone")
+    browser.until(f"{title}.endsWith('Z') && document.getElementById('zone').textContent === 'UTC'", "times in UTC")
+    browser.keys("1")
+    browser.run("localStorage.removeItem('zone')")
+    browser.driver.execute_cdp_cmd("Emulation.setTimezoneOverride", {"timezoneId": ""})
+    print("ok: times")
+
+
+CHECKS = (check_stop, check_flood, check_shortcuts, check_legends, check_widths, check_failures, check_diverged, check_nan, check_spark, check_silence, check_heat, check_best, check_sweep_words, check_times, check_tables,
           lambda _, browser: check_numbers(browser), lambda _, browser: check_zoom(browser))
 
 

@@ -1,6 +1,7 @@
 #include "worker/train/data/batches.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -28,7 +29,10 @@ DataPosition Advance(DataPosition position, int64_t count, int64_t rows) {
 }
 
 BatchMaker::BatchMaker(BatchShape shape, std::shared_ptr<RowSource> source)
-    : shape_(shape), source_(std::move(source)), order_(shape.seed, source_->rows()) {}
+    : shape_(shape),
+      source_(std::move(source)),
+      order_(shape.seed, source_->rows()),
+      in_order_(shape.validation || source_->in_order()) {}
 
 absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
   const int32_t seq_len = shape_.seq_len;
@@ -43,9 +47,10 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
   for (int32_t b = 0; b < batch.rows; ++b) {
     const DataPosition at = Advance(position, shape_.first_row() + b, order_.rows());
     if (b == 0) batch.epoch = at.epoch;
-    if (shape_.mixed) batch.parts.push_back(source_->PartOf(at.sequence));
-    const int64_t index = shape_.in_order ? at.sequence : order_.Row(at.epoch, at.sequence);
-    const int64_t shift = shape_.in_order ? 0 : ShiftOfEpoch(shape_.seed, at.epoch, seq_len);
+    const std::optional<int32_t> part = source_->PartOf(at.sequence);
+    if (part && !shape_.validation) batch.parts.push_back(*part);
+    const int64_t index = in_order_ ? at.sequence : order_.Row(at.epoch, at.sequence);
+    const int64_t shift = in_order_ ? 0 : ShiftOfEpoch(shape_.seed, at.epoch, seq_len);
     NSA_RETURN_IF_ERROR(
         Annotate(source_->ReadShifted(index, shift, row), absl::StrCat("data row ", index)));
     if (b == 0) batch.epoch = source_->epoch().value_or(batch.epoch);

@@ -6,11 +6,26 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/train/data/loader.h"
+#include "nsa/v1/job.pb.h"
 #include "worker/train/data/order.h"
 #include "worker/train/data/rows.h"
 
 namespace nsa::train {
+
+// One rank's share of a micro-batch, row-major.
+struct Batch {
+  int32_t rows = 0;
+  int32_t seq_len = 0;             // S/N: S, or with BatchShape::context the tokens of its part
+  std::vector<int32_t> tokens;     // [rows, S/N]
+  std::vector<int32_t> targets;    // [rows, S/N]: the next token
+  std::vector<int32_t> doc_start;  // [rows, S], of all tokens: the first position of the row that
+                                   // belongs to the token's document; empty without
+                                   // data.document_mask. The separator belongs to the document that
+                                   // it begins.
+  v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;  // SYNTHETIC after a fallback
+  int64_t epoch = 0;           // of its first row, 0-based; 0 with data.mix
+  std::vector<int32_t> parts;  // with data.mix: the source of each row, an index in it
+};
 
 // The properties that all batches of a loader share.
 struct BatchShape {
@@ -25,9 +40,9 @@ struct BatchShape {
   int32_t vocab = 0;
   int64_t seed = 0;
   bool document_mask = false;
-  // Rows 0, 1, 2, … in every epoch, cut at the same places, instead of in the order of `seed`.
-  bool in_order = false;
-  bool mixed = false;  // Batch::parts is wanted
+  // Rows 0, 1, 2, … in every epoch, cut at the same places, instead of in the order of `seed`, and
+  // without Batch::parts.
+  bool validation = false;
 
   int32_t first_row() const { return RowOf(rank); }
   int32_t rows() const { return RowOf(rank + 1) - RowOf(rank); }
@@ -64,6 +79,7 @@ class BatchMaker {
   // Shared with the loader and with the prefetch thread, which may hang in it.
   const std::shared_ptr<RowSource> source_;
   const RowOrder order_;
+  const bool in_order_;
 };
 
 }  // namespace nsa::train

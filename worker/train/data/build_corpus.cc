@@ -1,7 +1,6 @@
 #include "worker/train/data/build_corpus.h"
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,6 +24,7 @@
 #include "worker/train/data/fingerprint.h"
 #include "worker/train/data/held_out_balance.h"
 #include "worker/train/data/prepared/folders.h"
+#include "worker/train/data/prepared/held_shards.h"
 #include "worker/train/data/prepared/token_cache.h"
 #include "worker/train/data/read/document_hash.h"
 #include "worker/train/data/read/documents.h"
@@ -36,14 +36,6 @@ namespace nsa::train {
 namespace {
 
 using Hash = DocumentHash;
-
-// A document that was found: its text or tokens as they were read, or its place in prepared data.
-struct Found {
-  Hash hash;
-  const Document* document = nullptr;
-  const PreparedDocument* prepared = nullptr;
-  Cut cut = Cut::kNowhere;
-};
 
 constexpr int64_t kBytesOfDocument = 64;  // beside its text: separator, hash, place
 
@@ -65,7 +57,8 @@ class Builder {
         need_(need),
         progress_(progress),
         sources_(progress),
-        cache_(cache, progress) {}
+        cache_(cache, progress),
+        held_(vocab) {}
 
   absl::StatusOr<Corpus> Build() {
     NSA_ASSIGN_OR_RETURN(prepared_, PreparedFolders::Open(data_, progress_));
@@ -82,7 +75,8 @@ class Builder {
     NSA_RETURN_IF_ERROR(ChooseWhereTokensAre(tokenizer));
     const std::vector<DataFiles> training = TrainingFiles(data_);
     for (const DataFiles& files : training) {
-      corpus_.parts.push_back({files.name, files.source, files.weight, NewStore(), NewStore()});
+      corpus_.parts.push_back({files.name, files.source, files.weight,
+                               std::make_shared<TokenStore>(), std::make_shared<TokenStore>()});
     }
     NSA_RETURN_IF_ERROR(ReadValidation());
     NSA_RETURN_IF_ERROR(ReadNamedSets());
@@ -103,8 +97,6 @@ class Builder {
     int64_t begin;
     int64_t end;
   };
-
-  std::shared_ptr<TokenStore> NewStore() const { return std::make_shared<TokenStore>(vocab_); }
 
   Corpus Complete() {
     corpus_.info.tokens = Training();
@@ -127,7 +119,7 @@ class Builder {
     plan.encoder = std::make_shared<const DocumentEncoder>(*std::move(encoder_));
     plan.validation = std::move(val_hashes_);
     if (plan.val_fraction > 0 && need_.rows > 0) {
-      NSA_RETURN_IF_ERROR(FindHeldOut(plan, need_, progress_, &corpus_));
+      NSA_RETURN_IF_ERROR(FindHeldOut(plan, need_, progress_, &held_, &corpus_));
     }
     corpus_.stream = std::make_shared<const StreamPlan>(std::move(plan));
     return Complete();
@@ -135,10 +127,11 @@ class Builder {
 
   double fraction() const { return data_.val_path().empty() ? data_.val_fraction() : 0.0; }
 
-  using Visit = std::function<absl::Status(const Found&)>;
+  using Visit = PreparedFolder::Visit;
 
   // Documents of a set that follow each other: of a folder of tokens, or of files that are read.
   struct Piece {
+    // Null if the files have to be read.
     const PreparedFolder* folder() const { return kept ? &*kept : prepared; }
     const PreparedFolder* prepared = nullptr;
     std::optional<PreparedFolder> kept;  // in the cache
@@ -187,7 +180,7 @@ class Builder {
     for (const Piece& piece : pieces) {
       fingerprint_.Begin(piece.paths);
       NSA_RETURN_IF_ERROR(piece.folder() != nullptr
-                              ? ForEachPrepared(*piece.folder(), visit)
+                              ? ForEachMapped(*piece.folder(), visit)
                               : ForEachRead(OptionsFor(files, piece.paths), visit));
     }
     return absl::OkStatus();
@@ -262,7 +255,7 @@ class Builder {
 
   absl::Status ForEachRead(DocumentOptions options, const Visit& visit) {
     const v1::DataSource source = options.source;
-    const Cut cut = CutOf(source, data_.tokenizer());
+    cut_ = CutOf(source, data_.tokenizer());
     int64_t bytes = 0;
     bool known = true;
     for (const auto& file : options.files) {
@@ -280,18 +273,19 @@ class Builder {
       CheckEncoding(source, document);
       held += kBytesOfDocument + std::ssize(document.text) + std::ssize(document.tokens);
       if (held > most) return BecomesTooMuch(document, bytes, most);
-      NSA_RETURN_IF_ERROR(visit({.hash = HashOf(document), .document = &document, .cut = cut}));
+      NSA_ASSIGN_OR_RETURN(const HeldShards::Held in_shard,
+                           held_.Encode(document, *encoder_, progress_));
+      corpus_.info.inner_separators += in_shard.inner_separators;
+      NSA_RETURN_IF_ERROR(visit(in_shard.document));
     }
     corpus_.info.null_rows += reader.nulls();
     corpus_.info.empty_files += reader.empty_files();
     return absl::OkStatus();
   }
 
-  absl::Status ForEachPrepared(const PreparedFolder& folder, const Visit& visit) {
-    const Cut cut = CutOf(folder.manifest().source(), folder.manifest().tokenizer());
-    NSA_RETURN_IF_ERROR(folder.ForEach([&](const PreparedDocument& document) {
-      return visit({.hash = document.hash, .prepared = &document, .cut = cut});
-    }));
+  absl::Status ForEachMapped(const PreparedFolder& folder, const Visit& visit) {
+    cut_ = CutOf(folder.manifest().source(), folder.manifest().tokenizer());
+    NSA_RETURN_IF_ERROR(folder.ForEach(visit));
     corpus_.info.null_rows += folder.manifest().null_rows();
     corpus_.info.empty_files += EmptyFilesOf(folder.manifest());
     corpus_.info.inner_separators += folder.manifest().inner_separators();
@@ -301,11 +295,12 @@ class Builder {
   // Reads files of validation documents into a store, and remembers them.
   absl::StatusOr<int64_t> ReadHeldOut(const DataFiles& files, TokenStore* store) {
     int64_t documents = 0;
-    NSA_RETURN_IF_ERROR(ForEach(files, [&](const Found& found) {
-      fingerprint_.Add(found.hash);
-      val_hashes_.insert(found.hash);
+    NSA_RETURN_IF_ERROR(ForEach(files, [&](const ShardDocument& document) {
+      fingerprint_.Add(document.hash);
+      val_hashes_.insert(document.hash);
       ++documents;
-      return Append(found, store);
+      Append(document, store);
+      return absl::OkStatus();
     }));
     return documents;
   }
@@ -323,7 +318,7 @@ class Builder {
 
   absl::Status ReadNamedSets() {
     for (const DataFiles& files : NamedValidationFiles(data_)) {
-      corpus_.sets.push_back({files.name, NewStore()});
+      corpus_.sets.push_back({files.name, std::make_shared<TokenStore>()});
       NSA_ASSIGN_OR_RETURN(const int64_t documents,
                            ReadHeldOut(files, corpus_.sets.back().tokens.get()));
       if (documents > 0) continue;
@@ -334,24 +329,23 @@ class Builder {
   }
 
   absl::Status ReadTraining(const DataFiles& files, size_t part) {
-    return ForEach(files, [&](const Found& found) { return AddTraining(found, part); });
+    return ForEach(files,
+                   [&](const ShardDocument& document) { return AddTraining(document, part); });
   }
 
-  absl::Status AddTraining(const Found& found, size_t part) {
-    const Hash& hash = found.hash;
+  absl::Status AddTraining(const ShardDocument& document, size_t part) {
+    const Hash& hash = document.hash;
     fingerprint_.Add(hash);
     if (val_hashes_.count(hash) > 0) {
       ++corpus_.info.dropped_documents;
-      return found.prepared == nullptr ? absl::OkStatus() : ForgetSeparators(*found.prepared);
+      return ForgetSeparators(document);
     }
     const CorpusPart& to = corpus_.parts[part];
     const bool held_out = IsHeldOut(hash, fraction());
     TokenStore* const store = (held_out ? to.val : to.train).get();
     const int64_t begin = store->size();
-    NSA_RETURN_IF_ERROR(Append(found, store));
-    if (fraction() > 0) {
-      balance_.Add({hash, part, held_out, begin, store->size(), found.cut});
-    }
+    Append(document, store);
+    if (fraction() > 0) balance_.Add({hash, part, held_out, begin, store->size(), cut_});
     ++(held_out ? corpus_.info.val_documents : corpus_.info.documents);
     if (held_out) return absl::OkStatus();
     if (!lowest_ || hash.second < lowest_->hash.second) {
@@ -422,33 +416,19 @@ class Builder {
     return absl::OkStatus();
   }
 
-  // The manifest counts the separators inside all documents; those of this one are left out.
-  absl::Status ForgetSeparators(const PreparedDocument& document) {
+  // The separators inside all documents were counted; those of this one are left out.
+  absl::Status ForgetSeparators(const ShardDocument& document) {
     if (corpus_.separator == kNoSeparator) return absl::OkStatus();
     std::vector<int32_t> tokens(static_cast<size_t>(document.end - document.begin));
-    NSA_RETURN_IF_ERROR(document.map->Copy(document.begin, tokens));
+    NSA_RETURN_IF_ERROR(document.shard->Copy(document.begin, tokens));
     corpus_.info.inner_separators -=
         std::count(tokens.begin() + 1, tokens.end(), corpus_.separator);
     return absl::OkStatus();
   }
 
-  absl::Status Append(const Found& found, TokenStore* store) {
-    if (found.prepared == nullptr) return AppendRead(*found.document, store);
-    store->Append(found.prepared->map, found.prepared->begin, found.prepared->end);
+  void Append(const ShardDocument& document, TokenStore* store) {
+    store->Append(document.shard, document.begin, document.end);
     progress_->bytes += 1;
-    return absl::OkStatus();
-  }
-
-  absl::Status AppendRead(const Document& document, TokenStore* store) {
-    const auto append = [&](std::span<const Token> tokens) {
-      store->Append(tokens);
-      progress_->bytes += std::ssize(tokens);
-      return absl::OkStatus();
-    };
-    NSA_ASSIGN_OR_RETURN(const DocumentEncoder::Encoded encoded,
-                         encoder_->Encode(document, append, progress_));
-    corpus_.info.inner_separators += encoded.inner_separators;
-    return absl::OkStatus();
   }
 
   // The fields that name validation files.
@@ -479,6 +459,8 @@ class Builder {
   bool use_cache_ = false;
   std::string tokenizer_sha256_;  // if the cache is used
   std::optional<DocumentEncoder> encoder_;
+  HeldShards held_;          // of files that are read
+  Cut cut_ = Cut::kNowhere;  // of the documents that are being visited
   Corpus corpus_;
   Fingerprint fingerprint_;
   std::set<Hash> val_hashes_;

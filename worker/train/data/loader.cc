@@ -1,7 +1,6 @@
 #include "worker/train/data/loader.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,10 +11,7 @@
 #include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "common/job/enum_words.h"
-#include "worker/train/data/batches.h"
-#include "worker/train/data/prefetch.h"
 #include "worker/train/data/read/source_files.h"
-#include "worker/train/data/split.h"
 #include "worker/train/data/stream/held_out.h"
 #include "worker/train/data/synthetic.h"
 
@@ -104,212 +100,158 @@ absl::Status CheckRows(const LoaderOptions& options, const RowSource& train, con
 
 }  // namespace
 
-class DataLoader::Impl {
- public:
-  Impl(LoaderOptions options, LoadedRows rows, CorpusInfo info)
-      : options_(std::move(options)),
-        shape_(ShapeFor(options_)),
-        train_(std::move(rows.train)),
-        mix_(std::move(rows.mix)),
-        streams_(std::move(rows.streams)),
-        info_(std::move(info)),
-        fingerprint_(info_.fingerprint) {
-    MarkStreams();
-    if (mix_ == nullptr && streams_.empty()) info_.rows = train_->rows();
-    BatchShape shape = shape_;
-    shape.in_order = true;
-    shape.mixed = false;
-    for (auto& [name, set] : rows.sets) sets_.push_back({name, BatchMaker(shape, std::move(set))});
-    if (rows.val == nullptr) return;
-    info_.val_rows = rows.val->rows();
-    eval_.emplace(shape, std::move(rows.val));
-  }
+DataLoader::DataLoader(LoaderOptions options, LoadedRows rows, CorpusInfo info)
+    : options_(std::move(options)),
+      shape_(ShapeFor(options_)),
+      train_(std::move(rows.train)),
+      info_(std::move(info)),
+      fingerprint_(info_.fingerprint),
+      marks_(train_->Marks(0)) {
+  info_.rows = train_->counted_rows();
+  BatchShape shape = shape_;
+  shape.validation = true;
+  for (auto& [name, set] : rows.sets) sets_.push_back({name, BatchMaker(shape, std::move(set))});
+  if (rows.val == nullptr) return;
+  info_.val_rows = rows.val->rows();
+  eval_.emplace(shape, std::move(rows.val));
+}
 
-  // Every later batch is synthetic.
-  void FallBack(const absl::Status& why) {
-    fell_back_ = true;
-    mix_ = nullptr;
-    train_ = GeneratedRows(options_, v1::DATA_SOURCE_SYNTHETIC, false);
-    prefetcher_.reset();
-    spdlog::warn("data: the run continues on synthetic tokens: {}", std::string(why.message()));
-    if (options_.on_fallback) options_.on_fallback(std::string(why.message()));
-  }
+// Every later batch is synthetic.
+void DataLoader::FallBack(const absl::Status& why) {
+  fell_back_ = true;
+  train_ = GeneratedRows(options_, v1::DATA_SOURCE_SYNTHETIC, false);
+  prefetcher_.reset();
+  spdlog::warn("data: the run continues on synthetic tokens: {}", std::string(why.message()));
+  if (options_.on_fallback) options_.on_fallback(std::string(why.message()));
+}
 
-  absl::Status Seek(const v1::DataCursor& cursor) {
-    if (prefetcher_) return absl::FailedPreconditionError("data loader: Seek() after Next()");
-    if (!fell_back_ && cursor.fingerprint() != info_.fingerprint) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "data: the files changed since the checkpoint was written (fingerprint %s, "
-          "checkpoint %s); restore the old files, or start again in another "
-          "train.out_dir",
-          info_.fingerprint, cursor.fingerprint()));
-    }
-    if (cursor.epoch() < 0 || cursor.sequence() < 0) {
-      return absl::InvalidArgumentError("data cursor: negative position");
-    }
-    NSA_RETURN_IF_ERROR(SeekStreams(cursor));
-    fingerprint_ = cursor.fingerprint();
-    position_ = Advance({cursor.epoch(), cursor.sequence()}, 0, train_->rows());
+absl::Status DataLoader::Seek(const v1::DataCursor& cursor) {
+  if (prefetcher_) return absl::FailedPreconditionError("data loader: Seek() after Next()");
+  if (!fell_back_ && cursor.fingerprint() != info_.fingerprint) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("data: the files changed since the checkpoint was written (fingerprint %s, "
+                        "checkpoint %s); restore the old files, or start again in another "
+                        "train.out_dir",
+                        info_.fingerprint, cursor.fingerprint()));
+  }
+  if (cursor.epoch() < 0 || cursor.sequence() < 0) {
+    return absl::InvalidArgumentError("data cursor: negative position");
+  }
+  NSA_RETURN_IF_ERROR(SeekWindows(cursor));
+  fingerprint_ = cursor.fingerprint();
+  position_ = Advance({cursor.epoch(), cursor.sequence()}, 0, train_->rows());
+  return absl::OkStatus();
+}
+
+// After a fallback the windows are only kept: they are written again.
+absl::Status DataLoader::SeekWindows(const v1::DataCursor& cursor) {
+  const std::vector<v1::StreamPosition> windows(cursor.stream().begin(), cursor.stream().end());
+  if (fell_back_) {
+    marks_.clear();
+    for (const v1::StreamPosition& window : windows) marks_.push_back({window});
     return absl::OkStatus();
   }
+  const auto wanted =
+      std::ranges::count_if(marks_, [](const SourceMark& mark) { return mark.window.has_value(); });
+  if (std::ssize(windows) != wanted) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("data cursor: windows of %d streams (must be %d); start again in another "
+                        "train.out_dir",
+                        windows.size(), wanted));
+  }
+  absl::Status status;
+  for (int i = 0; status.ok() && i < cursor.stream_size(); ++i) {
+    if (windows[static_cast<size_t>(i)].source() == i) continue;
+    status = absl::InvalidArgumentError(
+        absl::StrFormat("data cursor: a window of source %d in the place of source %d",
+                        windows[static_cast<size_t>(i)].source(), i));
+  }
+  if (status.ok()) status = train_->Seek(cursor.sequence(), windows);
+  if (!status.ok()) {  // the job may go on from the beginning of the data
+    train_->Seek(0, std::vector<v1::StreamPosition>(windows.size())).IgnoreError();
+  }
+  marks_ = train_->Marks(status.ok() ? cursor.sequence() : 0);
+  return status;
+}
 
-  absl::StatusOr<Batch> Next() {
-    while (true) {
-      if (!prefetcher_) StartPrefetcher();
-      absl::StatusOr<Prefetcher::Item> item =
-          prefetcher_->Next(LoaderTimeout(options_.spec.data()), options_.on_progress);
-      if (item.ok()) {
-        position_ = item->after;
-        if (!item->marks.empty()) marks_ = std::move(item->marks);
-        micro_step_ = (micro_step_ + 1) % micro_steps();
-        return std::move(item->batch);
-      }
-      const bool may_fall_back = options_.spec.data().allow_synthetic_fallback() && !fell_back_;
-      if (!may_fall_back || absl::IsOutOfRange(item.status())) return item.status();
-      FallBack(item.status());
+absl::StatusOr<Batch> DataLoader::Next() {
+  while (true) {
+    absl::StatusOr<Prefetcher::Item> item =
+        prefetcher().Next(LoaderTimeout(options_.spec.data()), options_.on_progress);
+    if (item.ok()) {
+      position_ = item->after;
+      if (!fell_back_) marks_ = std::move(item->marks);
+      micro_step_ = (micro_step_ + 1) % micro_steps();
+      return std::move(item->batch);
     }
+    const bool may_fall_back = options_.spec.data().allow_synthetic_fallback() && !fell_back_;
+    if (!may_fall_back || absl::IsOutOfRange(item.status())) return item.status();
+    FallBack(item.status());
   }
+}
 
-  v1::DataCursor cursor() const {
-    v1::DataCursor cursor;
-    cursor.set_epoch(position_.epoch);
-    cursor.set_sequence(position_.sequence);
-    cursor.set_fingerprint(fingerprint_);
-    cursor.mutable_hub_commits()->insert(options_.hub_commits.begin(), options_.hub_commits.end());
-    for (const StreamMark& mark : marks_) *cursor.add_stream() = mark.window;
-    return cursor;
+v1::DataCursor DataLoader::cursor() const {
+  v1::DataCursor cursor;
+  cursor.set_epoch(position_.epoch);
+  cursor.set_sequence(position_.sequence);
+  cursor.set_fingerprint(fingerprint_);
+  cursor.mutable_hub_commits()->insert(options_.hub_commits.begin(), options_.hub_commits.end());
+  for (const SourceMark& mark : marks_) {
+    if (mark.window) *cursor.add_stream() = *mark.window;
   }
+  return cursor;
+}
 
-  bool exhausted() {
-    const bool stops = options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
-    if (stops && !fell_back_ && !streams_.empty()) {
-      if (!prefetcher_) StartPrefetcher();
-      return prefetcher_->Exhausted(LoaderTimeout(options_.spec.data()), options_.on_progress);
-    }
-    const int64_t needed = int64_t{1} * shape_.batch_size * micro_steps();
-    return stops && !fell_back_ &&
-           (position_.epoch > 0 || position_.sequence + needed > train_->rows());
+bool DataLoader::exhausted() {
+  if (fell_back_ || !stops_at_end()) return false;
+  return prefetcher().Exhausted(LoaderTimeout(options_.spec.data()), options_.on_progress);
+}
+
+absl::StatusOr<Batch> DataLoader::Eval(int32_t index) const {
+  if (!eval_) return absl::OutOfRangeError("validation without validation data");
+  return EvalOf(*eval_, index);
+}
+
+int64_t DataLoader::mix_epoch(int32_t source) const {
+  const auto at = static_cast<size_t>(source);
+  return fell_back_ || at >= marks_.size() ? 0 : marks_[at].epoch;
+}
+
+int32_t DataLoader::micro_steps() const {
+  return std::max<int32_t>(1, options_.spec.train().accumulate_grad_batches());
+}
+
+bool DataLoader::stops_at_end() const {
+  return options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
+}
+
+int32_t DataLoader::BatchesOf(const BatchMaker& rows) const {
+  const int64_t whole = std::max<int64_t>(1, rows.rows() / shape_.batch_size);
+  return static_cast<int32_t>(std::min<int64_t>(whole, options_.spec.train().eval_batches()));
+}
+
+absl::StatusOr<Batch> DataLoader::EvalOf(const BatchMaker& rows, int32_t index) const {
+  if (index < 0 || index >= BatchesOf(rows)) {
+    return absl::OutOfRangeError(
+        absl::StrFormat("validation batch %d (%d batches)", index, BatchesOf(rows)));
   }
+  NSA_ASSIGN_OR_RETURN(Batch batch, rows.Make({0, int64_t{index} * shape_.batch_size}));
+  batch.epoch = 0;
+  return batch;
+}
 
-  int32_t eval_batches() const { return eval_ ? BatchesOf(*eval_) : 0; }
-  absl::StatusOr<Batch> Eval(int32_t index) const {
-    if (!eval_) return absl::OutOfRangeError("validation without validation data");
-    return EvalOf(*eval_, index);
+// Which begins to read when it is first asked for.
+Prefetcher& DataLoader::prefetcher() {
+  if (!prefetcher_) {
+    prefetcher_.emplace(PrefetchOptions{.start = position_,
+                                        .micro_step = micro_step_,
+                                        .micro_steps = micro_steps(),
+                                        .batch_size = shape_.batch_size,
+                                        .stop_at_end = stops_at_end()},
+                        BatchMaker(shape_, train_));
   }
-
-  int32_t eval_sets() const { return static_cast<int32_t>(sets_.size()); }
-  const std::string& eval_set_name(int32_t set) const { return sets_[set].name; }
-  int32_t eval_set_batches(int32_t set) const { return BatchesOf(sets_[set].rows); }
-  absl::StatusOr<Batch> EvalSet(int32_t set, int32_t index) const {
-    return EvalOf(sets_[set].rows, index);
-  }
-
-  int64_t mix_epoch(int32_t source) const {
-    if (mix_ == nullptr) return 0;
-    if (!streams_.empty()) return marks_[static_cast<size_t>(source)].epoch;
-    return mix_->EpochAfter(source, position_.sequence);
-  }
-
-  const CorpusInfo& info() const { return info_; }
-  bool fell_back() const { return fell_back_; }
-
- private:
-  // A set of data.val.
-  struct Set {
-    std::string name;
-    BatchMaker rows;
-  };
-
-  void MarkStreams() {
-    marks_.clear();
-    for (size_t i = 0; i < streams_.size(); ++i) {
-      marks_.push_back(streams_[i]->mark());
-      marks_.back().window.set_source(static_cast<int32_t>(i));
-    }
-  }
-
-  // After a fallback the streams stay where they are: their places are written again.
-  absl::Status SeekStreams(const v1::DataCursor& cursor) {
-    if (fell_back_) {
-      marks_.clear();
-      for (const v1::StreamPosition& window : cursor.stream()) marks_.push_back({window});
-      return absl::OkStatus();
-    }
-    absl::Status status;
-    if (cursor.stream_size() != static_cast<int>(streams_.size())) {
-      status = absl::FailedPreconditionError(
-          absl::StrFormat("data cursor: windows of %d streams (must be %d); start again in another "
-                          "train.out_dir",
-                          cursor.stream_size(), streams_.size()));
-    }
-    for (int i = 0; status.ok() && i < cursor.stream_size(); ++i) {
-      const v1::StreamPosition& window = cursor.stream(i);
-      const int64_t row =
-          mix_ == nullptr ? cursor.sequence() : mix_->schedule().CountBefore(i, cursor.sequence());
-      status = window.source() == i && window.sequence() <= row
-                   ? streams_[static_cast<size_t>(i)]->Seek(window)
-                   : absl::InvalidArgumentError(absl::StrFormat(
-                         "data cursor: a window from row %d of source %d, and row %d of source %d",
-                         window.sequence(), window.source(), row, i));
-    }
-    if (!status.ok()) {  // the job may go on from the beginning of the data
-      for (const auto& stream : streams_) stream->Seek({}).IgnoreError();
-    }
-    MarkStreams();
-    return status;
-  }
-
-  int32_t micro_steps() const {
-    return std::max<int32_t>(1, options_.spec.train().accumulate_grad_batches());
-  }
-
-  int32_t BatchesOf(const BatchMaker& rows) const {
-    const int64_t whole = std::max<int64_t>(1, rows.rows() / shape_.batch_size);
-    return static_cast<int32_t>(std::min<int64_t>(whole, options_.spec.train().eval_batches()));
-  }
-
-  absl::StatusOr<Batch> EvalOf(const BatchMaker& rows, int32_t index) const {
-    if (index < 0 || index >= BatchesOf(rows)) {
-      return absl::OutOfRangeError(
-          absl::StrFormat("validation batch %d (%d batches)", index, BatchesOf(rows)));
-    }
-    NSA_ASSIGN_OR_RETURN(Batch batch, rows.Make({0, int64_t{index} * shape_.batch_size}));
-    batch.epoch = 0;
-    return batch;
-  }
-
-  void StartPrefetcher() {
-    PrefetchOptions prefetch;
-    prefetch.start = position_;
-    prefetch.micro_step = micro_step_;
-    prefetch.micro_steps = micro_steps();
-    prefetch.batch_size = shape_.batch_size;
-    prefetch.stop_at_end = options_.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP;
-    BatchShape shape = shape_;
-    shape.mixed = mix_ != nullptr;
-    // A mixture and a stream order their rows themselves.
-    shape.in_order = shape.mixed || (!streams_.empty() && !fell_back_);
-    prefetcher_.emplace(prefetch, BatchMaker(shape, train_));
-  }
-
-  const LoaderOptions options_;
-  const BatchShape shape_;
-  std::shared_ptr<RowSource> train_;
-  std::shared_ptr<MixedRows> mix_;  // the same, with data.mix; null after a fallback
-  const std::vector<std::shared_ptr<StreamRows>> streams_;  // what it reads, with data.stream
-  CorpusInfo info_;
-  std::string fingerprint_;  // written into cursors: that of the files, even after a fallback
-  std::optional<BatchMaker> eval_;
-  std::vector<Set> sets_;
-  std::optional<Prefetcher> prefetcher_;
-  DataPosition position_;
-  std::vector<StreamMark> marks_;  // of the streams, at this position
-  int32_t micro_step_ = 0;
-  bool fell_back_ = false;
-};
-
-DataLoader::DataLoader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-DataLoader::~DataLoader() = default;
+  return *prefetcher_;
+}
 
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions options) {
   NSA_RETURN_IF_ERROR(CheckOptions(options));
@@ -332,15 +274,10 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
     if (stopped || !data.allow_synthetic_fallback()) return corpus.status();
     return FallenBack(std::move(options), corpus.status());
   }
-  NSA_ASSIGN_OR_RETURN(LoadedRows rows, SplitCorpus(options, *corpus, remote));
-  if (rows.mix != nullptr && rows.streams.empty()) {
-    for (const CorpusPart& part : corpus->parts) {
-      corpus->info.rows += (part.train->size() - 1) / options.spec.train().seq_len();
-    }
-  }
+  NSA_ASSIGN_OR_RETURN(LoadedRows rows, SplitCorpus(options.spec, options.vocab, *corpus, remote));
   NSA_RETURN_IF_ERROR(CheckRows(options, *rows.train, rows.val.get(), corpus->info));
-  return std::unique_ptr<DataLoader>(new DataLoader(
-      std::make_unique<Impl>(std::move(options), std::move(rows), std::move(corpus->info))));
+  return std::unique_ptr<DataLoader>(
+      new DataLoader(std::move(options), std::move(rows), std::move(corpus->info)));
 }
 
 // Validation is collective, so a rank that could not read its files must validate exactly when the
@@ -354,9 +291,10 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::FallenBack(LoaderOptions
   if (data.val_path_size() > 0 || data.val_fraction() > 0) rows.val = val;
   for (const DataFiles& set : NamedValidationFiles(data)) rows.sets.emplace_back(set.name, val);
   CorpusInfo info = GeneratedInfo(options, v1::DATA_SOURCE_SYNTHETIC);
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(rows), std::move(info));
-  impl->FallBack(why);
-  return std::unique_ptr<DataLoader>(new DataLoader(std::move(impl)));
+  std::unique_ptr<DataLoader> loader(
+      new DataLoader(std::move(options), std::move(rows), std::move(info)));
+  loader->FallBack(why);
+  return loader;
 }
 
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::FromRows(LoaderOptions options,
@@ -367,25 +305,7 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::FromRows(LoaderOptions o
   NSA_RETURN_IF_ERROR(CheckRows(options, *train, val.get(), info));
   LoadedRows rows = {.train = std::move(train), .val = std::move(val)};
   return std::unique_ptr<DataLoader>(
-      new DataLoader(std::make_unique<Impl>(std::move(options), std::move(rows), std::move(info))));
+      new DataLoader(std::move(options), std::move(rows), std::move(info)));
 }
-
-absl::Status DataLoader::Seek(const v1::DataCursor& cursor) { return impl_->Seek(cursor); }
-absl::StatusOr<Batch> DataLoader::Next() { return impl_->Next(); }
-bool DataLoader::exhausted() { return impl_->exhausted(); }
-v1::DataCursor DataLoader::cursor() const { return impl_->cursor(); }
-int32_t DataLoader::eval_batches() const { return impl_->eval_batches(); }
-absl::StatusOr<Batch> DataLoader::Eval(int32_t index) const { return impl_->Eval(index); }
-int32_t DataLoader::eval_sets() const { return impl_->eval_sets(); }
-const std::string& DataLoader::eval_set_name(int32_t set) const {
-  return impl_->eval_set_name(set);
-}
-int32_t DataLoader::eval_set_batches(int32_t set) const { return impl_->eval_set_batches(set); }
-absl::StatusOr<Batch> DataLoader::EvalSet(int32_t set, int32_t index) const {
-  return impl_->EvalSet(set, index);
-}
-int64_t DataLoader::mix_epoch(int32_t source) const { return impl_->mix_epoch(source); }
-const CorpusInfo& DataLoader::info() const { return impl_->info(); }
-bool DataLoader::fell_back() const { return impl_->fell_back(); }
 
 }  // namespace nsa::train

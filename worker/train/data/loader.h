@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,25 +34,13 @@
 #include "common/job/data/url.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "nsa/v1/job.pb.h"
+#include "worker/train/data/batches.h"
 #include "worker/train/data/corpus.h"
+#include "worker/train/data/prefetch.h"
 #include "worker/train/data/rows.h"
+#include "worker/train/data/split.h"
 
 namespace nsa::train {
-
-// One rank's share of a micro-batch, row-major.
-struct Batch {
-  int32_t rows = 0;
-  int32_t seq_len = 0;             // S/N: S, or with LoaderOptions::context the tokens of its part
-  std::vector<int32_t> tokens;     // [rows, S/N]
-  std::vector<int32_t> targets;    // [rows, S/N]: the next token
-  std::vector<int32_t> doc_start;  // [rows, S], of all tokens: the first position of the row that
-                                   // belongs to the token's document; empty without
-                                   // data.document_mask. The separator belongs to the document that
-                                   // it begins.
-  v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;  // SYNTHETIC after a fallback
-  int64_t epoch = 0;           // of its first row, 0-based; 0 with data.mix
-  std::vector<int32_t> parts;  // with data.mix: the source of each row, an index in it
-};
 
 // The loader uses spec.data, spec.train and spec.model.vocab, with their defaults filled in.
 struct LoaderOptions {
@@ -98,8 +87,6 @@ class DataLoader {
                                                               std::shared_ptr<RowSource> train,
                                                               std::shared_ptr<RowSource> val,
                                                               CorpusInfo info);
-  ~DataLoader();
-
   // Continues from a saved position. FailedPrecondition if the data is not that of the cursor. Must
   // be called before the first Next().
   absl::Status Seek(const v1::DataCursor& cursor);
@@ -112,8 +99,8 @@ class DataLoader {
   absl::StatusOr<Batch> Next();
 
   // Whether too few rows are left for another step, with on_exhausted: stop. Call it between steps.
-  // Always false after a fallback. With data.stream it waits for the next batch, as Next() does;
-  // false if it waits in vain.
+  // Always false after a fallback. It waits for the next batch, as Next() does; false if it waits
+  // in vain.
   bool exhausted();
 
   // The position after the last batch that Next() returned, also after a fallback.
@@ -124,30 +111,56 @@ class DataLoader {
   // seeds or numbers of ranks validate on the same rows. There are at most train.eval_batches;
   // fewer if the set is small, and 0 without one. A set smaller than one batch is repeated to fill
   // it.
-  int32_t eval_batches() const;
+  int32_t eval_batches() const { return eval_ ? BatchesOf(*eval_) : 0; }
   absl::StatusOr<Batch> Eval(int32_t index) const;
 
   // The same for the sets of data.val, in the order of their names.
-  int32_t eval_sets() const;
-  const std::string& eval_set_name(int32_t set) const;
-  int32_t eval_set_batches(int32_t set) const;
-  absl::StatusOr<Batch> EvalSet(int32_t set, int32_t index) const;
+  int32_t eval_sets() const { return static_cast<int32_t>(sets_.size()); }
+  const std::string& eval_set_name(int32_t set) const { return sets_[set].name; }
+  int32_t eval_set_batches(int32_t set) const { return BatchesOf(sets_[set].rows); }
+  absl::StatusOr<Batch> EvalSet(int32_t set, int32_t index) const {
+    return EvalOf(sets_[set].rows, index);
+  }
 
   // With data.mix: the epoch in which a source was for its last row, 0-based; 0 after a fallback.
   int64_t mix_epoch(int32_t source) const;
 
-  const CorpusInfo& info() const;
+  const CorpusInfo& info() const { return info_; }
 
   // Whether the loader fell back to synthetic tokens. StepRecord.fallbacks counts each synthetic
   // batch as "data_source".
-  bool fell_back() const;
+  bool fell_back() const { return fell_back_; }
 
  private:
-  class Impl;
+  // A set of data.val.
+  struct Set {
+    std::string name;
+    BatchMaker rows;
+  };
+
+  DataLoader(LoaderOptions options, LoadedRows rows, CorpusInfo info);
   static absl::StatusOr<std::unique_ptr<DataLoader>> FallenBack(LoaderOptions options,
                                                                 const absl::Status& why);
-  explicit DataLoader(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  void FallBack(const absl::Status& why);
+  absl::Status SeekWindows(const v1::DataCursor& cursor);
+  int32_t micro_steps() const;
+  bool stops_at_end() const;
+  int32_t BatchesOf(const BatchMaker& rows) const;
+  absl::StatusOr<Batch> EvalOf(const BatchMaker& rows, int32_t index) const;
+  Prefetcher& prefetcher();
+
+  const LoaderOptions options_;
+  const BatchShape shape_;
+  std::shared_ptr<RowSource> train_;
+  CorpusInfo info_;
+  std::string fingerprint_;  // written into cursors: that of the files, even after a fallback
+  std::optional<BatchMaker> eval_;
+  std::vector<Set> sets_;
+  std::optional<Prefetcher> prefetcher_;
+  DataPosition position_;
+  std::vector<SourceMark> marks_;  // of the training data at this position
+  int32_t micro_step_ = 0;
+  bool fell_back_ = false;
 };
 
 }  // namespace nsa::train

@@ -82,26 +82,46 @@ absl::Status MixedRows::Read(int64_t row, std::span<int32_t> tokens) {
   const int64_t rows = orders_[source].rows();
   const int64_t epoch = turn.index / rows;
   const int64_t at = turn.index % rows;
-  const int64_t index = options_.in_order ? at : orders_[source].Row(epoch, at);
-  const int64_t shift =
-      options_.in_order ? 0 : ShiftOfEpoch(seeds_[source], epoch, options_.seq_len);
+  const int64_t index = InOrder(source) ? at : orders_[source].Row(epoch, at);
+  const int64_t shift = InOrder(source) ? 0 : ShiftOfEpoch(seeds_[source], epoch, options_.seq_len);
   return Annotate(options_.sources[source]->ReadShifted(index, shift, tokens),
                   absl::StrCat("source ", source, ", row ", index));
 }
 
-absl::StatusOr<std::vector<StreamMark>> MixedRows::PassTo(int64_t row) {
-  std::vector<StreamMark> marks;
-  for (size_t i = 0; i < options_.sources.size(); ++i) {
-    const auto source = static_cast<int32_t>(i);
-    absl::StatusOr<std::vector<StreamMark>> passed =
-        options_.sources[i]->PassTo(schedule_.CountBefore(source, row));
-    if (!passed.ok()) return Annotate(passed.status(), absl::StrCat("source ", source));
-    for (StreamMark& mark : *passed) {
-      mark.window.set_source(source);
-      marks.push_back(std::move(mark));
-    }
+int64_t MixedRows::counted_rows() const {
+  int64_t sum = 0;
+  for (const auto& source : options_.sources) sum += source->counted_rows();
+  return sum;
+}
+
+absl::Status MixedRows::PassTo(int64_t row) {
+  for (int32_t i = 0; i < schedule_.sources(); ++i) {
+    NSA_RETURN_IF_ERROR(
+        Annotate(SourceAt(i).PassTo(schedule_.CountBefore(i, row)), absl::StrCat("source ", i)));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<SourceMark> MixedRows::Marks(int64_t row) const {
+  std::vector<SourceMark> marks;
+  for (int32_t i = 0; i < schedule_.sources(); ++i) {
+    std::vector<SourceMark> own = SourceAt(i).Marks(schedule_.CountBefore(i, row));
+    if (own.empty()) own.push_back({.epoch = EpochAfter(i, row)});
+    if (own.front().window) own.front().window->set_source(i);
+    marks.push_back(std::move(own.front()));
   }
   return marks;
+}
+
+absl::Status MixedRows::Seek(int64_t row, std::span<const v1::StreamPosition> windows) {
+  const size_t each = windows.empty() ? 0 : 1;
+  for (int32_t i = 0; i < schedule_.sources(); ++i) {
+    NSA_RETURN_IF_ERROR(
+        Annotate(SourceAt(i).Seek(schedule_.CountBefore(i, row),
+                                  windows.subspan(each * static_cast<size_t>(i), each)),
+                 absl::StrCat("source ", i)));
+  }
+  return absl::OkStatus();
 }
 
 int64_t MixedRows::progress() const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,7 +52,7 @@ class MixSchedule {
 class MixedRows final : public RowSource {
  public:
   // One source for each of the schedule's; each has at least one row. `rows`: how many sequences
-  // there are. in_order: the sources give their rows 0, 1, 2, …, cut at the same places.
+  // there are. in_order: all sources give their rows 0, 1, 2, …, cut at the same places.
   struct Options {
     std::vector<std::shared_ptr<RowSource>> sources;
     int64_t rows = 0;
@@ -62,21 +63,31 @@ class MixedRows final : public RowSource {
   MixedRows(Options options, MixSchedule schedule);
 
   int64_t rows() const override { return options_.rows; }
+  int64_t counted_rows() const override;
+  bool in_order() const override { return true; }
   int32_t separator() const override { return options_.sources.front()->separator(); }
   v1::DataSource source() const override { return v1::DATA_SOURCE_UNSPECIFIED; }
-  int32_t PartOf(int64_t row) const override { return schedule_.At(row).source; }
+  std::optional<int32_t> PartOf(int64_t row) const override { return schedule_.At(row).source; }
   absl::Status Read(int64_t row, std::span<int32_t> tokens) override;
 
-  absl::StatusOr<std::vector<StreamMark>> PassTo(int64_t row) override;
+  absl::Status PassTo(int64_t row) override;
+  std::vector<SourceMark> Marks(int64_t row) const override;
+  absl::Status Seek(int64_t row, std::span<const v1::StreamPosition> windows) override;
   int64_t progress() const override;
   void Cancel() override;
 
-  // The epoch in which a source is after the first `sequences` sequences, 0-based.
+  // The epoch in which a source that gives its rows by number is after the first `sequences`
+  // sequences, 0-based.
   int64_t EpochAfter(int32_t source, int64_t sequences) const;
 
-  const MixSchedule& schedule() const { return schedule_; }
-
  private:
+  RowSource& SourceAt(int32_t source) const {
+    return *options_.sources[static_cast<size_t>(source)];
+  }
+  bool InOrder(size_t source) const {
+    return options_.in_order || options_.sources[source]->in_order();
+  }
+
   const Options options_;
   const MixSchedule schedule_;
   std::vector<int64_t> seeds_;

@@ -106,9 +106,9 @@ void Prefetcher::Run(const std::shared_ptr<Shared>& shared) {
     if (!batch.ok()) return shared->End(batch.status());
     position = Advance(position, options.batch_size, shared->maker.rows());
     micro = (micro + 1) % options.micro_steps;
-    absl::StatusOr<std::vector<StreamMark>> marks = source.PassTo(position.sequence);
-    if (!marks.ok()) return shared->End(marks.status());
-    if (!shared->Put({*std::move(batch), position, *std::move(marks)})) return;
+    absl::Status passed = source.PassTo(position.sequence);
+    if (!passed.ok()) return shared->End(std::move(passed));
+    if (!shared->Put({*std::move(batch), position, source.Marks(position.sequence)})) return;
   }
 }
 

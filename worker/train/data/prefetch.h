@@ -37,7 +37,7 @@ class Prefetcher {
   struct Item {
     Batch batch;
     DataPosition after;
-    std::vector<StreamMark> marks;  // of a source that is read in passing, after the batch
+    std::vector<SourceMark> marks;  // RowSource::Marks() after the batch
   };
 
   // The next batch. An error of the source is returned again by every later call. OutOfRange with

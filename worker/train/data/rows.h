@@ -16,11 +16,12 @@ namespace nsa::train {
 // The rows of a source without an end.
 inline constexpr int64_t kEndlessRows = int64_t{1} << 40;
 
-// Where a source that is read in passing (stream/stream_rows.h) has to begin again for the rows
-// that follow.
-struct StreamMark {
-  v1::StreamPosition window;  // the beginning of the window that has the next row
-  int64_t epoch = 0;          // of the row before it, 0-based
+// Where a source of a job is: one of data.mix, or the only one.
+struct SourceMark {
+  // Of a source that is read in passing (stream/stream_rows.h), where it has to begin again for the
+  // rows that follow: the beginning of the window that has the next one.
+  std::optional<v1::StreamPosition> window;
+  int64_t epoch = 0;  // of the row before it, 0-based
 };
 
 // A fixed number of rows; the content of a row depends only on its index and the shift. Only one
@@ -32,13 +33,19 @@ class RowSource {
   // Number of rows in an epoch; at least 1.
   virtual int64_t rows() const = 0;
 
+  // The same for people: 0 if nobody has counted them, of several sources the sum.
+  virtual int64_t counted_rows() const { return rows(); }
+
+  // Whether it orders its rows itself: then they are asked for as 0, 1, 2, …
+  virtual bool in_order() const { return false; }
+
   // The token that begins a document; kNoSeparator (common/job/data_source.h) if there is none.
   virtual int32_t separator() const = 0;
 
   virtual v1::DataSource source() const = 0;
 
-  // The source of a row if there are several, see mix.h; otherwise 0.
-  virtual int32_t PartOf(int64_t /*row*/) const { return 0; }
+  // The source of a row if there are several, see mix.h.
+  virtual std::optional<int32_t> PartOf(int64_t /*row*/) const { return std::nullopt; }
 
   // Fills `tokens` with row `row`, in [0, rows()). Its size is S + 1 for the row length S that the
   // source was made for.
@@ -54,10 +61,17 @@ class RowSource {
   // reads on until it knows.
   virtual absl::StatusOr<int64_t> RowsUpTo(int64_t /*wanted*/) { return rows(); }
 
-  // No row before `row` is read again, of a stream. Of each source that is one, in their order: its
-  // mark.
-  virtual absl::StatusOr<std::vector<StreamMark>> PassTo(int64_t /*row*/) {
-    return std::vector<StreamMark>();
+  // No row before `row` is read again.
+  virtual absl::Status PassTo(int64_t /*row*/) { return absl::OkStatus(); }
+
+  // The marks of its sources in their order, if rows before `row` have been passed; none if the
+  // row says all.
+  virtual std::vector<SourceMark> Marks(int64_t /*row*/) const { return {}; }
+
+  // Goes on with row `row`, before anything is read, from the windows that Marks() had there; there
+  // are as many as it has now. InvalidArgument for one that cannot be of this data.
+  virtual absl::Status Seek(int64_t /*row*/, std::span<const v1::StreamPosition> /*windows*/) {
+    return absl::OkStatus();
   }
 
   // Of a stream: the epoch, 0-based, of the row that was read last.

@@ -5,8 +5,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "worker/train/data/mix.h"
 #include "worker/train/data/random.h"
 #include "worker/train/data/stream/plan.h"
+#include "worker/train/data/stream/stream_rows.h"
 
 namespace nsa::train {
 namespace {
@@ -15,11 +17,13 @@ constexpr uint64_t kStreamKey = 0x73747265616d;  // apart from the keys of other
 
 class CorpusSplitter {
  public:
-  CorpusSplitter(const LoaderOptions& options, const Corpus& corpus, std::shared_ptr<Remote> remote)
-      : options_(options),
+  CorpusSplitter(const v1::JobSpec& spec, int32_t vocab, const Corpus& corpus,
+                 std::shared_ptr<Remote> remote)
+      : data_(spec.data()),
+        train_(spec.train()),
+        vocab_(vocab),
         corpus_(corpus),
-        remote_(std::move(remote)),
-        mixed_(!options.spec.data().mix().empty()) {}
+        remote_(std::move(remote)) {}
 
   absl::StatusOr<LoadedRows> Rows() const {
     LoadedRows rows;
@@ -28,71 +32,69 @@ class CorpusSplitter {
       if (one->rows() < 1) return TooFew(absl::StrCat("data.val.", set.name), *set.tokens);
       rows.sets.emplace_back(set.name, std::move(one));
     }
-    const CorpusPart& first = corpus_.parts.front();
-    if (corpus_.stream != nullptr) rows.streams = Streams();
-    if (mixed_) {
-      NSA_ASSIGN_OR_RETURN(rows.mix, MixedTraining(rows.streams));
-      rows.train = rows.mix;
+    if (!data_.mix().empty()) {
+      NSA_ASSIGN_OR_RETURN(rows.train, MixedTraining());
       NSA_ASSIGN_OR_RETURN(rows.val, MixedValidation());
-    } else {
-      if (rows.streams.empty()) {
-        rows.train = RowsOf(first.train, first.source);
-      } else {
-        rows.train = rows.streams.front();
-      }
-      if (first.val->size() > 0) rows.val = RowsOf(first.val, first.source);
+      return rows;
     }
+    const CorpusPart& only = corpus_.parts.front();
+    rows.train = TrainingSources().front();
+    if (only.val->size() > 0) rows.val = RowsOf(only.val, only.source);
     return rows;
   }
 
  private:
-  std::shared_ptr<CorpusRows> RowsOf(std::shared_ptr<TokenStore> store,
-                                     v1::DataSource source) const {
+  using Sources = std::vector<std::shared_ptr<RowSource>>;
+
+  std::shared_ptr<RowSource> RowsOf(std::shared_ptr<TokenStore> store,
+                                    v1::DataSource source) const {
     return std::make_shared<CorpusRows>(std::move(store), seq_len(), corpus_.separator, source);
   }
 
-  // All sources share what says how far they have come.
-  std::vector<std::shared_ptr<StreamRows>> Streams() const {
-    const v1::TrainSpec& train = options_.spec.train();
-    const v1::DataSpec& data = options_.spec.data();
+  // One for each part of the corpus.
+  Sources TrainingSources() const {
+    if (corpus_.stream != nullptr) return Streams();
+    Sources sources;
+    for (const CorpusPart& part : corpus_.parts) {
+      sources.push_back(RowsOf(part.train, part.source));
+    }
+    return sources;
+  }
+
+  // All of them share what says how far they have come.
+  Sources Streams() const {
     auto progress = std::make_shared<ReadProgress>();
     progress->remote = remote_;
-    std::vector<std::shared_ptr<StreamRows>> streams;
+    Sources streams;
     for (size_t i = 0; i < corpus_.stream->sources.size(); ++i) {
       StreamRows::Options stream = {.plan = corpus_.stream, .source = i, .progress = progress};
       stream.windows = {
           .seq_len = seq_len(),
-          .size = std::max(1, data.shuffle_window()),
-          .vocab = options_.vocab,
-          .seed = static_cast<int64_t>(Mix(static_cast<uint64_t>(train.seed()), kStreamKey, i))};
-      stream.one_epoch = data.on_exhausted() == v1::ON_EXHAUSTED_STOP;
+          .size = std::max(1, data_.shuffle_window()),
+          .vocab = vocab_,
+          .seed = static_cast<int64_t>(Mix(static_cast<uint64_t>(train_.seed()), kStreamKey, i))};
+      stream.one_epoch = data_.on_exhausted() == v1::ON_EXHAUSTED_STOP;
       streams.push_back(std::make_shared<StreamRows>(std::move(stream)));
     }
     return streams;
   }
 
-  int32_t seq_len() const { return options_.spec.train().seq_len(); }
+  int32_t seq_len() const { return train_.seq_len(); }
 
   absl::Status TooFew(const std::string& field, const TokenStore& store) const {
     return TooFewTokens(field, store.size(), seq_len());
   }
 
-  MixedRows::Options Empty(bool in_order) const {
-    return {.seq_len = seq_len(), .seed = options_.spec.train().seed(), .in_order = in_order};
-  }
-
-  // Streams order their rows themselves.
-  absl::StatusOr<std::shared_ptr<MixedRows>> MixedTraining(
-      const std::vector<std::shared_ptr<StreamRows>>& streams) const {
-    MixedRows::Options mix = Empty(/*in_order=*/!streams.empty());
-    mix.sources.assign(streams.begin(), streams.end());
-    mix.rows = kEndlessRows;
+  absl::StatusOr<std::shared_ptr<RowSource>> MixedTraining() const {
+    MixedRows::Options mix = {.sources = TrainingSources(),
+                              .rows = kEndlessRows,
+                              .seq_len = seq_len(),
+                              .seed = train_.seed()};
     std::vector<double> weights;
-    for (const CorpusPart& part : corpus_.parts) {
+    for (size_t i = 0; i < corpus_.parts.size(); ++i) {
+      const CorpusPart& part = corpus_.parts[i];
       weights.push_back(part.weight);
-      if (!streams.empty()) continue;
-      mix.sources.push_back(RowsOf(part.train, part.source));
-      if (mix.sources.back()->rows() >= 1) continue;
+      if (mix.sources[i]->rows() >= 1) continue;
       return TooFew(absl::StrCat("data.mix: ", part.name), *part.train);
     }
     MixSchedule schedule(weights);
@@ -108,7 +110,7 @@ class CorpusSplitter {
   // The held-out documents of the sources in the same proportions. Sources that hold out less than
   // a row are left out; one that holds out little repeats it.
   absl::StatusOr<std::shared_ptr<RowSource>> MixedValidation() const {
-    MixedRows::Options mix = Empty(/*in_order=*/true);
+    MixedRows::Options mix = {.seq_len = seq_len(), .seed = train_.seed(), .in_order = true};
     std::vector<double> weights;
     if (corpus_.info.val_tokens == 0) return nullptr;
     for (const CorpusPart& part : corpus_.parts) {
@@ -124,10 +126,11 @@ class CorpusSplitter {
     return std::make_shared<MixedRows>(std::move(mix), MixSchedule(weights));
   }
 
-  const LoaderOptions& options_;
+  const v1::DataSpec& data_;
+  const v1::TrainSpec& train_;
+  const int32_t vocab_;
   const Corpus& corpus_;
   const std::shared_ptr<Remote> remote_;
-  const bool mixed_;
 };
 
 }  // namespace
@@ -138,9 +141,9 @@ absl::Status TooFewTokens(std::string_view field, int64_t tokens, int32_t seq_le
       field, tokens, seq_len + 1));
 }
 
-absl::StatusOr<LoadedRows> SplitCorpus(const LoaderOptions& options, const Corpus& corpus,
+absl::StatusOr<LoadedRows> SplitCorpus(const v1::JobSpec& spec, int32_t vocab, const Corpus& corpus,
                                        const std::shared_ptr<Remote>& remote) {
-  return CorpusSplitter(options, corpus, remote).Rows();
+  return CorpusSplitter(spec, vocab, corpus, remote).Rows();
 }
 
 }  // namespace nsa::train

@@ -87,5 +87,19 @@ TEST(ShareNotUtf8, SeparatesLatin1FromDamage) {
   EXPECT_LT(ShareNotUtf8(utf8 + "\xE9 " + utf8), 0.01);
 }
 
+TEST(FileKind, BinaryFilesSayWhichSourceReadsThem) {
+  const std::string parquet = "PAR1" + std::string(100, '\x7') + "PAR1";
+  EXPECT_EQ(Kind(parquet).source, v1::DATA_SOURCE_PARQUET);
+  EXPECT_EQ(Kind("\x93NUMPY\x01\x00" + std::string(100, '\x7')).source, v1::DATA_SOURCE_TOKENS);
+  EXPECT_EQ(Kind("\x28\xb5\x2f\xfd\x04\x00"s).source, v1::DATA_SOURCE_UNSPECIFIED);
+  EXPECT_EQ(Kind(Repeat("Plain text, long enough. ", 100)).source, v1::DATA_SOURCE_UNSPECIFIED);
+  EXPECT_EQ(FaultOfMark(v1::DATA_SOURCE_PARQUET, parquet, parquet), std::nullopt);
+  EXPECT_EQ(FaultOfMark(v1::DATA_SOURCE_PARQUET, parquet), std::nullopt);
+  EXPECT_NE(FaultOfMark(v1::DATA_SOURCE_PARQUET, parquet, "PAR1 and more"), std::nullopt);
+  EXPECT_NE(FaultOfMark(v1::DATA_SOURCE_PARQUET, "PAR"), std::nullopt);
+  EXPECT_EQ(FaultOfMark(v1::DATA_SOURCE_JSONL, "{}"), std::nullopt) << "text has no mark";
+  EXPECT_EQ(FaultOfMark(v1::DATA_SOURCE_TOKENS, "\x01\x02"), std::nullopt) << "some have none";
+}
+
 }  // namespace
 }  // namespace nsa

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "common/base/reason.h"
 #include "common/job/load.h"
+#include "server/decide/health.h"
 #include "server/decide/problem/templates.h"
 
 namespace nsa::server {
@@ -254,6 +255,58 @@ TEST(Problems, AMuteOfARuleSilencesTheEventsOfItsRow) {
   v1::Job job = JobIn(v1::Job::STATE_RUNNING);
   job.add_mutes()->set_problem("GATE_SATURATED");
   EXPECT_TRUE(IsMuted(job, "GATE_COLLAPSE"));
+}
+
+void AddAlert(v1::Job* job, const std::string& when, bool raised) {
+  v1::AlertProgress& alert = *job->mutable_progress()->add_alerts();
+  alert.set_when(when);
+  alert.set_raised(raised);
+  alert.set_value(4);
+  alert.set_since_step(700);
+}
+
+TEST(Problems, ARaisedAlertIsOneAndIsMutedAlone) {
+  v1::Job job = JobIn(v1::Job::STATE_RUNNING);
+  AddAlert(&job, "loss > 3", true);
+  AddAlert(&job, "loss > 5", false);
+  AddAlert(&job, "grad_norm > 3", true);
+  job.add_mutes()->set_problem("ALERT_1");
+  Judge(&job);
+  ASSERT_THAT(job.problems(), SizeIs(2));
+  EXPECT_EQ(job.problems(0).word(), "ALERT_1");
+  EXPECT_TRUE(job.problems(0).muted());
+  EXPECT_EQ(job.problems(0).since_step(), 700);
+  EXPECT_THAT(job.problems(0).evidence(), HasSubstr("loss > 3"));
+  EXPECT_EQ(job.problems(1).word(), "ALERT_3");
+  EXPECT_FALSE(job.problems(1).muted());
+  EXPECT_TRUE(NeedsYou(job, kNow));
+  EXPECT_TRUE(IsMuted(job, "ALERT_1"));
+  EXPECT_FALSE(IsMuted(job, "ALERT_3"));
+  job.add_mutes()->set_problem("ALERT_3");
+  Judge(&job);
+  EXPECT_FALSE(NeedsYou(job, kNow));
+}
+
+TEST(Problems, AnEventOfAnAlertIsAboutItsProblem) {
+  v1::JobEvent event;
+  event.set_reason("ALERT_RAISED");
+  event.set_problem("ALERT_2");
+  event.set_severity(v1::SEVERITY_WARNING);
+  event.set_state(v1::Job::STATE_RUNNING);
+  const auto problem = ProblemOf(event, JobIn(v1::Job::STATE_RUNNING));
+  ASSERT_TRUE(problem.has_value());
+  EXPECT_EQ(problem->word(), "ALERT_2");
+}
+
+TEST(Problems, AJobThatWaitsForNothingNeedsSomebody) {
+  v1::Job job = JobIn(v1::Job::STATE_QUEUED, "DEPENDENCY_NEVER_SATISFIED");
+  Judge(&job);
+  EXPECT_EQ(WorstProblem(job)->word(), "DEPENDENCY_NEVER_SATISFIED");
+  EXPECT_TRUE(NeedsYou(job, kNow));
+  EXPECT_EQ(HealthOf(job, kEnd).level, HealthLevel::kWarning);
+  job.set_reason("WAITING_FOR_JOBS");
+  Judge(&job);
+  EXPECT_THAT(job.problems(), IsEmpty());
 }
 
 TEST(Problems, AnEventOfAFaultSaysWhatHelps) {

@@ -119,7 +119,7 @@ TEST(MixedRows, EachSourceHasEpochsAndAnOrderOfItsOwn) {
     std::vector<int32_t> tokens(5);
     ASSERT_OK(rows.Read(q, tokens));
     ASSERT_EQ(tokens[0] / 1000, rows.PartOf(q));
-    given[static_cast<size_t>(rows.PartOf(q))].push_back(tokens[0] % 1000);
+    given[static_cast<size_t>(*rows.PartOf(q))].push_back(tokens[0] % 1000);
   }
   ASSERT_EQ(given[0].size(), 150u);
   ASSERT_EQ(given[1].size(), 50u);

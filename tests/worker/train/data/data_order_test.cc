@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/worker/train/data/held_tokens.h"
 #include "worker/train/data/batches.h"
 #include "worker/train/data/corpus.h"
 #include "worker/train/data/order.h"
@@ -88,8 +89,9 @@ TEST(ShiftOfEpoch, IsZeroInTheFirstEpochAndAnotherOneInMostOthers) {
 TEST(CorpusRows, EveryEpochPredictsEachTokenAtMostOnceAndCutsTheTextElsewhere) {
   constexpr int32_t kLength = 4;
   for (const int32_t tokens : {5, 13, 21, 24, 25}) {
-    auto store = std::make_shared<TokenStore>(/*vocab=*/1000);
-    for (Token token = 0; token < tokens; ++token) store->Append(std::span(&token, 1));
+    HeldShards held(/*vocab=*/1000);
+    auto store = std::make_shared<TokenStore>();
+    for (Token token = 0; token < tokens; ++token) Append({&token, 1}, &held, store.get());
     CorpusRows rows(store, kLength, 0, v1::DATA_SOURCE_TOKENS);
     for (int64_t shift = 0; shift < kLength; ++shift) {
       std::set<int32_t> predicted;

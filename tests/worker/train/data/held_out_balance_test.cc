@@ -12,6 +12,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/data/data_files.h"
+#include "tests/worker/train/data/held_tokens.h"
 #include "worker/train/data/corpus.h"
 
 namespace nsa::train {
@@ -130,13 +131,14 @@ TEST(HeldOutBalance, ASmallSourceOfAMixtureKeepsItsTraining) {
   Corpus corpus;
   corpus.separator = kNoSeparator;
   HeldOutBalance balance;
+  HeldShards held(256);
   for (const size_t part : {0, 1}) {
     corpus.parts.push_back(
-        {.train = std::make_shared<TokenStore>(256), .val = std::make_shared<TokenStore>(256)});
+        {.train = std::make_shared<TokenStore>(), .val = std::make_shared<TokenStore>()});
     for (uint64_t i = 0; i < (part == 0 ? 12 : 1); ++i) {
       TokenStore& store = *corpus.parts[part].train;
       const std::vector<Token> tokens(static_cast<size_t>(part == 0 ? kLarge : kSmall), 1);
-      store.Append(tokens);
+      Append(tokens, &held, &store);
       // The small source has the lowest hash, and is the only document that is not too large.
       balance.Add({.hash = {0, part == 0 ? 100 + i : 0},
                    .part = part,
@@ -155,13 +157,14 @@ TEST(HeldOutBalance, MoreDocumentsThanItRemembersAreLeftToTheirHashes) {
   Corpus corpus;
   corpus.separator = kNoSeparator;
   corpus.parts.push_back(
-      {.train = std::make_shared<TokenStore>(256), .val = std::make_shared<TokenStore>(256)});
+      {.train = std::make_shared<TokenStore>(), .val = std::make_shared<TokenStore>()});
   HeldOutBalance balance;
+  HeldShards held(256);
   const std::vector<Token> token = {1};
   for (uint64_t i = 0; i < 3000; ++i) {
     const bool held_out = i % 2 == 0;
     TokenStore* const store = (held_out ? corpus.parts[0].val : corpus.parts[0].train).get();
-    store->Append(token);
+    Append(token, &held, store);
     balance.Add({.hash = {0, held_out ? i : i + 10'000},
                  .held_out = held_out,
                  .begin = store->size() - 1,

@@ -11,6 +11,7 @@
 #include "common/job/data/sha256.h"
 #include "common/job/data/token_layout.h"
 #include "worker/train/data/read/data_file.h"
+#include "worker/train/data/tokens/token_map.h"
 
 namespace nsa::train {
 namespace {
@@ -27,14 +28,15 @@ absl::StatusOr<std::string> ReadWhole(const fs::path& path, ReadProgress* progre
   return file.Head(file.size());
 }
 
-// The map, which from now on keeps `kept` too.
-std::shared_ptr<const TokenMap> With(std::shared_ptr<const TokenMap> map,
-                                     const std::shared_ptr<const void>& kept) {
-  if (kept == nullptr) return map;
-  const TokenMap* const mapped = map.get();
-  return {std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const TokenMap>>>(
-              kept, std::move(map)),
-          mapped};
+// The shard, which from now on keeps `kept` too.
+std::shared_ptr<const TokenShard> With(std::shared_ptr<const TokenShard> shard,
+                                       const std::shared_ptr<const void>& kept) {
+  if (kept == nullptr) return shard;
+  const TokenShard* const alone = shard.get();
+  return {
+      std::make_shared<std::pair<std::shared_ptr<const void>, std::shared_ptr<const TokenShard>>>(
+          kept, std::move(shard)),
+      alone};
 }
 
 }  // namespace
@@ -70,10 +72,10 @@ absl::Status PreparedFolder::ForEachOf(const v1::PreparedShard& shard, const Vis
         index.name(), ends.size(), layout.count, layout.width, shard.documents(), shard.tokens(),
         manifest_.token_bytes()));
   }
-  PreparedDocument document;
+  ShardDocument document;
   NSA_ASSIGN_OR_RETURN(std::shared_ptr<const TokenMap> map,
                        TokenMap::Open(bin, layout.width, layout.count));
-  document.map = With(std::move(map), kept_);
+  document.shard = With(std::move(map), kept_);
   for (size_t i = 0; i < ends.size(); ++i) {
     if (progress_->cancelled)
       return absl::CancelledError(absl::StrCat(bin.string(), ": cancelled"));

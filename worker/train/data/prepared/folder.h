@@ -11,19 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/job/data/prepared.h"
-#include "worker/train/data/read/document_hash.h"
+#include "worker/train/data/prepared/shard_document.h"
 #include "worker/train/data/remote/progress.h"
-#include "worker/train/data/tokens/token_map.h"
 
 namespace nsa::train {
-
-// A document of prepared data: tokens [begin, end) of a shard, with its separator if there is one.
-struct PreparedDocument {
-  DocumentHash hash;
-  std::shared_ptr<const TokenMap> map;
-  int64_t begin = 0;
-  int64_t end = 0;
-};
 
 class PreparedFolder {
  public:
@@ -38,10 +29,10 @@ class PreparedFolder {
   // Calls `visit` for every document in order, and returns its first error. Reads the indexes, not
   // the tokens: 32 bytes of memory for each document of a shard. DataLoss, naming the file, for an
   // index that does not fit the tokens; Cancelled.
-  using Visit = std::function<absl::Status(const PreparedDocument&)>;
+  using Visit = std::function<absl::Status(const ShardDocument&)>;
   absl::Status ForEach(const Visit& visit) const;
 
-  // Keeps an object as long as any map that ForEach() hands out from now on.
+  // Keeps an object as long as any shard that ForEach() hands out from now on.
   void KeepWhileMapped(std::shared_ptr<const void> kept) { kept_ = std::move(kept); }
 
   // Reads the indexes and hashes of the documents and compares the hash of these files with the

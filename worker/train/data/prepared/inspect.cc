@@ -133,10 +133,10 @@ absl::Status ReadFiles(const DataFiles& files, const std::vector<std::string>& p
 }
 
 // The text of a document whose tokens are bytes.
-absl::StatusOr<std::string> TextOf(const PreparedDocument& document, int32_t separator) {
+absl::StatusOr<std::string> TextOf(const ShardDocument& document, int32_t separator) {
   std::vector<int32_t> tokens(
       static_cast<size_t>(std::min<int64_t>(document.end - document.begin, kSampleBytes + 2)));
-  NSA_RETURN_IF_ERROR(document.map->Copy(document.begin, tokens));
+  NSA_RETURN_IF_ERROR(document.shard->Copy(document.begin, tokens));
   const bool separated = !tokens.empty() && tokens.front() == separator;
   return std::string(tokens.begin() + (separated ? 1 : 0), tokens.end());
 }
@@ -145,7 +145,7 @@ absl::Status ReadPreparedFolder(const fs::path& path, ReadProgress* progress, In
   NSA_ASSIGN_OR_RETURN(const PreparedFolder folder, PreparedFolder::Open(path, progress));
   const v1::PreparedManifest& manifest = folder.manifest();
   const bool bytes = manifest.tokenizer() == v1::TOKENIZER_BYTE;
-  NSA_RETURN_IF_ERROR(folder.ForEach([&](const PreparedDocument& document) -> absl::Status {
+  NSA_RETURN_IF_ERROR(folder.ForEach([&](const ShardDocument& document) -> absl::Status {
     to->AddHash(document.hash);
     to->AddTokens(document.end - document.begin);
     if (!bytes || !to->wants_sample()) return absl::OkStatus();

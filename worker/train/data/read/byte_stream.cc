@@ -216,8 +216,8 @@ class ZstdStream final : public ByteStream {
 absl::Status NotText(const std::string& name, const FileKindInfo& info) {
   const bool archive = info.kind == FileKind::kGzip || info.kind == FileKind::kZstd;
   const std::string ending = info.kind == FileKind::kGzip ? ".gz" : ".zst";
-  const std::string_view other = info.kind == FileKind::kParquet
-                                     ? "set data.source to parquet"
+  const std::string_view other = info.source != v1::DATA_SOURCE_UNSPECIFIED
+                                     ? info.remedy
                                      : "give a file of text or of JSON lines";
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": is ", std::string(info.name), ", not text; ",

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -69,24 +70,22 @@ absl::StatusOr<std::string> SourceFiles::CheckUrl(const std::string& url,
   }
   if (filled == nullptr) return paths.front();
   if (DataSourceInfoOf(source).format == DocumentFormat::kRows) {
-    NSA_RETURN_IF_ERROR(CheckParquet(*filled));
+    NSA_RETURN_IF_ERROR(CheckMark(*filled, source));
   }
   return std::string();
 }
 
 // Of a pattern, the first file that is not empty stands for all: a request for each may take
 // minutes.
-absl::Status SourceFiles::CheckParquet(const std::string& url) const {
+absl::Status SourceFiles::CheckMark(const std::string& url, v1::DataSource source) const {
   if (progress_->remote == nullptr) return absl::OkStatus();  // opening it is an error
-  const auto head = [&](int64_t bytes) { return progress_->remote->Head(url, bytes, progress_); };
-  NSA_ASSIGN_OR_RETURN(const std::string magic, head(4));
-  if (magic == "PAR1") return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(const std::string more, head(kFileHeadBytes));
-  NSA_RETURN_IF_ERROR(CheckIsNoStranger(url, more));
-  return absl::InvalidArgumentError(absl::StrCat(
-      url,
-      ": does not begin with PAR1, as a Parquet file does; set data.source to what the file "
-      "holds"));
+  NSA_ASSIGN_OR_RETURN(const std::string head,
+                       progress_->remote->Head(url, kFileHeadBytes, progress_));
+  const std::optional<std::string> fault = FaultOfMark(source, head);
+  if (!fault) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(CheckIsNoStranger(url, head));
+  return absl::InvalidArgumentError(
+      absl::StrCat(url, ": ", *fault, "; set data.source to what the file holds"));
 }
 
 absl::StatusOr<std::vector<std::string>> SourceFiles::ExpandOne(const std::string& path) const {

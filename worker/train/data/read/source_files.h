@@ -39,7 +39,7 @@ class SourceFiles {
 
   // Asks the servers about all URLs of a job before anything is read, in the words of preflight for
   // local files. InvalidArgument, naming the field and the URL, if all files of a set are empty
-  // or a file is no Parquet file though it should be one; the errors of Remote.
+  // or a file lacks the mark of its format; the errors of Remote.
   absl::Status CheckUrls(const v1::DataSpec& data) const;
 
   // The files that the paths of a set stand for, in order. Each error names the field.
@@ -58,7 +58,7 @@ class SourceFiles {
  private:
   absl::Status CheckSet(const DataFiles& files) const;
   absl::StatusOr<std::string> CheckUrl(const std::string& url, v1::DataSource source) const;
-  absl::Status CheckParquet(const std::string& url) const;
+  absl::Status CheckMark(const std::string& url, v1::DataSource source) const;
   absl::StatusOr<std::vector<std::string>> ExpandOne(const std::string& path) const;
 
   ReadProgress* const progress_;

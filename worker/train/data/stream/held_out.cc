@@ -12,9 +12,9 @@ namespace {
 // Looks through one source.
 class Search {
  public:
-  Search(const StreamPlan& plan, int64_t wanted, ReadProgress* progress, CorpusPart* part,
-         CorpusInfo* info)
-      : plan_(plan), wanted_(wanted), progress_(progress), part_(part), info_(info) {}
+  Search(const StreamPlan& plan, int64_t wanted, ReadProgress* progress, HeldShards* held,
+         CorpusPart* part, CorpusInfo* info)
+      : plan_(plan), wanted_(wanted), progress_(progress), held_(held), part_(part), info_(info) {}
 
   absl::Status Run(const StreamSource& source) {
     for (const StreamFile& file : source.listed) {
@@ -40,16 +40,16 @@ class Search {
               std::ssize(document_.tokens) * static_cast<int64_t>(sizeof(Token));
     if (plan_.FateOf(HashOf(document_)) != StreamPlan::Fate::kHeldOut) return absl::OkStatus();
     ++info_->val_documents;
-    const auto append = [&](std::span<const Token> tokens) {
-      part_->val->Append(tokens);
-      return absl::OkStatus();
-    };
-    return plan_.encoder->Encode(document_, append, progress_).status();
+    NSA_ASSIGN_OR_RETURN(const HeldShards::Held held,
+                         held_->Encode(document_, *plan_.encoder, progress_));
+    part_->val->Append(held.document.shard, held.document.begin, held.document.end);
+    return absl::OkStatus();
   }
 
   const StreamPlan& plan_;
   const int64_t wanted_;  // tokens
   ReadProgress* const progress_;
+  HeldShards* const held_;
   CorpusPart* const part_;
   CorpusInfo* const info_;
   Document document_;
@@ -65,7 +65,7 @@ HeldOutNeed HeldOutNeedOf(const v1::TrainSpec& train) {
 }
 
 absl::Status FindHeldOut(const StreamPlan& plan, const HeldOutNeed& need, ReadProgress* progress,
-                         Corpus* corpus) {
+                         HeldShards* held, Corpus* corpus) {
   double weights = 0;
   for (const CorpusPart& part : corpus->parts) weights += part.weight;
   int64_t tokens = 0, documents = 0;
@@ -76,7 +76,7 @@ absl::Status FindHeldOut(const StreamPlan& plan, const HeldOutNeed& need, ReadPr
     const auto share =
         static_cast<int64_t>(std::ceil(static_cast<double>(need.rows) * part.weight / weights));
     const int64_t rows = mixed ? share + 1 : need.rows;
-    Search search(plan, rows * need.seq_len + 1, progress, &part, &corpus->info);
+    Search search(plan, rows * need.seq_len + 1, progress, held, &part, &corpus->info);
     NSA_RETURN_IF_ERROR(search.Run(plan.sources[i]));
     tokens += part.val->size();
     documents += search.documents();

@@ -13,10 +13,14 @@ StreamRows::StreamRows(Options options)
       documents_(options_.plan, options_.source, options_.windows.seed, options_.progress.get()),
       windows_(options_.windows) {}
 
-absl::Status StreamRows::Seek(const v1::StreamPosition& window) {
+absl::Status StreamRows::Seek(int64_t row, std::span<const v1::StreamPosition> windows) {
+  const v1::StreamPosition& window = windows.front();
   const StreamPlace place = PlaceOf(window);
-  if (window.sequence() < 0 || place.token < 0) {
-    return absl::InvalidArgumentError("data cursor: negative position");
+  if (window.sequence() < 0 || window.sequence() > row || place.token < 0) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "data cursor: token %d of a document, a window from row %d on (must be from 0 to row %d); "
+        "start again in another train.out_dir",
+        place.token, window.sequence(), row));
   }
   NSA_RETURN_IF_ERROR(documents_.Seek(place));
   windows_.Begin(place, window.sequence());
@@ -26,8 +30,8 @@ absl::Status StreamRows::Seek(const v1::StreamPosition& window) {
   return absl::OkStatus();
 }
 
-StreamMark StreamRows::mark() const {
-  return {PositionOf(windows_.place(), windows_.first_row()), windows_.passed_epoch()};
+std::vector<SourceMark> StreamRows::Marks(int64_t /*row*/) const {
+  return {{PositionOf(windows_.place(), windows_.first_row()), windows_.passed_epoch()}};
 }
 
 absl::Status StreamRows::ReadOn() {
@@ -117,9 +121,6 @@ absl::StatusOr<int64_t> StreamRows::RowsUpTo(int64_t wanted) {
   return windows_.appended();
 }
 
-absl::StatusOr<std::vector<StreamMark>> StreamRows::PassTo(int64_t row) {
-  NSA_RETURN_IF_ERROR(GoTo(row, row));
-  return std::vector<StreamMark>{mark()};
-}
+absl::Status StreamRows::PassTo(int64_t row) { return GoTo(row, row); }
 
 }  // namespace nsa::train

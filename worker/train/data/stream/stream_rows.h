@@ -37,25 +37,24 @@ class StreamRows final : public RowSource {
   explicit StreamRows(Options options);
 
   int64_t rows() const override { return kEndlessRows; }
+  int64_t counted_rows() const override { return 0; }
+  bool in_order() const override { return true; }
   int32_t separator() const override { return options_.plan->encoder->separator_or_none(); }
   v1::DataSource source() const override { return input().files.source; }
 
-  // Goes on from a place that PassTo() returned. InvalidArgument, or FailedPrecondition later, if
-  // it is not one of this data. Call it before anything is read.
-  absl::Status Seek(const v1::StreamPosition& window);
+  // A window that is not of this data may also be a FailedPrecondition of a later read.
+  absl::Status Seek(int64_t row, std::span<const v1::StreamPosition> windows) override;
 
   // Errors: those of DocumentStream and DocumentEncoder; InvalidArgument for data of fewer than S +
   // 1 tokens; OutOfRange behind the last row.
   absl::Status Read(int64_t row, std::span<int32_t> tokens) override;
   absl::StatusOr<int64_t> RowsUpTo(int64_t wanted) override;
-  absl::StatusOr<std::vector<StreamMark>> PassTo(int64_t row) override;
+  absl::Status PassTo(int64_t row) override;
+  std::vector<SourceMark> Marks(int64_t row) const override;
 
   std::optional<int64_t> epoch() const override { return epoch_; }
   int64_t progress() const override { return options_.progress->bytes; }
   void Cancel() override { options_.progress->cancelled = true; }
-
-  // Where it is now.
-  StreamMark mark() const;
 
  private:
   const StreamSource& input() const { return options_.plan->sources[options_.source]; }

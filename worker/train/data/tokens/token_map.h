@@ -12,26 +12,24 @@
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
 #include "worker/train/data/tokens/token.h"
+#include "worker/train/data/tokens/token_shard.h"
 
 namespace nsa::train {
 
 // Immutable; threads may share one. A file that becomes shorter is noticed before it is read. An
 // error of the disk below the file ends the process with SIGBUS, as it does for every mapped file.
-class TokenMap {
+class TokenMap final : public TokenShard {
  public:
   // Maps a file of `count` tokens of `width` bytes each (1, 2 or 4, little-endian) and nothing
   // else. NotFound or PermissionDenied; DataLoss for another length. Each names the file.
   static absl::StatusOr<std::shared_ptr<const TokenMap>> Open(const std::filesystem::path& path,
                                                               int width, int64_t count);
-  ~TokenMap();
+  ~TokenMap() override;
   TokenMap(const TokenMap&) = delete;
   TokenMap& operator=(const TokenMap&) = delete;
 
-  int64_t size() const { return count_; }
-
-  // Copies to.size() tokens from `begin` on, which must all be in the file. DataLoss if the file
-  // has become shorter.
-  absl::Status Copy(int64_t begin, std::span<Token> to) const;
+  int64_t size() const override { return count_; }
+  absl::Status Copy(int64_t begin, std::span<Token> to) const override;
 
  private:
   TokenMap(Fd fd, std::string name, int width, int64_t count);

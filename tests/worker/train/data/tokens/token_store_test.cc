@@ -2,12 +2,15 @@
 
 #include <numeric>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/data/data_files.h"
+#include "tests/worker/train/data/held_tokens.h"
+#include "worker/train/data/tokens/token_map.h"
 
 namespace nsa::train {
 namespace {
@@ -54,27 +57,49 @@ TEST(TokenMap, RefusesAnotherLength) {
 TEST(TokenStore, JoinsTokensThatAreHeldAndTokensThatAreMapped) {
   const TempDir dir;
   const auto map = Map(dir, 2, 1000);
-  TokenStore store(/*vocab=*/65536);
-  store.Append(std::vector<Token>{60000, 7});
+  HeldShards held(/*vocab=*/65536);
+  TokenStore store;
+  Append(std::vector<Token>{60000, 7}, &held, &store);
   store.Append(map, 300, 302);
   store.Append(map, 302, 303);  // goes on
   store.Append(map, 10, 12);
-  store.Append(std::vector<Token>{1});
+  Append(std::vector<Token>{1}, &held, &store);
   EXPECT_THAT(TokensOf(store), ElementsAre(60000, 7, 300, 301, 302, 10, 11, 1));
   std::vector<int32_t> part(4);
   EXPECT_OK(store.Copy(3, part));
   EXPECT_THAT(part, ElementsAre(301, 302, 10, 11));
 }
 
-TEST(TokenStore, KeepsTheLargestTokenOfEveryVocabulary) {
+TEST(HeldShards, KeepTheLargestTokenOfEveryVocabulary) {
   for (const int32_t vocab : {2, 256, 257, 65536, 65537, 128256, kMostTokens}) {
-    TokenStore store(vocab);
-    store.Append(std::vector<Token>{vocab - 1, 0, vocab - 1});
+    HeldShards held(vocab);
+    TokenStore store;
+    Append(std::vector<Token>{vocab - 1, 0, vocab - 1}, &held, &store);
     EXPECT_THAT(TokensOf(store), ElementsAre(vocab - 1, 0, vocab - 1));
   }
   EXPECT_EQ(TokenBytes(256), 1);
   EXPECT_EQ(TokenBytes(65536), 2);
   EXPECT_EQ(TokenBytes(65537), 4);
+}
+
+// Documents shorter and longer than a shard.
+TEST(HeldShards, AShardEndsWithADocument) {
+  HeldShards held(/*vocab=*/256);
+  TokenStore store;
+  std::vector<Token> wanted;
+  std::set<const TokenShard*> shards;
+  for (const size_t size : {3 << 20, 1 << 20, 9 << 20, 5, 1}) {
+    std::vector<Token> document(size);
+    for (size_t i = 0; i < size; ++i) document[i] = static_cast<Token>((i + size) % 251);
+    const ShardDocument added = held.Add({size, 0}, document);
+    EXPECT_EQ(added.hash.first, size);
+    EXPECT_EQ(added.end - added.begin, static_cast<int64_t>(size));
+    shards.insert(added.shard.get());
+    store.Append(added.shard, added.begin, added.end);
+    wanted.insert(wanted.end(), document.begin(), document.end());
+  }
+  EXPECT_EQ(shards.size(), 3u);
+  EXPECT_TRUE(TokensOf(store) == wanted);
 }
 
 // Against a plain vector: what is appended, held or mapped, and what is moved away.
@@ -85,7 +110,8 @@ TEST(TokenStore, MovesTokensLikeAVector) {
   const auto below = [&](size_t limit) { return static_cast<int64_t>(random() % limit); };
   for (int round = 0; round < 200; ++round) {
     const int32_t vocab = round % 2 == 0 ? 1000 : 100000;
-    TokenStore from(vocab), to(vocab);
+    HeldShards held(vocab);
+    TokenStore from, to;
     std::vector<int32_t> wanted_from, wanted_to;
     for (int piece = 0; piece < 8; ++piece) {
       const int64_t begin = below(900), end = begin + below(20);
@@ -94,7 +120,7 @@ TEST(TokenStore, MovesTokensLikeAVector) {
       if (below(2) == 0) {
         from.Append(map, begin, end);
       } else {
-        from.Append(std::vector<Token>(tokens.begin(), tokens.end()));
+        Append(tokens, &held, &from);
       }
       wanted_from.insert(wanted_from.end(), tokens.begin(), tokens.end());
     }
@@ -107,7 +133,7 @@ TEST(TokenStore, MovesTokensLikeAVector) {
       ASSERT_EQ(TokensOf(from), wanted_from) << round;
       ASSERT_EQ(TokensOf(to), wanted_to) << round;
     }
-    from.Append(std::vector<Token>{5});
+    Append(std::vector<Token>{5}, &held, &from);
     wanted_from.push_back(5);
     ASSERT_EQ(TokensOf(from), wanted_from) << round;
   }

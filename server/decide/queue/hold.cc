@@ -1,0 +1,112 @@
+#include "server/decide/queue/hold.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/reason.h"
+#include "common/base/utc_text.h"
+#include "server/decide/lifecycle.h"
+#include "server/decide/sweep/halving.h"
+
+namespace nsa::server {
+namespace {
+
+using v1::Predecessor;
+
+std::string Named(const Predecessor& one) { return absl::StrCat(one.name(), " (", one.id(), ")"); }
+
+// "job prep (j0a1…) FAILED or was STOPPED; resume it …".
+std::string NeverText(const Predecessor& one) {
+  if (one.state() == Predecessor::STATE_DELETED) {
+    return absl::StrCat("job ", Named(one),
+                        " was deleted before it was SUCCEEDED; stop this job, or stop it and take "
+                        "that one out: nsactl resume JOB --set after=[]");
+  }
+  return absl::StrCat("job ", Named(one), " has FAILED or was STOPPED; resume it (nsactl resume ",
+                      one.id(), "), or stop this job");
+}
+
+v1::JobEvent EventOf(Reason reason, v1::Severity severity, std::string text) {
+  v1::JobEvent event;
+  event.set_reason(Word(reason));
+  event.set_text(std::move(text));
+  event.set_severity(severity);
+  event.set_rank(-1);
+  return event;
+}
+
+bool NeverDone(Predecessor::State state) {
+  return state == Predecessor::STATE_ENDED || state == Predecessor::STATE_DELETED;
+}
+
+void AddFateEvent(Predecessor::State before, const Predecessor& one,
+                  std::vector<v1::JobEvent>* events) {
+  if (NeverDone(one.state())) {
+    events->push_back(
+        EventOf(Reason::kDependencyNeverSatisfied, v1::SEVERITY_WARNING, NeverText(one)));
+  } else if (NeverDone(before) && one.state() == Predecessor::STATE_AWAITED) {
+    events->push_back(EventOf(Reason::kWaitingForJobs, v1::SEVERITY_INFO,
+                              absl::StrCat("job ", Named(one),
+                                           " was resumed; this one waits for "
+                                           "it again")));
+  }
+}
+
+}  // namespace
+
+std::optional<Hold> HoldOf(const v1::Job& job) {
+  std::vector<std::string> awaited;
+  for (const Predecessor& one : job.after()) {
+    if (NeverDone(one.state()))
+      return Hold{Word(Reason::kDependencyNeverSatisfied), NeverText(one)};
+    if (one.state() == Predecessor::STATE_AWAITED) awaited.push_back(Named(one));
+  }
+  const std::string time = job.not_before_unix_nanos() == 0
+                               ? ""
+                               : absl::StrCat("not before ", UtcText(job.not_before_unix_nanos()));
+  if (awaited.empty()) {
+    return time.empty() ? std::nullopt : std::optional(Hold{Word(Reason::kWaitingForTime), time});
+  }
+  return Hold{Word(Reason::kWaitingForJobs),
+              absl::StrCat("until ", absl::StrJoin(awaited, ", "),
+                           awaited.size() == 1 ? " is SUCCEEDED" : " are SUCCEEDED",
+                           time.empty() ? "" : "; ", time)};
+}
+
+Predecessor::State FateOf(const v1::StoredJob* awaited) {
+  if (awaited == nullptr) return Predecessor::STATE_DELETED;
+  const v1::Job& job = awaited->job();
+  if (job.state() == v1::Job::STATE_SUCCEEDED) return Predecessor::STATE_DONE;
+  if (!IsTerminal(job.state())) return Predecessor::STATE_AWAITED;
+  return IsPaused(*awaited) ? Predecessor::STATE_AWAITED : Predecessor::STATE_ENDED;
+}
+
+bool IsNews(const std::vector<Predecessor::State>& fates, absl::Time now, const v1::Job& job) {
+  for (int i = 0; i < job.after_size(); ++i) {
+    const Predecessor::State known = job.after(i).state();
+    if (known != Predecessor::STATE_DONE && known != fates.at(i)) return true;
+  }
+  return job.not_before_unix_nanos() != 0 && absl::ToUnixNanos(now) >= job.not_before_unix_nanos();
+}
+
+void NoteFates(const std::vector<Predecessor::State>& fates, absl::Time now, v1::StoredJob* stored,
+               std::vector<v1::JobEvent>* events) {
+  v1::Job& job = *stored->mutable_job();
+  for (int i = 0; i < job.after_size(); ++i) {
+    Predecessor& one = *job.mutable_after(i);
+    const Predecessor::State before = one.state();
+    if (before == Predecessor::STATE_DONE || before == fates.at(i)) continue;
+    one.set_state(fates.at(i));
+    AddFateEvent(before, one, events);
+  }
+  if (absl::ToUnixNanos(now) >= job.not_before_unix_nanos()) job.clear_not_before_unix_nanos();
+  if (HoldOf(job).has_value()) return;
+  stored->set_queued_unix_nanos(absl::ToUnixNanos(now));
+  std::vector<std::string> why;
+  if (!job.after().empty()) why.push_back("the jobs that it waited for are SUCCEEDED");
+  if (!job.spec().not_before().empty()) why.push_back("its time has come");
+  events->push_back(EventOf(Reason::kReleased, v1::SEVERITY_INFO, absl::StrJoin(why, ", and ")));
+}
+
+}  // namespace nsa::server

@@ -1,0 +1,29 @@
+// What the page is told of the quantities: quantities.golden, which is also what the made-up replies
+// of the browser's checks have.
+#include "server/web/quantities.h"
+
+#include <set>
+
+#include "common/record/quantities.h"
+#include "gtest/gtest.h"
+#include "tests/testing/full_records.h"
+
+namespace nsa::server {
+namespace {
+
+TEST(QuantitiesJson, IsTheTableAsThePageReadsIt) {
+  ExpectGolden("server/web/quantities.golden", QuantitiesJson().dump(1) + "\n");
+}
+
+TEST(QuantitiesJson, HasEachQuantityWithACurveAndNoOtherOfItsName) {
+  std::set<std::string> curves;
+  for (const Json& one : QuantitiesJson()["quantities"]) {
+    if (one["curve"]) EXPECT_TRUE(curves.insert(one["name"]).second) << one;
+  }
+  for (const record::Quantity& quantity : record::kQuantities) {
+    EXPECT_EQ(curves.contains(quantity.name), quantity.column >= 0) << quantity.name;
+  }
+}
+
+}  // namespace
+}  // namespace nsa::server
