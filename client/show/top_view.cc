@@ -185,9 +185,10 @@ std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) 
   if (training > 0) parts.push_back(absl::StrCat(HumanCount(speed), " tok/s"));
   parts.push_back(Timestamp(absl::ToUnixNanos(now)));
   std::string line = Paint(Colour::kBold, absl::StrJoin(parts, "  "), size.colours);
+  // First, because a narrow terminal has no room for all.
   if (!state.connected) {
-    absl::StrAppend(&line, "  ",
-                    Paint(Colour::kWarning, "coordinator not reached; trying again", size.colours));
+    line = absl::StrCat(
+        Paint(Colour::kWarning, "coordinator not reached; trying again", size.colours), "  ", line);
   }
   return Clip(line, size.columns);
 }
