@@ -185,17 +185,18 @@ std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) 
   if (training > 0) parts.push_back(absl::StrCat(HumanCount(speed), " tok/s"));
   parts.push_back(Timestamp(absl::ToUnixNanos(now)));
   std::string line = Paint(Colour::kBold, absl::StrJoin(parts, "  "), size.colours);
+  // First, because a narrow terminal has no room for all.
   if (!state.connected) {
-    absl::StrAppend(&line, "  ",
-                    Paint(Colour::kWarning, "coordinator not reached; trying again", size.colours));
+    line = absl::StrCat(
+        Paint(Colour::kWarning, "coordinator not reached; trying again", size.colours), "  ", line);
   }
   return Clip(line, size.columns);
 }
 
 // What needs somebody first, then what trains, then what waits; those that have ended last.
-int Rank(const v1::Job& job) {
+int Rank(const v1::Job& job, absl::Time now) {
+  if (NeedsYou(job, now)) return -1;
   if (HasEnded(job)) return 3;
-  if (WorstProblem(job) != nullptr) return -1;
   if (job.state() == v1::Job::STATE_RUNNING) return 0;
   return job.state() == v1::Job::STATE_QUEUED ? 2 : 1;
 }
@@ -205,7 +206,7 @@ double OrLast(bool known, double value) {
 }
 
 // What the jobs are ordered by, the least first.
-double KeyOf(const v1::Job& job, std::string_view order) {
+double KeyOf(const v1::Job& job, std::string_view order, absl::Time now) {
   const v1::JobProgress& p = job.progress();
   const bool running = job.state() == v1::Job::STATE_RUNNING;
   if (order == "progress") return -ShareDone(p);
@@ -213,7 +214,7 @@ double KeyOf(const v1::Job& job, std::string_view order) {
   if (order == "validation") return OrLast(p.val_step() > 0, p.val_loss());
   if (order == "speed") return OrLast(running, -p.tokens_per_second());
   if (order == "time left") return OrLast(running && p.eta_seconds() >= 0, p.eta_seconds());
-  return Rank(job);
+  return Rank(job, now);
 }
 
 }  // namespace
@@ -228,11 +229,11 @@ std::vector<const v1::Job*> JobsShown(const TopState& state, const TopChoice& ch
     }
   }
   const std::string_view order = kTopOrders.at(choice.order);
-  std::ranges::stable_sort(jobs, {}, [](const v1::Job* job) { return Rank(*job); });
+  std::ranges::stable_sort(jobs, {}, [&](const v1::Job* job) { return Rank(*job, now); });
   if (order == "name") {
     std::ranges::stable_sort(jobs, {}, &v1::Job::name);
   } else {
-    std::ranges::stable_sort(jobs, {}, [&](const v1::Job* job) { return KeyOf(*job, order); });
+    std::ranges::stable_sort(jobs, {}, [&](const v1::Job* job) { return KeyOf(*job, order, now); });
   }
   if (choice.reversed) std::ranges::reverse(jobs);
   return jobs;

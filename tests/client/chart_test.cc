@@ -342,8 +342,8 @@ TEST(TextChart, TellsCurvesApartWithoutColours) {
   chart.curves.push_back({.name = "val", .x = {2}, .y = {1.5}, .dots = true, .colour = 2});
   const std::string text =
       Joined(TextChart(chart, {.columns = 60, .rows = 9, .unicode = true, .colours = false}));
-  EXPECT_THAT(text, AllOf(HasSubstr("a low   b high   ● val"), Not(HasSubstr("aaaa")),
-                          Not(HasSubstr("\x1B"))));
+  EXPECT_THAT(text, AllOf(HasSubstr("a low, last 1   b high, last 2   ● val, last 1.5"),
+                          Not(HasSubstr("aaaa")), Not(HasSubstr("\x1B"))));
   const std::string area = text.substr(text.find('\n', text.find("● val")));
   EXPECT_GE(Count(area, "a"), 2) << text;
   EXPECT_GE(Count(area, "b"), 2) << text;

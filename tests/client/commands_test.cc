@@ -181,7 +181,7 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             "Loss:        2.1034\n"
             "Val loss:    2.2101 at step 300\n"
             "Tokens:      3,072,000 (12.3k a second)\n"
-            "Optimizer:   learning rate 0.0003, gradient norm 0.812\n"
+            "Optimizer:   learning rate 3.00e-04, gradient norm 0.812\n"
             "ETA:         5 min 20 s\n"
             "Checkpoint:  step 300, 41 s ago\n"
             "Output:      /data/demo\n"

@@ -110,6 +110,17 @@ TEST(TopView, TheSelectedJobIsSeenAndTheLastLineToo) {
   }
 }
 
+TEST(TopView, AJobThatHasJustFailedIsNoLastRow) {
+  TopState state;
+  state.active = {JobIn(v1::Job::STATE_RUNNING, "trains")};
+  state.ended = {JobIn(v1::Job::STATE_FAILED, "failed")};
+  state.ended[0].add_problems()->set_level(v1::JobHealth::LEVEL_BAD);
+  state.ended[0].set_end_unix_nanos(kNoon - 3600 * kSecond);
+  EXPECT_EQ(JobsShown(state, {}, kNow)[0]->name(), "failed");
+  state.ended[0].set_end_unix_nanos(kNoon - 50 * 3600 * kSecond);
+  EXPECT_EQ(JobsShown(state, {}, kNow)[0]->name(), "trains");
+}
+
 TEST(TopView, IsOrderedAndFilteredAsChosen) {
   TopState state;
   for (const auto& [name, loss] :

@@ -108,7 +108,7 @@ void TopFeed::ReadOpen(const std::string& id, Picture* picture) {
   charts_of_ = id;
   absl::StatusOr<v1::Job> found = client_->GetJob(id);
   if (!found.ok()) {
-    picture->news = found.status().message();
+    picture->news = std::string(found.status().message());
     return;
   }
   charts_->Refresh(session_.clock().Monotonic(), found->progress());

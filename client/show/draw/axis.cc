@@ -156,7 +156,7 @@ Axis AxisOf(const Chart& chart, bool vertical, int about) {
     most += room;
   }
   Axis axis = MakeAxis(least, most, about, unit);
-  if (greatest > axis.most) axis.above = greatest;
+  if (vertical && chart.spikes && greatest > axis.most) axis.above = greatest;
   return axis;
 }
 
