@@ -164,7 +164,7 @@ void AddValues(Session& session, const std::string& command, const std::string& 
   const auto words = [result](std::initializer_list<const char*> list) {
     for (const char* word : list) result->values.push_back({word, ""});
   };
-  if (name == "JOB") AddJobs(session, command, result);
+  if (name == "JOB" || name == "--after") AddJobs(session, command, result);
   if (name == "NODE") AddNodes(session, result);
   if (name == "JOB|PATH" || name == "CHECKPOINT|JOB") {
     AddJobs(session, command, result);

@@ -86,8 +86,12 @@ absl::StatusOr<AlertRule> ParseAlert(std::string_view when) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%d bytes (at most %d); shorten it", when.size(), kLongestAlert));
   }
-  const std::vector<std::string> words = absl::StrSplit(absl::string_view(when.data(), when.size()),
-                                                        absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  // Its text is shown in events, tables and messages.
+  if (!std::ranges::all_of(when, [](unsigned char c) { return c >= ' ' && c < 0x7F; })) {
+    return Refused(when, "(letters, digits and signs of ASCII); write e.g. 'val_loss > 3'");
+  }
+  const std::vector<std::string> words =
+      absl::StrSplit(absl::string_view(when.data(), when.size()), ' ', absl::SkipEmpty());
   const bool of_steps = words.size() == 6 && (words[5] == "steps" || words[5] == "step");
   if (words.size() != 3 && words.size() != 5 && !of_steps) {
     return Refused(when,
@@ -97,9 +101,10 @@ absl::StatusOr<AlertRule> ParseAlert(std::string_view when) {
   AlertRule rule;
   rule.quantity = FindNumber(words[0]);
   if (rule.quantity == nullptr) {
-    return Refused(words[0],
-                   "is not a quantity with a number; name one of docs/job_file.md (Alerts), such as "
-                   "loss, val_loss or tokens_per_second");
+    return Refused(
+        words[0],
+        "is not a quantity with a number; name one of docs/job_file.md (Alerts), such as "
+        "loss, val_loss or tokens_per_second");
   }
   const auto* const known = std::ranges::find(kOperators, std::string_view(words[1]),
                                               [](const auto& row) { return row.text; });

@@ -93,6 +93,7 @@ TEST_F(CompletionTest, ModelsAndDataAreJobsAndFiles) {
   EXPECT_THAT(Complete({"export", ""}), AllOf(Contains("demo"), Contains(":files")));
   EXPECT_THAT(Complete({"export", "demo", ""}), ElementsAre(":files"));
   EXPECT_THAT(Complete({"eval", "demo", "--data", ""}), ElementsAre(":files"));
+  EXPECT_THAT(Complete({"submit", "job.yaml", "--after", ""}), Contains("demo"));
   EXPECT_THAT(Complete({"data", "inspect", "job.yaml", ""}), ElementsAre(":files"));
 }
 

@@ -16,12 +16,14 @@ using v1::Predecessor;
 
 std::string Named(const Predecessor& one) { return absl::StrCat(one.name(), " (", one.id(), ")"); }
 
-// "job prep (j0a1…) FAILED or was STOPPED; resume it …".
-std::string NeverText(const Predecessor& one) {
+// Why `job` waits in vain, and what helps.
+std::string NeverText(const v1::Job& job, const Predecessor& one) {
   if (one.state() == Predecessor::STATE_DELETED) {
-    return absl::StrCat("job ", Named(one),
-                        " was deleted before it was SUCCEEDED; stop this job, or stop it and take "
-                        "that one out: nsactl resume JOB --set after=[]");
+    return absl::StrCat(
+        "job ", Named(one),
+        " was deleted before it was SUCCEEDED; stop this job, and resume it without "
+        "that one to train it all the same (nsactl resume ",
+        job.id(), " --set after=[])");
   }
   return absl::StrCat("job ", Named(one), " has FAILED or was STOPPED; resume it (nsactl resume ",
                       one.id(), "), or stop this job");
@@ -40,16 +42,15 @@ bool NeverDone(Predecessor::State state) {
   return state == Predecessor::STATE_ENDED || state == Predecessor::STATE_DELETED;
 }
 
-void AddFateEvent(Predecessor::State before, const Predecessor& one,
+void AddFateEvent(const v1::Job& job, Predecessor::State before, const Predecessor& one,
                   std::vector<v1::JobEvent>* events) {
   if (NeverDone(one.state())) {
     events->push_back(
-        EventOf(Reason::kDependencyNeverSatisfied, v1::SEVERITY_WARNING, NeverText(one)));
+        EventOf(Reason::kDependencyNeverSatisfied, v1::SEVERITY_WARNING, NeverText(job, one)));
   } else if (NeverDone(before) && one.state() == Predecessor::STATE_AWAITED) {
-    events->push_back(EventOf(Reason::kWaitingForJobs, v1::SEVERITY_INFO,
-                              absl::StrCat("job ", Named(one),
-                                           " was resumed; this one waits for "
-                                           "it again")));
+    events->push_back(
+        EventOf(Reason::kWaitingForJobs, v1::SEVERITY_INFO,
+                absl::StrCat("job ", Named(one), " was resumed; this one waits for it again")));
   }
 }
 
@@ -58,8 +59,9 @@ void AddFateEvent(Predecessor::State before, const Predecessor& one,
 std::optional<Hold> HoldOf(const v1::Job& job) {
   std::vector<std::string> awaited;
   for (const Predecessor& one : job.after()) {
-    if (NeverDone(one.state()))
-      return Hold{Word(Reason::kDependencyNeverSatisfied), NeverText(one)};
+    if (NeverDone(one.state())) {
+      return Hold{Word(Reason::kDependencyNeverSatisfied), NeverText(job, one)};
+    }
     if (one.state() == Predecessor::STATE_AWAITED) awaited.push_back(Named(one));
   }
   const std::string time = job.not_before_unix_nanos() == 0
@@ -98,7 +100,7 @@ void NoteFates(const std::vector<Predecessor::State>& fates, absl::Time now, v1:
     const Predecessor::State before = one.state();
     if (before == Predecessor::STATE_DONE || before == fates.at(i)) continue;
     one.set_state(fates.at(i));
-    AddFateEvent(before, one, events);
+    AddFateEvent(job, before, one, events);
   }
   if (absl::ToUnixNanos(now) >= job.not_before_unix_nanos()) job.clear_not_before_unix_nanos();
   if (HoldOf(job).has_value()) return;

@@ -30,7 +30,7 @@ TEST(ParseAlert, ReadsQuantityOperatorNumberAndHowLong) {
   EXPECT_EQ(alert->for_steps, 0);
   EXPECT_EQ(ParseAlert("grad_norm >= 1e2 for 100 steps")->for_steps, 100);
   EXPECT_EQ(ParseAlert("loss < -0.5 for 1 step")->for_steps, 1);
-  EXPECT_EQ(ParseAlert("  tokens_per_second\t<=  1000 ")->for_seconds, 0);
+  EXPECT_EQ(ParseAlert("  tokens_per_second <=  1000 ")->for_seconds, 0);
   EXPECT_EQ(ParseAlert("gate_entropy < 0.5 for 7d")->for_seconds, 168 * 3600);
 }
 
@@ -71,6 +71,9 @@ TEST(ParseAlert, RefusesWithTheValueAndWhatToDo) {
            {"loss > 3 for 1.5 steps", "'1.5'"},
            {"loss > 3 for 1000000001 steps", "'1000000001'"},
            {"loss > 3 for 5 epochs", "'loss > 3 for 5 epochs'"},
+           {"loss > 3\n", "'loss > 3"},
+           {"loss\t> 3", "'loss"},
+           {"loss > 3\u00a0", "'loss > 3"},
            {"loss > 3 for 5m and more", "'loss > 3 for 5m and more'"},
            {long_text, "201 bytes"}}) {
     const absl::Status status = ParseAlert(when).status();

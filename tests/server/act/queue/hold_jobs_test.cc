@@ -61,7 +61,8 @@ TEST_F(HeldJobs, AChainRunsOneAfterTheOther) {
   RunUntil(prep, Job::STATE_SUCCEEDED, {&agent});
   RunUntil(train, Job::STATE_RUNNING, {&agent});
   EXPECT_EQ(History(train), "SUBMITTED RELEASED PLACED LAUNCHED ALL_RANKS_UP");
-  EXPECT_THAT(agent.Find(0)->assignment.spec().after(), IsEmpty())
+  const auto& worker = agent.workers().at({train, 1, 0});
+  EXPECT_THAT(worker.assignment.spec().after(), IsEmpty())
       << "a worker of an earlier version would refuse it";
 }
 
