@@ -68,6 +68,7 @@ enum class Reason : uint8_t {
   kNotResumable,
   kSweepMismatch,
   kAmbiguousName,
+  kOverQuota,
   // A queued job waits.
   kNoNodes,
   kUnplaceable,
@@ -75,6 +76,7 @@ enum class Reason : uint8_t {
   kBehindAnotherJob,
   kCordoned,
   kWaitingForAllocation,
+  kWaitingForQuota,
   // Something happened to a job, and the job continues.
   kSubmitted,
   kPlaced,

@@ -24,6 +24,7 @@
 #include "server/act/edit/apply_differences.h"
 #include "server/act/edit/request_id.h"
 #include "server/act/launch_check.h"
+#include "server/act/owner_use.h"
 #include "server/act/request_error.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
@@ -176,14 +177,14 @@ std::string NewJobId() { return RandomId("j"); }
 
 JobControl::JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes,
                        const QueueBoard& board, const PathGuard& paths, const Clock& clock,
-                       std::vector<std::string> provisioners)
+                       JobPolicy policy)
     : store_(store),
       fleet_(fleet),
       nodes_(nodes),
       board_(board),
       paths_(paths),
       clock_(clock),
-      provisioners_(std::move(provisioners)) {}
+      policy_(std::move(policy)) {}
 
 absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequest& request,
                                                          const std::function<bool()>& abandoned,
@@ -199,6 +200,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   v1::JobSpec spec = request.spec();
   ApplyDefaults(&spec);
+  AddDefaultHours(&spec);
   const WorkBudget work(clock_, kRequestWork, abandoned);
   const auto over = [&work] { return work.Over(); };
   const JobFileScope files(paths_.FilesOf(asker.unix_user, over));
@@ -212,8 +214,8 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   absl::StatusOr<std::string> out_dir = paths_.RealOutDir(spec.train().out_dir());
   if (!out_dir.ok()) return WithReason(out_dir.status(), Reason::kPathNotAllowed);
-  *response.mutable_report() = CheckSubmit(std::move(spec), fleet_, nodes_.All(), provisioners_,
-                                           over, !asker.unix_user.empty());
+  *response.mutable_report() = CheckSubmit(std::move(spec), fleet_, nodes_.All(),
+                                           policy_.provisioners, over, !asker.unix_user.empty());
   NSA_RETURN_IF_ERROR(work.Check());
   Veil(store_, asker.only(), response.mutable_report());
   if (request.validate_only()) return response;
@@ -228,13 +230,33 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   stored.set_out_dir_real(*std::move(out_dir));
   stored.mutable_job()->set_owner(asker.name);
   stored.mutable_job()->set_unix_user(asker.unix_user);
-  v1::JobEvent event = SubmittedEvent(stored);
-  const auto inserted =
-      store_.Insert(std::move(stored), request.request_id(), fingerprint, std::move(event));
+  const auto inserted = Admit(std::move(stored), request.request_id(), fingerprint);
   if (!inserted.ok()) return OutDirRefused(Veiled(inserted.status(), store_, asker.only()));
   if (!inserted->created) return Known(*inserted->job, asker);
   *response.mutable_job() = View(*inserted->job);
   return response;
+}
+
+absl::StatusOr<JobStore::Inserted> JobControl::Admit(v1::StoredJob job,
+                                                     const std::string& request_id,
+                                                     const std::string& fingerprint) {
+  const MutexLock lock(&admission_);
+  NSA_ASSIGN_OR_RETURN(const JobPtr twin, store_.FindRequest(request_id, fingerprint));
+  if (twin == nullptr) NSA_RETURN_IF_ERROR(CheckOwner(job.job().owner(), job.job().spec()));
+  v1::JobEvent event = SubmittedEvent(job);
+  return store_.Insert(std::move(job), request_id, fingerprint, std::move(event));
+}
+
+absl::Status JobControl::CheckOwner(const std::string& owner, const v1::JobSpec& spec) const {
+  const v1::QuotaConfig* const quota = policy_.quotas.Of(owner);
+  if (quota == nullptr) return absl::OkStatus();
+  const absl::Time now = clock_.Wall();
+  return CheckQuota(*quota, owner, TakenOf(store_, owner, now), spec, now);
+}
+
+void JobControl::AddDefaultHours(v1::JobSpec* spec) const {
+  if (policy_.default_hours == 0 || spec->limits().has_hours()) return;
+  spec->mutable_limits()->set_hours(policy_.default_hours);
 }
 
 void JobControl::NumberOutDir(v1::JobSpec* spec) const {
@@ -268,6 +290,10 @@ absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name, const Ask
                                         v1::JobUse use) const {
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name, asker.only(), use));
   return View(*job);
+}
+
+v1::ListUseResponse JobControl::Use(const Asker& asker) const {
+  return UseOfOwners(store_, policy_.quotas, asker.only(), clock_.Wall());
 }
 
 absl::StatusOr<JobFolder> JobControl::OutDir(const std::string& id_or_name,
@@ -364,6 +390,7 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
   spec.clear_sweep();
   if (job.job().spec().has_sweep()) *spec.mutable_sweep() = job.job().spec().sweep();
   ApplyDefaults(&spec);
+  AddDefaultHours(&spec);
   if (const std::string fixed = FixedDifferences(job.job().spec(), spec); !fixed.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec: a resumed job keeps ", fixed,
@@ -381,7 +408,7 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
                                                       .job_id = job.job().id(),
                                                       .restarted = job.job().generation() > 0,
                                                       .abandoned = over,
-                                                      .provisioners = &provisioners_});
+                                                      .provisioners = &policy_.provisioners});
   NSA_RETURN_IF_ERROR(work.Check());
   if (!report.accepted()) return RefusedBy(report);
   return spec;
@@ -400,6 +427,8 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, 
                   request.has_spec() ? v1::JOB_USE_ENDED : v1::JOB_USE_RESUMABLE));
   if (known != nullptr) return View(*job);
   NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request, abandoned));
+  const MutexLock lock(&admission_);
+  const absl::Status has_room = CheckOwner(job->job().owner(), spec);
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     const State state = stored->job().state();
@@ -414,6 +443,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, 
                         Reason::kNotResumable);
     }
     NSA_RETURN_IF_ERROR(CheckStepsLeft(stored->job(), spec.train().steps()));
+    NSA_RETURN_IF_ERROR(has_room);
     const absl::Status moved =
         Requeue({.text = "asked to continue"}, clock_.Wall(), stored, events);
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);

@@ -9,8 +9,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "server/act/path_guard.h"
+#include "server/decide/rule/quota.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/node/node_store.h"
@@ -29,6 +31,13 @@ struct Asker {
   std::string only() const { return own_jobs_only ? name : ""; }
 };
 
+// What the configuration says of jobs that are submitted.
+struct JobPolicy {
+  std::vector<std::string> provisioners;  // the cluster managers that there are
+  Quotas quotas;
+  double default_hours = 0;  // limits.hours of a job that comes without it; 0: none
+};
+
 // A job's out_dir, and what may be opened for the job.
 struct JobFolder {
   std::string out_dir;
@@ -38,10 +47,9 @@ struct JobFolder {
 // Thread-safe. Calls may take as long as preflight needs to read data files.
 class JobControl {
  public:
-  // All but `provisioners`, the cluster managers of the configuration, are borrowed.
+  // All but `policy` are borrowed.
   JobControl(JobStore& store, const Fleet& fleet, const NodeStore& nodes, const QueueBoard& board,
-             const PathGuard& paths, const Clock& clock,
-             std::vector<std::string> provisioners = {});
+             const PathGuard& paths, const Clock& clock, JobPolicy policy = {});
 
   // See coordinator.proto. InvalidArgument with violations when preflight refuses. `abandoned`
   // returns whether nobody waits for the answer any more; it is called while preflight reads files.
@@ -62,6 +70,8 @@ class JobControl {
   absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
                                                const std::string& from, const Asker& asker = {});
 
+  v1::ListUseResponse Use(const Asker& asker) const;
+
   // The job's out_dir, which holds its checkpoints. InvalidArgument when the path now leads out of
   // the allowed roots, e.g. through a link that was made after the submit.
   absl::StatusOr<JobFolder> OutDir(const std::string& id_or_name, const Asker& asker = {}) const;
@@ -78,6 +88,12 @@ class JobControl {
   absl::StatusOr<v1::JobSpec> SpecToResume(const v1::StoredJob& job,
                                            const v1::ResumeJobRequest& request,
                                            const std::function<bool()>& abandoned) const;
+  // Stores a job that preflight has accepted, if its owner's quota has room for it.
+  absl::StatusOr<JobStore::Inserted> Admit(v1::StoredJob job, const std::string& request_id,
+                                           const std::string& fingerprint);
+  // OK without a quota.
+  absl::Status CheckOwner(const std::string& owner, const v1::JobSpec& spec) const;
+  void AddDefaultHours(v1::JobSpec* spec) const;
   absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
   int64_t FurthestStep(const v1::StoredJob& stored) const;
 
@@ -87,7 +103,9 @@ class JobControl {
   const QueueBoard& board_;
   const PathGuard& paths_;
   const Clock& clock_;
-  const std::vector<std::string> provisioners_;
+  const JobPolicy policy_;
+  // Held while a job is counted against its owner's quota and stored: what is accepted counts.
+  Mutex admission_;
 };
 
 // Gives up the out_dir of a deleted job (ReleaseOutDir); a failure is logged.

@@ -1,6 +1,8 @@
 #include "server/act/queue/queue_round.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -107,8 +109,12 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
     const auto cordon = cordons.find(node.info.name());
     if (cordon != cordons.end()) free.back().cordon = CordonText(cordon->second);
   }
+  const std::map<std::string, std::string> held_back = HeldByQuota(
+      active, parts_.scheduling.quotas,
+      [this](const std::string& owner) { return parts_.store.GpuHoursOf(owner); },
+      parts_.clock.Wall());
   std::vector<QueuedJob> queue;
-  QueuePlan allocated;
+  QueuePlan apart;  // of jobs that compete with no other
   for (const JobPtr& job : active) {
     if (job->job().state() != v1::Job::STATE_QUEUED) continue;
     // A postponed job is not in the queue until its next start is due, so that no other job waits
@@ -118,7 +124,11 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
     if (HasProvisioner(*job)) {
       const std::string silence =
           parts_.fleet.SilentCluster(job->job().spec().resources().provisioner());
-      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes), silence), &allocated);
+      Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes), silence), &apart);
+      continue;
+    }
+    if (const auto why = held_back.find(job->job().id()); why != held_back.end()) {
+      apart.waiting.push_back({why->first, Word(Reason::kWaitingForQuota), why->second});
       continue;
     }
     QueuedJob& queued = queue.emplace_back(InQueue(*job, any_gpu));
@@ -127,7 +137,7 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
   }
   const QueueRules rules = queue.empty() ? QueueRules() : Rules(active);
   QueuePlan plan = Schedule(queue, std::move(free), rules);
-  Append(std::move(allocated), &plan);
+  Append(std::move(apart), &plan);
   return plan;
 }
 
