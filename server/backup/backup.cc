@@ -118,8 +118,10 @@ absl::StatusOr<File> CopyStore(const fs::path& state_dir, const fs::path& target
   }
   {
     NSA_ASSIGN_OR_RETURN(const auto database, Database::Open(state_dir / kStore));
-    // So that the copy can shrink, also if the store is of an earlier version.
-    NSA_RETURN_IF_ERROR(database->Execute("PRAGMA auto_vacuum=INCREMENTAL"));
+    // So that the copy can shrink, also if the store is of an earlier version. This changes nothing
+    // in a store that cannot, and would write into one that can.
+    NSA_ASSIGN_OR_RETURN(const int64_t mode, database->QueryInt("PRAGMA auto_vacuum"));
+    if (mode == 0) NSA_RETURN_IF_ERROR(database->Execute("PRAGMA auto_vacuum=INCREMENTAL"));
     NSA_ASSIGN_OR_RETURN(Statement copy, database->Prepare("VACUUM INTO ?1"));
     copy.Bind(1, (target / kStore).string());
     NSA_RETURN_IF_ERROR(copy.Run());

@@ -220,9 +220,9 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::OpenIn(const std::filesystem
 }
 
 absl::StatusOr<int64_t> JobStore::Version() {
-  // The first one has an effect on an empty file only.
-  NSA_RETURN_IF_ERROR(database_->Execute(
-      "PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"));
+  NSA_ASSIGN_OR_RETURN(const int64_t pages, database_->QueryInt("PRAGMA page_count"));
+  if (pages == 0) NSA_RETURN_IF_ERROR(database_->Execute("PRAGMA auto_vacuum=INCREMENTAL"));
+  NSA_RETURN_IF_ERROR(database_->Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"));
   return database_->QueryInt("PRAGMA user_version");
 }
 
