@@ -23,6 +23,40 @@ foreach(daemon coordinator agent)
   install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/nsa-${daemon} COMPONENT nsa-${daemon} EXCLUDE_FROM_ALL)
 endforeach()
 
+# The timer of backups, which is off until somebody enables it. Its service calls nsactl, which the package recommends.
+file(READ ${PROJECT_SOURCE_DIR}/deploy/systemd/nsa-backup.service unit)
+string(REPLACE /opt/nsa/bin/ /usr/bin/ unit "${unit}")
+string(REPLACE /opt/nsa/docs/deploy.md /usr/share/doc/nsa-coordinator/README.md unit "${unit}")
+file(WRITE ${staged}/nsa-backup.service "${unit}")
+install(FILES ${staged}/nsa-backup.service ${PROJECT_SOURCE_DIR}/deploy/systemd/nsa-backup.timer DESTINATION lib/systemd/system
+  COMPONENT nsa-coordinator EXCLUDE_FROM_ALL)
+
+# Manual pages, written from --help, and completion; the alert rules, a scrape configuration, the dashboard and the documents.
+foreach(program nsactl nsa-coordinator nsa-agent)
+  install(CODE "execute_process(
+    COMMAND ${PROJECT_SOURCE_DIR}/deploy/man_pages.py ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/${program} \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/man
+    COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${program} EXCLUDE_FROM_ALL)
+endforeach()
+foreach(place bash|bash-completion/completions/nsactl zsh|zsh/vendor-completions/_nsactl fish|fish/vendor_completions.d/nsactl.fish)
+  string(REGEX MATCH "^[a-z]+" shell ${place})
+  string(REGEX REPLACE "^[a-z]+\\|" "" file ${place})
+  install(CODE "
+    set(file \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/${file})
+    get_filename_component(folder \${file} DIRECTORY)
+    file(MAKE_DIRECTORY \${folder})
+    execute_process(COMMAND ${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/nsactl completion ${shell} OUTPUT_FILE \${file} COMMAND_ERROR_IS_FATAL ANY)"
+    COMPONENT nsactl EXCLUDE_FROM_ALL)
+endforeach()
+set(doc share/doc/nsa-coordinator)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/docs DESTINATION ${doc} COMPONENT nsa-coordinator EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/CHANGELOG.md DESTINATION ${doc} COMPONENT nsa-coordinator EXCLUDE_FROM_ALL)
+install(FILES ${PROJECT_SOURCE_DIR}/deploy/prometheus/prometheus.yml ${PROJECT_SOURCE_DIR}/deploy/prometheus/rules/nsa.rules.yml DESTINATION share/nsa/prometheus
+  COMPONENT nsa-coordinator EXCLUDE_FROM_ALL)
+install(DIRECTORY DESTINATION share/nsa/grafana COMPONENT nsa-coordinator EXCLUDE_FROM_ALL)
+install(CODE "execute_process(
+  COMMAND ${PROJECT_SOURCE_DIR}/deploy/grafana/make_dashboard.py \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/nsa/grafana/nsa.json
+  COMMAND_ERROR_IS_FATAL ANY)" COMPONENT nsa-coordinator EXCLUDE_FROM_ALL)
+
 set(CPACK_GENERATOR DEB)
 set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_COMPONENTS_ALL nsa-coordinator nsa-agent nsactl)

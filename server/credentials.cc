@@ -3,6 +3,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/secret.h"
 #include "spdlog/spdlog.h"
@@ -53,6 +55,20 @@ absl::StatusOr<std::string> OperatorOf(const Auth& auth, std::string_view header
   if (caller.role == v1::ROLE_OPERATOR) return caller.name;
   return absl::PermissionDeniedError(
       "token: not an operator's (the page changes the jobs of everybody); use nsactl");
+}
+
+bool MayReadPage(const Auth& auth, std::string_view header) {
+  constexpr std::string_view kBasic = "Basic ";
+  std::string bearer(header);
+  if (header.starts_with(kBasic)) {
+    std::string user_and_password;
+    if (!absl::Base64Unescape(bearer.substr(kBasic.size()), &user_and_password)) return false;
+    const size_t colon = user_and_password.find(':');
+    if (colon == std::string::npos) return false;
+    bearer = absl::StrCat("Bearer ", user_and_password.substr(colon + 1));
+  }
+  const auto caller = auth.Check({.peer = "http", .header = bearer}, "ListJobs");
+  return caller.ok() && (caller->role == v1::ROLE_VIEWER || caller->role == v1::ROLE_OPERATOR);
 }
 
 }  // namespace nsa::server

@@ -32,4 +32,9 @@ absl::StatusOr<Auth> AuthFor(const Options& options, const Credentials& credenti
 // PermissionDenied for another role's token.
 absl::StatusOr<std::string> OperatorOf(const Auth& auth, std::string_view header);
 
+// Whether the header Authorization of an HTTP request from another machine has the token of a
+// viewer or an operator, as `Bearer TOKEN` or as the password of `Basic`. A submitter may not see
+// all jobs.
+bool MayReadPage(const Auth& auth, std::string_view header);
+
 }  // namespace nsa::server

@@ -5,9 +5,9 @@
 // state folder, a newer version wrote the store or an address is not allowed, 6 the server can no
 // longer be reached (start it again). After 2, 3 and 5 another start fails in the same way. With
 // --check-config: 0 a start or a reload would use this configuration, else the code of that start.
-// With --test-notice: 0 delivered, 1 not delivered, 2 bad usage. With --backup, --restore and
-// --new-store: 0 done, 1 failed, 2 bad usage, 3 the store or the backup is damaged, 5 a coordinator
-// runs or the folder is taken.
+// With --test-notice: 0 delivered, 1 not delivered, 2 bad usage. With --backup,
+// --verify-backup, --restore and --new-store: 0 done, 1 failed, 2 bad usage, 3 the store or the
+// backup is damaged, 5 a coordinator runs or the folder is taken.
 //
 // SIGHUP reads the configuration again, with all files that it names, checks everything (setup.h)
 // and starts anew with it in the same process. A configuration that is refused changes nothing.
@@ -31,11 +31,13 @@
 #include "common/base/file_system.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "common/base/utc_text.h"
 #include "common/base/version.h"
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
 #include "google/protobuf/stubs/logging.h"
 #include "server/backup/backup.h"
+#include "server/backup/rotation.h"
 #include "server/notice/try_notice.h"
 #include "server/server.h"
 #include "server/service_manager.h"
@@ -54,7 +56,9 @@ struct Flags {
   std::string log_level = "info";
   std::string test_notice;
   std::string backup;
+  std::string verify_backup;
   std::string restore;
+  int keep = 0;
   bool make_new = false;
   bool check_config = false;
   bool new_store = false;
@@ -188,7 +192,7 @@ absl::StatusOr<int> RunOnce(const Setup& setup, const sigset_t& signals, bool te
   const std::string http = server->metrics_address();
   spdlog::info("nsa-coordinator {}: state in {},{} gRPC on {}{}, metrics on {}", FullVersion(),
                options.state_dir.string(),
-               http.empty() ? "" : absl::StrCat(" page on http://", http, "/,"),
+               http.empty() ? "" : absl::StrCat(" page on ", server->http_url(), ","),
                options.unix_socket().string(), AndTcp(*server), http);
   NotifyServiceManager("READY=1");
   *next = WaitForEnd(signals, terminal, [&] { return Reread(read, options); });
@@ -237,8 +241,28 @@ std::string SizeText(const BackupSize& size) {
   return absl::StrCat(size.files, size.files == 1 ? " file, " : " files, ", size.bytes, " bytes");
 }
 
-int RunBackup(const Options& options, const std::string& folder) {
+int RunRotation(const Options& options, const Flags& flags) {
+  const auto rotated = BackUpAndRotate(options.state_dir, flags.backup, flags.keep, absl::Now());
+  if (!rotated.ok()) return Fail(rotated.status());
+  std::printf("backup of %s in %s: %s, verified\n", options.state_dir.c_str(),
+              rotated->backup.c_str(), SizeText(rotated->size).c_str());
+  for (const std::string& name : rotated->removed) std::printf("removed %s\n", name.c_str());
+  return 0;
+}
+
+int RunVerification(const std::string& folder) {
+  const auto verified = Verify(folder);
+  if (!verified.ok()) return Fail(verified.status());
+  std::printf("%s is whole: made on %s by nsa-coordinator %s, %s\n", folder.c_str(),
+              UtcText(absl::ToUnixNanos(verified->time)).c_str(), verified->writer.c_str(),
+              SizeText(verified->size).c_str());
+  return 0;
+}
+
+int RunBackup(const Options& options, const Flags& flags) {
   umask(077);
+  if (flags.keep != 0) return RunRotation(options, flags);
+  const std::string& folder = flags.backup;
   const auto size = BackUp(options.state_dir, folder, absl::Now());
   if (!size.ok()) return Fail(size.status());
   std::printf("backup of %s in %s: %s\n", options.state_dir.c_str(), folder.c_str(),
@@ -305,6 +329,12 @@ int main(int argc, char** argv) {
   app.add_option(
       "--backup", flags.backup,
       "copy the state folder to this new folder, also while a coordinator runs, and exit");
+  app.add_option("--keep", flags.keep,
+                 "with --backup: the folder is one of backups; make one in it, verify it, and keep "
+                 "the newest N")
+      ->check(CLI::Range(1, 100'000));
+  app.add_option("--verify-backup", flags.verify_backup,
+                 "compare all hashes of a backup, and exit");
   app.add_option("--restore", flags.restore,
                  "put a backup in the place of the state folder's content, and exit");
   app.add_flag("--new", flags.make_new,
@@ -324,7 +354,8 @@ int main(int argc, char** argv) {
   const auto options = nsa::server::OptionsFrom(app, flags);
   if (!options.ok()) return nsa::server::Fail(options.status());
   if (app.count("--test-notice") > 0) return nsa::server::Try(*options, flags.test_notice);
-  if (app.count("--backup") > 0) return nsa::server::RunBackup(*options, flags.backup);
+  if (app.count("--backup") > 0) return nsa::server::RunBackup(*options, flags);
+  if (app.count("--verify-backup") > 0) return nsa::server::RunVerification(flags.verify_backup);
   if (app.count("--restore") > 0) return nsa::server::RunRestore(*options, flags);
   if (flags.new_store) return nsa::server::MakeNewStore(*options);
   const auto read = [&app, &flags] { return nsa::server::ReadAll(app, flags); };

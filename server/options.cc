@@ -13,8 +13,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kDefaultMetrics[] = "127.0.0.1:9464";
+constexpr double kRetentionDays = 90;
 constexpr double kLongestRetentionDays = 36'500;
 constexpr double kLongestPreemptAfterSeconds = 86'400;
+constexpr double kLongestHours = 87'600;
 
 fs::path BesideThisProgram(const std::string& name) {
   std::error_code error;
@@ -67,6 +69,15 @@ absl::StatusOr<SchedulingPolicy> SchedulingOf(const v1::SchedulingConfig& config
   return policy;
 }
 
+absl::StatusOr<double> DefaultHoursOf(const v1::CoordinatorConfig& config) {
+  if (!config.default_limits().has_hours()) return 0;
+  const double hours = config.default_limits().hours();
+  // Written so that NaN is refused too.
+  if (hours > 0 && hours <= kLongestHours) return hours;
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "default_limits.hours: %g (above 0, at most %g); correct it", hours, kLongestHours));
+}
+
 absl::Status CheckRoots(const Options& options) {
   for (const fs::path& root : options.allowed_roots) {
     if (root.is_absolute()) continue;
@@ -110,8 +121,13 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
       absl::Seconds(config.has_node_lost_seconds() ? config.node_lost_seconds() : 300);
   options.log_quota_bytes =
       config.has_log_quota_bytes() ? config.log_quota_bytes() : int64_t{256} << 20;
-  NSA_ASSIGN_OR_RETURN(options.job_retention, RetentionOf(config.job_retention_days()));
+  NSA_ASSIGN_OR_RETURN(
+      options.job_retention,
+      RetentionOf(config.has_job_retention_days() ? config.job_retention_days() : kRetentionDays));
+  options.layer_series = config.has_layer_series() ? config.layer_series() : true;
   NSA_ASSIGN_OR_RETURN(options.scheduling, SchedulingOf(config.scheduling()));
+  NSA_ASSIGN_OR_RETURN(options.scheduling.quotas, Quotas::Make(config.quotas()));
+  NSA_ASSIGN_OR_RETURN(options.default_hours, DefaultHoursOf(config));
   NSA_RETURN_IF_ERROR(CheckTimes(options));
   NSA_RETURN_IF_ERROR(CheckRoots(options));
   NSA_RETURN_IF_ERROR(CheckAddress("listen_address", options.listen_address));
@@ -119,8 +135,8 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   NSA_RETURN_IF_ERROR(CheckTls(options.tls));
   NSA_RETURN_IF_ERROR(
       CheckExposure("listen_address", options.listen_address, options.tls, config.token_file()));
-  // /metrics has neither TLS nor a token.
-  NSA_RETURN_IF_ERROR(CheckExposure("metrics_address", options.metrics_address, {}, ""));
+  NSA_RETURN_IF_ERROR(
+      CheckExposure("metrics_address", options.metrics_address, options.tls, config.token_file()));
   return options;
 }
 

@@ -33,6 +33,8 @@ struct Options {
   absl::Duration node_forgotten = absl::Hours(1);  // not configurable
   int64_t log_quota_bytes = 0;
   absl::Duration job_retention;  // zero: for ever
+  double default_hours = 0;      // limits.hours of jobs that come without it; 0: none
+  bool layer_series = true;      // in /metrics
   SchedulingPolicy scheduling;
   // The server pings each client every `ping_every`. A client that does not answer within
   // `ping_timeout` counts as gone. So the streams of a host that has vanished end after the sum of

@@ -17,6 +17,7 @@
 #include "server/act/job_control.h"
 #include "server/act/local_agent.h"
 #include "server/act/node/node_control.h"
+#include "server/act/owner_use.h"
 #include "server/act/reconciler.h"
 #include "server/act/retention.h"
 #include "server/credentials.h"
@@ -27,6 +28,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/coordinator_service.h"
 #include "server/rpc/fleet_service.h"
+#include "server/rpc/https_door.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/self_probe.h"
 #include "server/service_manager.h"
@@ -61,6 +63,8 @@ constexpr int kLaunchThreads = 2;
 constexpr size_t kFileCalls = 64;
 constexpr size_t kSlowCalls = 16;
 constexpr absl::Duration kRefreshEvery = absl::Seconds(1);
+// What takes longer to find out and changes slowly.
+constexpr absl::Duration kSurveyEvery = absl::Seconds(10);
 
 std::string CodeName(grpc::StatusCode code) {
   return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
@@ -84,7 +88,7 @@ struct Server::Parts {
         access(std::move(an_access)),
         audit(std::move(an_audit)),
         auth(std::move(an_auth)),
-        metrics(clock),
+        metrics(clock, with.layer_series),
         store_health(clock, with.state_dir),
         fleet(clock, {.unknown = with.node_unknown,
                       .lost = with.node_lost,
@@ -121,12 +125,14 @@ struct Server::Parts {
   std::unique_ptr<NodeControl> node_control;
   std::unique_ptr<Web> web;
   std::unique_ptr<MetricsHttp> metrics_http;
+  std::unique_ptr<HttpsDoor> https_door;  // null unless other machines reach the page
   std::unique_ptr<NoticeProgress> notice_progress;
   std::unique_ptr<Notifier> notifier;  // null without notices
   ChangeHub::Subscription notifier_wakes;
   std::unique_ptr<Reconciler> reconciler;
   std::unique_ptr<Retention> retention;
   absl::Duration last_refresh = -absl::InfiniteDuration();  // used by the reconciler's thread only
+  absl::Duration next_survey = -absl::InfiniteDuration();   // used by the reconciler's thread only
   bool knows_nodes = true;  // used by the reconciler's thread only: the last NoteKnown() succeeded
   // Executors are declared last: they end before the parts that their tasks use.
   std::unique_ptr<Executor> launches;
@@ -146,6 +152,9 @@ struct Server::Parts {
   absl::Status OpenStore();
   void MakeWeb();
   absl::Status StartMetrics();
+  // As clients reach it, with the actual port; empty: not at all.
+  const std::string& HttpAddress() const;
+  std::string HttpUrl() const;
   void StartNotifier();
   void ShowCertificates();
   void MakeReconciler();
@@ -189,7 +198,10 @@ absl::Status Server::Parts::OpenStore() {
   for (const Notice& notice : options.notices.notices) notices.push_back(notice.name);
   control = std::make_unique<JobControl>(
       *store, fleet, *nodes, board, paths, clock,
-      JobPolicy{.provisioners = options.provisioners(), .notices = notices});
+      JobPolicy{.provisioners = options.provisioners(),
+                .notices = notices,
+                .quotas = options.scheduling.quotas,
+                .default_hours = options.default_hours});
   NSA_ASSIGN_OR_RETURN(const int64_t last, store->LastEvent());
   NSA_ASSIGN_OR_RETURN(notice_progress,
                        NoticeProgress::Open(options.state_dir, notices, last, clock));
@@ -224,13 +236,35 @@ void Server::Parts::MakeWeb() {
 
 absl::Status Server::Parts::StartMetrics() {
   if (options.metrics_address.empty()) return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(metrics_http,
-                       MetricsHttp::Start(
-                           options.metrics_address, [this] { return metrics.Text(); },
-                           [this] { return serving ? store_health.problem() : "not serving"; },
-                           [this](const HttpRequest& request) { return web->Answer(request); },
-                           options.notices.page_url));
+  const bool exposed = !IsLoopback(options.metrics_address);
+  NSA_ASSIGN_OR_RETURN(
+      metrics_http,
+      MetricsHttp::Start(
+          exposed ? "127.0.0.1:0" : options.metrics_address, [this] { return metrics.Text(); },
+          [this] { return serving ? store_health.problem() : "not serving"; },
+          [this](const HttpRequest& request) { return web->Answer(request); },
+          options.notices.page_url));
+  if (!exposed) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(https_door, HttpsDoor::Open({.address = options.metrics_address,
+                                                    .tls = tls,
+                                                    .server = metrics_http->address(),
+                                                    .may_read = [this](std::string_view header) {
+                                                      return MayReadPage(auth, header);
+                                                    }}));
   return absl::OkStatus();
+}
+
+const std::string& Server::Parts::HttpAddress() const {
+  static const std::string* const kNone = new std::string;
+  if (https_door != nullptr) return https_door->address();
+  return metrics_http == nullptr ? *kNone : metrics_http->address();
+}
+
+std::string Server::Parts::HttpUrl() const {
+  const std::string& address = HttpAddress();
+  return address.empty()
+             ? ""
+             : absl::StrCat(https_door == nullptr ? "http://" : "https://", address, "/");
 }
 
 void Server::Parts::ShowCertificates() {
@@ -248,8 +282,7 @@ void Server::Parts::StartNotifier() {
   for (const Notice& notice : options.notices.notices) metrics.AddNotice(notice.name);
   notifier = std::make_unique<Notifier>(Notifier::Parts{
       .options = options.notices,
-      .page_url =
-          metrics_http == nullptr ? "" : absl::StrCat("http://", metrics_http->address(), "/"),
+      .page_url = HttpUrl(),
       .store = *store,
       .progress = *notice_progress,
       .clock = clock,
@@ -306,6 +339,12 @@ void Server::Parts::AfterTick() {
     const GateCounts counts = listening.gate->counts();
     metrics.ObserveConnections(counts.known, counts.strangers);
   }
+  if (now >= next_survey) {
+    next_survey = now + kSurveyEvery;
+    metrics.ObserveOwners(
+        UseOfOwners(*store, options.scheduling.quotas, /*only=*/"", clock.Wall()));
+    if (const auto size = store->SizeNow(); size.ok()) metrics.ObserveStore(*size);
+  }
   if (notifier != nullptr) {
     for (const Notifier::Waiting& waiting : notifier->WhatWaits()) {
       metrics.ObserveNoticeWaiting(waiting.notice, waiting.since_unix_nanos);
@@ -330,7 +369,7 @@ v1::GetVersionResponse Server::Parts::Version() const {
   v1::GetVersionResponse version;
   version.set_version(kVersion);
   version.set_revision(kRevision);
-  if (serving && metrics_http != nullptr) version.set_metrics_address(metrics_http->address());
+  if (serving) version.set_metrics_address(HttpAddress());
   version.set_state_dir(options.state_dir.string());
   version.set_store_id(store->id());
   return version;
@@ -472,7 +511,8 @@ Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
 Server::~Server() {
   Drain(absl::ZeroDuration());
-  // Its threads use every other part.
+  // Their threads use every other part.
+  parts_->https_door.reset();
   parts_->metrics_http.reset();
 }
 
@@ -496,9 +536,8 @@ void Server::Drain(absl::Duration patience) {
 
 const std::string& Server::listen_address() const { return parts_->listening.tcp_address; }
 
-const std::string& Server::metrics_address() const {
-  static const std::string* const kNone = new std::string;
-  return parts_->metrics_http == nullptr ? *kNone : parts_->metrics_http->address();
-}
+const std::string& Server::metrics_address() const { return parts_->HttpAddress(); }
+
+std::string Server::http_url() const { return parts_->HttpUrl(); }
 
 }  // namespace nsa::server

@@ -35,6 +35,8 @@ class Server {
   // Addresses with the actual ports. Empty: not listening there.
   const std::string& listen_address() const;
   const std::string& metrics_address() const;
+  // Where the page is: "http://127.0.0.1:9464/", with https where other machines reach it.
+  std::string http_url() const;
 
  private:
   struct Parts;

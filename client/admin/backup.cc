@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "client/admin/absolute.h"
 #include "client/connect/local/local_worker.h"
@@ -15,6 +16,7 @@ struct Flags {
   std::string folder;
   std::string state_dir;
   std::string config;
+  int keep = 0;
   bool make_new = false;
 };
 
@@ -43,6 +45,9 @@ absl::StatusOr<ExitCode> RunCoordinator(Session& session, const std::string& fla
     arguments.insert(arguments.end(), {"--state-dir", Absolute(flags.state_dir)});
   }
   if (flags.make_new) arguments.emplace_back("--new");
+  if (flags.keep != 0) {
+    arguments.insert(arguments.end(), {"--keep", absl::StrCat(flags.keep)});
+  }
   const std::string program = WorkerBesideThisProgram("nsa-coordinator");
   NSA_ASSIGN_OR_RETURN(const Finished finished,
                        RunProgram(program, arguments, &session.interrupt()));
@@ -72,19 +77,35 @@ Options AddOne(Cli* cli, const Cli::Command& command, const std::shared_ptr<Flag
 
 void AddBackup(Cli* cli, const Options& admin) {
   const auto flags = std::make_shared<Flags>();
-  AddOne(cli,
-         {.name = "backup",
-          .what = "Copy a coordinator's state folder while it runs",
-          .more = "Writes jobs, events, records, logs, tokens and the audit log, as they are now, "
-                  "to DIR, which must be\nnew or empty, with a hash of each file. Secrets are in "
-                  "it: DIR has mode 0700. Out_dirs and\ncheckpoints of jobs are not in it. Run it "
-                  "on the coordinator's machine, as its user.",
-          .examples = "nsactl admin backup /mnt/backup/nsa-$(date +%F)\n"
-                      "sudo -u nsa nsactl admin backup /mnt/backup/nsa --config "
-                      "/etc/nsa/coordinator.yaml",
-          .run = [flags](Session& session) { return RunCoordinator(session, "--backup", *flags); },
-          .parent = &admin},
-         flags, "Folder of the backup");
+  Options backup = AddOne(
+      cli,
+      {.name = "backup",
+       .what = "Copy a coordinator's state folder while it runs",
+       .more = "Writes jobs, events, records, logs, tokens and the audit log, as they are now, "
+               "to DIR, which must be\nnew or empty, with a hash of each file. Secrets are in "
+               "it: DIR has mode 0700. Out_dirs and\ncheckpoints of jobs are not in it. Run it "
+               "on the coordinator's machine, as its user. With --keep, DIR\nis a folder of "
+               "backups: the new one is DIR/nsa-DATE, it is verified, and then the oldest are "
+               "removed.",
+       .examples = "nsactl admin backup /mnt/backup/nsa-$(date +%F)\n"
+                   "nsactl admin backup /mnt/backup --keep 14\n"
+                   "sudo -u nsa nsactl admin backup /mnt/backup/nsa --config "
+                   "/etc/nsa/coordinator.yaml",
+       .run = [flags](Session& session) { return RunCoordinator(session, "--backup", *flags); },
+       .parent = &admin},
+      flags, "Folder of the backup; with --keep, of all backups");
+  backup.Number("--keep", &flags->keep, {.least = 1, .most = 100'000},
+                "Keep the newest N backups in DIR");
+  Options verify = cli->Add(
+      {.name = "verify",
+       .what = "Check that a backup is whole",
+       .more = "Compares the hash of every file and the version of the store, as `restore` does "
+               "before it changes anything.",
+       .examples = "nsactl admin verify /mnt/backup/nsa-2026-11-25",
+       .run =
+           [flags](Session& session) { return RunCoordinator(session, "--verify-backup", *flags); },
+       .parent = &admin});
+  verify.Argument("DIR", &flags->folder, "Folder of the backup");
   Options restore = AddOne(
       cli,
       {.name = "restore",

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/admin/node_selection.h"
 #include "client/cli.h"
+#include "client/connect/each_job.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
@@ -18,7 +20,7 @@ namespace {
 constexpr absl::Duration kLook = absl::Milliseconds(500);
 
 struct NodeFlags {
-  std::string node;
+  NodeSelection chosen;
   std::string reason;
   std::string deadline;
   bool no_wait = false;
@@ -128,36 +130,61 @@ absl::StatusOr<ExitCode> WaitUntilEmpty(Session& session, Client* client, v1::No
   return ExitCode::kOk;
 }
 
+// Calls for each chosen machine, and prints what becomes of it; `request` names none yet.
+template <typename Response, typename Request>
+absl::StatusOr<std::vector<v1::Node>> CallForEach(Session& session, const std::string& command,
+                                                  const NodeFlags& flags, Request request,
+                                                  bool print) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                       ChosenNodes(session, command, flags.chosen));
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  std::vector<v1::Node> nodes;
+  NSA_RETURN_IF_ERROR(ForEachJob(
+      command, names,
+      [&](const std::string& name) -> absl::Status {
+        request.set_node(name);
+        NSA_ASSIGN_OR_RETURN(const auto response, client->Call<Response>(request));
+        nodes.push_back(response.node());
+        if (print) PrintNode(session, response.node());
+        return absl::OkStatus();
+      },
+      "machine"));
+  return nodes;
+}
+
 absl::StatusOr<ExitCode> Cordon(Session& session, const NodeFlags& flags, bool drain) {
   v1::CordonNodeRequest request;
-  request.set_node(flags.node);
   request.set_reason(flags.reason);
   request.set_drain(drain);
   NSA_ASSIGN_OR_RETURN(const int64_t deadline, ParseSeconds("--deadline", flags.deadline));
   request.set_deadline_seconds(static_cast<double>(deadline));
+  const bool waits = drain && !flags.no_wait;
+  NSA_ASSIGN_OR_RETURN(const auto nodes, CallForEach<v1::CordonNodeResponse>(
+                                             session, drain ? "drain" : "cordon", flags, request,
+                                             /*print=*/!waits));
+  if (!waits) return ExitCode::kOk;
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::CordonNodeResponse>(request));
-  if (!drain || flags.no_wait) {
-    PrintNode(session, response.node());
-    return ExitCode::kOk;
+  for (const v1::Node& node : nodes) {
+    if (!session.structured() && CordonWord(node) == "DRAINING") PrintNode(session, node);
   }
-  if (!session.structured() && CordonWord(response.node()) == "DRAINING") {
-    PrintNode(session, response.node());
+  // They all move their jobs at the same time.
+  for (const v1::Node& node : nodes) {
+    NSA_ASSIGN_OR_RETURN(const ExitCode code, WaitUntilEmpty(session, client, node));
+    if (code != ExitCode::kOk) return code;
   }
-  return WaitUntilEmpty(session, client, response.node());
+  return ExitCode::kOk;
 }
 
 absl::StatusOr<ExitCode> Uncordon(Session& session, const NodeFlags& flags) {
-  v1::UncordonNodeRequest request;
-  request.set_node(flags.node);
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const auto response, client->Call<v1::UncordonNodeResponse>(request));
-  PrintNode(session, response.node());
+  NSA_RETURN_IF_ERROR(CallForEach<v1::UncordonNodeResponse>(session, "uncordon", flags,
+                                                            v1::UncordonNodeRequest(),
+                                                            /*print=*/true)
+                          .status());
   return ExitCode::kOk;
 }
 
 void AddReason(Options options, NodeFlags* flags) {
-  options.Argument("NODE", &flags->node, "Name of the machine");
+  ChooseNodes(&options, &flags->chosen);
   options.Text("--reason", "TEXT", &flags->reason, "Why: free text of at most 200 characters");
 }
 
@@ -172,16 +199,18 @@ void AddNode(Cli* cli) {
                                   .examples = "nsactl node drain gpu-3 --reason \"new kernel\"\n"
                                               "nsactl node uncordon gpu-3"});
   AddReason(cli->Add({.name = "cordon",
-                      .what = "Place no further rank on a machine; what runs there goes on",
+                      .what = "Place no further rank on machines; what runs there goes on",
                       .more = "It holds until `uncordon`, also for a machine that is away. It "
-                              "replaces an earlier cordon or drain.",
-                      .examples = "nsactl node cordon gpu-3 --reason \"fan is loud\"",
+                              "replaces an earlier cordon or drain. Machines that a\npattern or "
+                              "--require finds are listed, and confirmed, first.",
+                      .examples = "nsactl node cordon gpu-3 --reason \"fan is loud\"\n"
+                                  "nsactl node cordon 'gpu-1*' --require rack=a",
                       .run = [flags](Session& session) { return Cordon(session, *flags, false); },
                       .parent = &group}),
             flags.get());
   Options drain = cli->Add(
       {.name = "drain",
-       .what = "Cordon a machine and move its jobs to others",
+       .what = "Cordon machines and move their jobs to others",
        .more =
            "Each job ends after the step in progress, with a checkpoint, goes back to its "
            "place in the queue, and continues\nfrom that checkpoint on other machines; this is "
@@ -190,7 +219,8 @@ void AddNode(Cli* cli) {
            "continues from its last checkpoint.",
        .examples = "nsactl node drain gpu-3 --reason \"new kernel\"\n"
                    "nsactl node drain gpu-3 --deadline 10m\n"
-                   "nsactl node drain gpu-3 --no-wait",
+                   "nsactl node drain gpu-3 gpu-4 --no-wait\n"
+                   "nsactl node drain --require rack=a --reason \"new switch\"",
        .run = [flags](Session& session) { return Cordon(session, *flags, true); },
        .parent = &group});
   AddReason(drain, flags.get());
@@ -200,11 +230,11 @@ void AddNode(Cli* cli) {
   drain.Flag("--no-wait", &flags->no_wait, "Do not wait until the machine is empty");
   Options uncordon =
       cli->Add({.name = "uncordon",
-                .what = "Let ranks be placed on a machine again; ends a cordon or a drain",
-                .examples = "nsactl node uncordon gpu-3",
+                .what = "Let ranks be placed on machines again; ends a cordon or a drain",
+                .examples = "nsactl node uncordon gpu-3\nnsactl node uncordon 'gpu-*' --yes",
                 .run = [flags](Session& session) { return Uncordon(session, *flags); },
                 .parent = &group});
-  uncordon.Argument("NODE", &flags->node, "Name of the machine");
+  ChooseNodes(&uncordon, &flags->chosen);
 }
 
 }  // namespace nsa::client

@@ -42,6 +42,7 @@ namespace nsa::client {
   ROW(Needle)                \
   ROW(Nodes)                 \
   ROW(Node)                  \
+  ROW(Quota)                 \
   ROW(Token)                 \
   ROW(Audit)                 \
   ROW(Admin)                 \

@@ -1,5 +1,7 @@
 // nsactl nodes: the machines.
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -50,6 +52,12 @@ std::string Programs(const v1::NodeInfo& info) {
   return absl::StrCat(worker, ",", info.cuda_worker_hash().substr(0, 8));
 }
 
+// "rack=a,room=2".
+std::string MachineLabels(const v1::NodeInfo& info) {
+  const std::map<std::string, std::string> sorted(info.labels().begin(), info.labels().end());
+  return OrDash(absl::StrJoin(sorted, ",", absl::PairFormatter("=")));
+}
+
 std::vector<Table::Column> Columns(bool cordoned, bool wide) {
   std::vector<Table::Column> columns = {
       {"NAME"}, {"STATE"}, {"CPU SLOTS", true}, {"GPUS"}, {"FREE MEMORY"}, {"HEARTBEAT"}, {"JOBS"}};
@@ -64,7 +72,8 @@ std::vector<Table::Column> Columns(bool cordoned, bool wide) {
                                    {"CLOCK", true},
                                    {"RANK ADDRESS"},
                                    {"RANKS RUN AS"},
-                                   {"CUDA WORKER"}});
+                                   {"CUDA WORKER"},
+                                   {"LABELS"}});
   }
   return columns;
 }
@@ -92,6 +101,7 @@ std::vector<Table::Cell> Row(const v1::Node& node, absl::Time now, bool cordoned
     row.emplace_back(OrDash(info.rank_address()));
     row.emplace_back(info.unix_users() ? "job's Unix user" : "agent's user");
     row.emplace_back(info.cuda_worker() ? "yes" : info.cuda_problem());
+    row.emplace_back(MachineLabels(info));
   }
   return row;
 }

@@ -5,6 +5,7 @@
 #include "client/cli.h"
 #include "client/show/document.h"
 #include "common/base/status.h"
+#include "common/rpc/rpc.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -24,8 +25,10 @@ absl::StatusOr<ExitCode> Version(Session& session, bool client_only) {
       server = absl::StrCat(FullVersion(response->version(), response->revision()), " at ",
                             client->endpoint().address, ", state in ", response->state_dir());
       if (!response->metrics_address().empty()) {
-        absl::StrAppend(&server, ", page on http://", response->metrics_address(),
-                        "/, metrics on http://", response->metrics_address(), "/metrics");
+        const std::string url =
+            absl::StrCat(IsLoopback(response->metrics_address()) ? "http://" : "https://",
+                         response->metrics_address(), "/");
+        absl::StrAppend(&server, ", page on ", url, ", metrics on ", url, "metrics");
       }
     } else {
       // Not an error: the version of nsactl itself is still shown.

@@ -82,23 +82,31 @@ absl::StatusOr<std::vector<v1::Job>> MatchingJobs(Session& session, const std::s
   return jobs;
 }
 
-absl::Status Confirm(Session& session, const std::string& command, const std::vector<v1::Job>& jobs,
-                     const std::string& question) {
+absl::Status ConfirmLines(Session& session, const std::string& command,
+                          const std::vector<std::string>& lines, const std::string& question) {
   if (!session.console().can_ask) {
     return absl::InvalidArgumentError(
         absl::StrCat("--yes: not given, and there is no terminal to ask on; add --yes to ", command,
                      " without asking"));
   }
   std::ostream& err = *session.console().err;
-  for (const v1::Job& job : jobs) {
-    err << "  " << Title(job) << "  " << StateName(job.state()) << " at "
-        << StepText(job.progress()) << ", out_dir " << job.spec().train().out_dir() << "\n";
-  }
+  for (const std::string& line : lines) err << "  " << line << "\n";
   err << question << " [y/N] " << std::flush;
   std::string answer;
   std::getline(*session.console().in, answer);
   answer = absl::AsciiStrToLower(absl::StripAsciiWhitespace(answer));
   return answer == "y" || answer == "yes" ? absl::OkStatus() : absl::CancelledError();
+}
+
+absl::Status Confirm(Session& session, const std::string& command, const std::vector<v1::Job>& jobs,
+                     const std::string& question) {
+  std::vector<std::string> lines;
+  for (const v1::Job& job : jobs) {
+    lines.push_back(absl::StrCat(Title(job), "  ", StateName(job.state()), " at ",
+                                 StepText(job.progress()), ", out_dir ",
+                                 job.spec().train().out_dir()));
+  }
+  return ConfirmLines(session, command, lines, question);
 }
 
 absl::StatusOr<std::vector<std::string>> ChosenJobs(Session& session, const std::string& command,

@@ -47,8 +47,12 @@ absl::Status CheckChosen(const JobSelection& selection);
 absl::StatusOr<std::vector<v1::Job>> MatchingJobs(Session& session, const std::string& command,
                                                   const JobSelection& selection, v1::JobUse use);
 
-// Shows the jobs and asks `question` on the terminal. OK when the answer is yes, else Cancelled.
+// Shows the lines and asks `question` on the terminal. OK when the answer is yes, else Cancelled.
 // InvalidArgument without a terminal.
+absl::Status ConfirmLines(Session& session, const std::string& command,
+                          const std::vector<std::string>& lines, const std::string& question);
+
+// Shows the jobs and asks `question` as ConfirmLines() does.
 absl::Status Confirm(Session& session, const std::string& command, const std::vector<v1::Job>& jobs,
                      const std::string& question);
 

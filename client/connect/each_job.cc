@@ -13,7 +13,8 @@ bool ConcernsEveryJob(const absl::Status& status) {
 }  // namespace
 
 absl::Status ForEachJob(const std::string& command, const std::vector<std::string>& jobs,
-                        const std::function<absl::Status(const std::string& job)>& act) {
+                        const std::function<absl::Status(const std::string& job)>& act,
+                        const std::string& noun) {
   absl::Status first;
   std::string lines;
   int failed = 0;
@@ -26,7 +27,7 @@ absl::Status ForEachJob(const std::string& command, const std::vector<std::strin
   }
   if (failed == 0) return absl::OkStatus();
   return absl::Status(first.code(), absl::StrCat(lines, command, ": failed for ", failed, " of ",
-                                                 jobs.size(), " jobs; see the lines above"));
+                                                 jobs.size(), " ", noun, "s; see the lines above"));
 }
 
 }  // namespace nsa::client

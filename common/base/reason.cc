@@ -80,6 +80,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kSweepMismatch, "SWEEP_MISMATCH", kRequestRefused, kFinal, Fault::kAsked},
     // Several jobs have the name that a request gives.
     {Reason::kAmbiguousName, "AMBIGUOUS_NAME", kRequestRefused, kFinal, Fault::kAsked},
+    {Reason::kOverQuota, "OVER_QUOTA", kRequestRefused, kFinal, Fault::kAsked},
 
     {Reason::kNoNodes, "NO_NODES", kWaiting, kGoesOn, Fault::kNone},
     {Reason::kUnplaceable, "UNPLACEABLE", kWaiting, kGoesOn, Fault::kNone},
@@ -95,6 +96,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     // One of those failed, was stopped or was deleted. Also the event that says so.
     {Reason::kDependencyNeverSatisfied, "DEPENDENCY_NEVER_SATISFIED", kWaiting, kGoesOn,
      Fault::kAsked},
+    {Reason::kWaitingForQuota, "WAITING_FOR_QUOTA", kWaiting, kGoesOn, Fault::kAsked},
 
     {Reason::kSubmitted, "SUBMITTED", kEvent, kGoesOn, Fault::kAsked},
     {Reason::kPlaced, "PLACED", kEvent, kGoesOn, Fault::kNone},

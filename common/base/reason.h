@@ -68,6 +68,7 @@ enum class Reason : uint8_t {
   kNotResumable,
   kSweepMismatch,
   kAmbiguousName,
+  kOverQuota,
   // A queued job waits.
   kNoNodes,
   kUnplaceable,
@@ -78,6 +79,7 @@ enum class Reason : uint8_t {
   kWaitingForTime,
   kWaitingForJobs,
   kDependencyNeverSatisfied,
+  kWaitingForQuota,
   // Something happened to a job, and the job continues.
   kSubmitted,
   kPlaced,

@@ -22,11 +22,20 @@ Problems ClocksDiffer(const PreflightFacts& facts) {
            absl::StrCat(differences.fix, "; until then the job waits in the queue")}};
 }
 
+Problems RequireUnmet(const PreflightFacts& facts) {
+  const std::string& unmet = facts.context.unmet;
+  if (unmet.empty()) return {};
+  return {{"resources.require", unmet + ": no machine that is ready has it",
+           "correct it, see `nsactl nodes -o wide`, or waive this to wait for such a machine"}};
+}
+
 constexpr PreflightRule kGroupRules[] = {
     {kMachinesDifferRule, "the machines differ in their worker program, NVIDIA driver or NCCL",
      kError, kError, true, kNothing, MachinesDiffer, MayPass::kYes},
     {kClocksDifferRule, "the clocks of the machines differ by more than a second", kWarning,
      kWarning, true, kNothing, ClocksDiffer, MayPass::kYes},
+    {"REQUIRE_UNMET", "no machine has what `resources.require` asks for", kError, kError, true,
+     kNothing, RequireUnmet, MayPass::kYes},
 };
 
 }  // namespace

@@ -10,7 +10,8 @@
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
 #include "common/job/did_you_mean.h"
-#include "common/preflight/labels.h"
+#include "common/job/labels.h"
+#include "common/job/require.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -60,6 +61,23 @@ Problems LabelsInvalid(const PreflightFacts& facts) {
     const size_t end = fault.rfind("; ");
     problems.push_back(
         {absl::StrCat("labels.", ShownName(key)), fault.substr(0, end), fault.substr(end + 2)});
+  }
+  return problems;
+}
+
+Problems RequireInvalid(const PreflightFacts& facts) {
+  const auto& require = facts.spec.resources().require();
+  if (require.size() > kMostRequired) {
+    return {{"resources.require", absl::StrFormat("%d (at most %d)", require.size(), kMostRequired),
+             "require less"}};
+  }
+  Problems problems;
+  for (const auto& [key, value] : require) {
+    const std::string fault = RequirementFault(key, value);
+    if (fault.empty()) continue;
+    const size_t end = fault.rfind("; ");
+    problems.push_back({absl::StrCat("resources.require.", ShownName(key)), fault.substr(0, end),
+                        fault.substr(end + 2)});
   }
   return problems;
 }
@@ -204,6 +222,8 @@ constexpr PreflightRule kNameRules[] = {
      NameInvalid},
     {"LABELS_INVALID", "too many labels, or labels that are too long", kError, kError, false,
      kNothing, LabelsInvalid},
+    {"REQUIRE_INVALID", "a value of `resources.require` is not valid", kError, kError, false,
+     kNothing, RequireInvalid},
     {"SWEEP_INVALID", "a value of `sweep` is outside its limits", kError, kError, false, kNothing,
      SweepInvalid},
     {"PATH_INVALID", "a path is relative, has .. or control characters, or is too long", kError,

@@ -86,6 +86,8 @@ struct PreflightContext {
   // placed on, have the same programs; and if they have, why their clocks do not agree.
   MachineDifferences programs_differ;
   MachineDifferences clocks_differ;
+  // Which of resources.require no ready machine has, and what they have; empty: one has it all.
+  std::string unmet;
   // The job has a Unix user: a machine that is not known yet may run its ranks as that user.
   bool has_unix_user = false;
   // The bytes that an ordinary user may still write below a folder that exists, or nothing if that

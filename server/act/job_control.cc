@@ -24,6 +24,7 @@
 #include "server/act/edit/apply_differences.h"
 #include "server/act/edit/request_id.h"
 #include "server/act/launch_check.h"
+#include "server/act/owner_use.h"
 #include "server/act/queue/hold_jobs.h"
 #include "server/act/request_error.h"
 #include "server/decide/lifecycle.h"
@@ -212,6 +213,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   }
   v1::JobSpec spec = request.spec();
   ApplyDefaults(&spec);
+  AddDefaultHours(&spec);
   const WorkBudget work(clock_, kRequestWork, abandoned);
   const auto over = [&work] { return work.Over(); };
   const JobFileScope files(paths_.FilesOf(asker.unix_user, over));
@@ -245,13 +247,33 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Submit(const v1::SubmitJobRequ
   stored.mutable_job()->set_unix_user(asker.unix_user);
   NSA_RETURN_IF_ERROR(HoldForJobs(store_, asker.only(), stored.mutable_job()));
   NSA_RETURN_IF_ERROR(HoldForTime(clock_.Wall(), stored.mutable_job()));
-  v1::JobEvent event = SubmittedEvent(stored);
-  const auto inserted =
-      store_.Insert(std::move(stored), request.request_id(), fingerprint, std::move(event));
+  const auto inserted = Admit(std::move(stored), request.request_id(), fingerprint);
   if (!inserted.ok()) return OutDirRefused(Veiled(inserted.status(), store_, asker.only()));
   if (!inserted->created) return Known(*inserted->job, asker);
   *response.mutable_job() = View(*inserted->job);
   return response;
+}
+
+absl::StatusOr<JobStore::Inserted> JobControl::Admit(v1::StoredJob job,
+                                                     const std::string& request_id,
+                                                     const std::string& fingerprint) {
+  const MutexLock lock(&admission_);
+  NSA_ASSIGN_OR_RETURN(const JobPtr twin, store_.FindRequest(request_id, fingerprint));
+  if (twin == nullptr) NSA_RETURN_IF_ERROR(CheckOwner(job.job().owner(), job.job().spec()));
+  v1::JobEvent event = SubmittedEvent(job);
+  return store_.Insert(std::move(job), request_id, fingerprint, std::move(event));
+}
+
+absl::Status JobControl::CheckOwner(const std::string& owner, const v1::JobSpec& spec) const {
+  const v1::QuotaConfig* const quota = policy_.quotas.Of(owner);
+  if (quota == nullptr) return absl::OkStatus();
+  const absl::Time now = clock_.Wall();
+  return CheckQuota(*quota, owner, TakenOf(store_, owner, now), spec, now);
+}
+
+void JobControl::AddDefaultHours(v1::JobSpec* spec) const {
+  if (policy_.default_hours == 0 || spec->limits().has_hours()) return;
+  spec->mutable_limits()->set_hours(policy_.default_hours);
 }
 
 void JobControl::NumberOutDir(v1::JobSpec* spec) const {
@@ -285,6 +307,10 @@ absl::StatusOr<v1::Job> JobControl::Get(const std::string& id_or_name, const Ask
                                         v1::JobUse use) const {
   NSA_ASSIGN_OR_RETURN(const JobPtr job, store_.Find(id_or_name, asker.only(), use));
   return View(*job);
+}
+
+v1::ListUseResponse JobControl::Use(const Asker& asker) const {
+  return UseOfOwners(store_, policy_.quotas, asker.only(), clock_.Wall());
 }
 
 absl::StatusOr<JobFolder> JobControl::OutDir(const std::string& id_or_name,
@@ -382,6 +408,7 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
   spec.clear_sweep();
   if (job.job().spec().has_sweep()) *spec.mutable_sweep() = job.job().spec().sweep();
   ApplyDefaults(&spec);
+  AddDefaultHours(&spec);
   if (const std::string fixed = FixedDifferences(job.job().spec(), spec); !fixed.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat("spec: a resumed job keeps ", fixed,
@@ -437,6 +464,8 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, 
   if (known != nullptr) return View(*job);
   NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, SpecToResume(*job, request, asker, abandoned));
   NSA_ASSIGN_OR_RETURN(const v1::Job held, HeldAnew(*job, spec, asker));
+  const MutexLock lock(&admission_);
+  const absl::Status has_room = CheckOwner(job->job().owner(), spec);
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     const State state = stored->job().state();
@@ -451,6 +480,7 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, 
                         Reason::kNotResumable);
     }
     NSA_RETURN_IF_ERROR(CheckStepsLeft(stored->job(), spec.train().steps()));
+    NSA_RETURN_IF_ERROR(has_room);
     const absl::Status moved =
         Requeue({.text = "asked to continue"}, clock_.Wall(), stored, events);
     if (!moved.ok()) return WithReason(moved, Reason::kNotResumable);

@@ -9,9 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "common/preflight/preflight.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "server/act/path_guard.h"
+#include "server/decide/rule/quota.h"
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/node/node_store.h"
@@ -34,6 +36,8 @@ struct Asker {
 struct JobPolicy {
   std::vector<std::string> provisioners;  // the cluster managers that there are
   std::vector<std::string> notices;       // the names of the notices
+  Quotas quotas;
+  double default_hours = 0;  // limits.hours of a job that comes without it; 0: none
 };
 
 // A job's out_dir, and what may be opened for the job.
@@ -68,6 +72,8 @@ class JobControl {
   absl::StatusOr<v1::DeleteJobResponse> Delete(const v1::DeleteJobRequest& request,
                                                const std::string& from, const Asker& asker = {});
 
+  v1::ListUseResponse Use(const Asker& asker) const;
+
   // The job's out_dir, which holds its checkpoints. InvalidArgument when the path now leads out of
   // the allowed roots, e.g. through a link that was made after the submit.
   absl::StatusOr<JobFolder> OutDir(const std::string& id_or_name, const Asker& asker = {}) const;
@@ -90,6 +96,12 @@ class JobControl {
   // `spec`: what it waited for before, and what the spec names anew.
   absl::StatusOr<v1::Job> HeldAnew(const v1::StoredJob& job, const v1::JobSpec& spec,
                                    const Asker& asker) const;
+  // Stores a job that preflight has accepted, if its owner's quota has room for it.
+  absl::StatusOr<JobStore::Inserted> Admit(v1::StoredJob job, const std::string& request_id,
+                                           const std::string& fingerprint);
+  // OK without a quota.
+  absl::Status CheckOwner(const std::string& owner, const v1::JobSpec& spec) const;
+  void AddDefaultHours(v1::JobSpec* spec) const;
   absl::Status CheckStopStep(const v1::StoredJob& stored, const v1::StopRequest& stop) const;
   int64_t FurthestStep(const v1::StoredJob& stored) const;
 
@@ -100,6 +112,8 @@ class JobControl {
   const PathGuard& paths_;
   const Clock& clock_;
   const JobPolicy policy_;
+  // Held while a job is counted against its owner's quota and stored: what is accepted counts.
+  Mutex admission_;
 };
 
 // Gives up the out_dir of a deleted job (ReleaseOutDir); a failure is logged.

@@ -55,6 +55,7 @@ std::vector<Makeup> Suiting(const v1::JobSpec& spec, const std::vector<NodeView>
   for (const NodeView& node : ready) {
     const NodeSlots slots = FreeSlots(node.info, {});
     if (slots.unix_users && !has_unix_user) continue;
+    if (!Meets(RequirementsOf(spec), slots.attributes)) continue;
     if (!slots.has_rank_address || (cuda ? slots.gpus_total : slots.cpu_total) < share) continue;
     suiting.push_back(MakeupOf(node.info, node.clock_offset));
   }
@@ -125,11 +126,15 @@ LaunchCheck CheckLaunch(const v1::StoredJob& job, const Fleet& fleet, const Path
 v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cordons& cordons,
                                 PreflightContext context) {
   const bool own_machines = !spec.resources().provisioner().empty();
+  const Requirements required = RequirementsOf(spec);
   std::vector<MachineView> machines;
   std::vector<NodeView> ready;
+  std::vector<Attributes> attributes;
   for (const NodeView& node : fleet.Nodes()) {
     if (own_machines || !node.info.allocation().empty()) continue;
     if (node.state != RankView::Node::kReady || !KnowsItsGpus(node.info)) continue;
+    // The job is judged by machines on which it may run.
+    if (!Meets(required, attributes.emplace_back(AttributesOf(node.info)))) continue;
     machines.push_back(MachineViewOf(node.info));
     ready.push_back(node);
     const auto cordon = cordons.find(node.info.name());
@@ -141,6 +146,7 @@ v1::PreflightReport CheckSubmit(v1::JobSpec spec, const Fleet& fleet, const Cord
   });
   if (!machines.empty()) ResolveDevice(any_gpu, &spec);
   context.machine = BestMachine(spec, machines);
+  if (!attributes.empty()) context.unmet = UnmetText(required, attributes);
   if (const int32_t needed = spec.resources().nodes(); needed > 1) {
     AddDifferences(spec, Suiting(spec, ready, context.has_unix_user), static_cast<size_t>(needed),
                    &context);

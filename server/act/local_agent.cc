@@ -15,6 +15,7 @@ namespace nsa::server {
 namespace {
 
 constexpr char kLockFile[] = "agent.lock";
+constexpr char kLogFile[] = "agent.log";
 constexpr absl::Duration kCheckEvery = absl::Milliseconds(250);
 // After an agent has lived this long, the delay is reset to the first one.
 constexpr absl::Duration kHealthy = absl::Seconds(30);
@@ -121,8 +122,25 @@ bool LocalAgent::EndMoved(const ProcessIdentity& holder) {
   return true;
 }
 
+// The agent appends to the file for as long as it lives, so the file is copied and emptied; what it
+// writes between the two is lost.
+void LocalAgent::RotateLog() {
+  const std::filesystem::path log = options_.state_dir / kLogFile;
+  std::error_code error;
+  if (const auto bytes = std::filesystem::file_size(log, error);
+      error || bytes < static_cast<uintmax_t>(options_.log_bytes)) {
+    return;
+  }
+  std::filesystem::copy_file(log, log.string() + ".1",
+                             std::filesystem::copy_options::overwrite_existing, error);
+  if (!error) std::filesystem::resize_file(log, 0, error);
+  if (std::exchange(log_stuck_, bool(error)) || !error) return;
+  spdlog::warn("local agent: {} cannot be rotated: {}", log.string(), error.message());
+}
+
 absl::Duration LocalAgent::EnsureRunning() {
   Reap();
+  RotateLog();
   if (Lives()) {
     if (clock_.Monotonic() >= healthy_at_) backoff_ = options_.first_backoff;
     return kCheckEvery;
@@ -142,7 +160,7 @@ absl::Duration LocalAgent::EnsureRunning() {
   backoff_ = std::min(2 * backoff_, options_.longest_backoff);
   if (failing() && wait < backoff_) {
     spdlog::error("local agent: it keeps ending, see {}; it is restarted every {} from now on",
-                  (options_.state_dir / "agent.log").string(), absl::FormatDuration(backoff_));
+                  (options_.state_dir / kLogFile).string(), absl::FormatDuration(backoff_));
   }
   return wait;
 }
@@ -155,7 +173,7 @@ absl::Status LocalAgent::Launch() {
                 "--coordinator", options_.coordinator_address};
   spawn.environment = FilterEnvironment(PassedOn());
   spawn.working_dir = options_.state_dir;
-  spawn.output = options_.state_dir / "agent.log";
+  spawn.output = options_.state_dir / kLogFile;
   NSA_ASSIGN_OR_RETURN(const ProcessIdentity identity, Spawn(spawn));
   child_ = identity.pid;
   if (const absl::Status status = RaiseOomScore(identity.pid, options_.oom_score); !status.ok()) {

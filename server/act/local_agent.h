@@ -33,6 +33,7 @@ class LocalAgent {
     // delay is short too, because the workers of a dead agent wait for the next one to adopt them.
     absl::Duration first_backoff = absl::Milliseconds(500);
     absl::Duration longest_backoff = absl::Seconds(2);
+    int64_t log_bytes = 16 << 20;    // of agent.log, then it becomes agent.log.1
     int oom_score = kAgentOomScore;  // the minimum; the agent would inherit the coordinator's score
   };
 
@@ -60,6 +61,7 @@ class LocalAgent {
   // Starts the agent if there is none. Returns how long to wait before the next call.
   absl::Duration EnsureRunning();
   absl::Status Launch();
+  void RotateLog();
 
   const Options options_;
   const Clock& clock_;
@@ -67,6 +69,7 @@ class LocalAgent {
   absl::Duration healthy_at_;             // used by the thread only; monotonic
   std::optional<pid_t> child_;            // used by the thread only: to be reaped
   std::string last_problem_;              // used by the thread only
+  bool log_stuck_ = false;                // used by the thread only: it could not be rotated
   std::optional<ProcessIdentity> ended_;  // used by the thread only: a signal was sent
   mutable Mutex mutex_;
   CondVar woken_;

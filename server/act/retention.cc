@@ -22,34 +22,32 @@ void Retention::Tick() {
   if (busy_) return;
   const absl::Duration now = parts_.clock.Monotonic();
   if (failed_.exchange(false)) retry_at_ = now + kRetry;
-  const std::optional<absl::Time> oldest_kept = OldestKept(now);
+  const bool by_age = IsAgeDue(now);
   if (now >= retry_at_) stuck_.clear();
-  if (!oldest_kept.has_value() && parts_.store.NextToPurge(stuck_).empty()) return;
+  if (!by_age && !shrinks_ && parts_.store.NextToPurge(stuck_).empty()) return;
   busy_ = true;
-  parts_.executor.Run([this, oldest_kept] {
-    Work(oldest_kept);
+  parts_.executor.Run([this, by_age] {
+    Work(by_age);
     busy_ = false;
   });
 }
 
-// Jobs that ended before this time are deleted. Empty when nothing is to be deleted by age now.
-std::optional<absl::Time> Retention::OldestKept(absl::Duration now) {
-  const absl::Time wall = parts_.clock.Wall();
-  const absl::Duration offset = wall - absl::UnixEpoch() - now;
+// Whether it is time to look for what is old.
+bool Retention::IsAgeDue(absl::Duration now) {
+  const absl::Duration offset = parts_.clock.Wall() - absl::UnixEpoch() - now;
   if (absl::AbsDuration(offset - offset_) > kJump) {
     offset_ = offset;
     steady_since_ = now;
   }
-  if (parts_.keep == absl::ZeroDuration() || now - steady_since_ < kSteady ||
-      now < next_age_check_) {
-    return std::nullopt;
-  }
+  if (now - steady_since_ < kSteady || now < next_age_check_) return false;
   next_age_check_ = now + kAgeCheckEvery;
-  return wall - parts_.keep;
+  return true;
 }
 
 // Runs on the executor.
-void Retention::Work(std::optional<absl::Time> oldest_kept) {
+void Retention::Work(bool by_age) {
+  const absl::Time now = parts_.clock.Wall();
+  const bool deletes = by_age && parts_.keep != absl::ZeroDuration();
   while (!parts_.draining) {
     // Jobs that are already deleted are removed first, so that little is left over at any time. A
     // job that cannot be removed does not hold up the others.
@@ -57,9 +55,22 @@ void Retention::Work(std::optional<absl::Time> oldest_kept) {
       if (PurgeSome(left)) continue;
       stuck_.insert(left);
       failed_ = true;
-    } else if (!oldest_kept.has_value() || !DeleteOne(*oldest_kept)) {
-      return;
+    } else if (!deletes || !DeleteOne(now - parts_.keep)) {
+      break;
     }
+  }
+  if (by_age) Tidy(now);
+  if (parts_.draining || !(by_age || shrinks_)) return;
+  const auto shrunk = parts_.store.Shrink(kPages);
+  shrinks_ = shrunk.ok() && !*shrunk;
+  if (!shrunk.ok()) spdlog::warn("job store: {}", shrunk.status().ToString());
+}
+
+void Retention::Tidy(absl::Time now) {
+  while (!parts_.draining) {
+    const auto tidy = parts_.store.Tidy(now, kRows);
+    if (!tidy.ok()) spdlog::warn("job store: {}", tidy.status().ToString());
+    if (!tidy.ok() || *tidy) return;
   }
 }
 

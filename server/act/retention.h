@@ -1,13 +1,15 @@
 // Deletes jobs that ended more than job_retention_days ago. Also removes, in small portions, what
 // deleted jobs have left: their rows in the store, their logs and their stack dumps. out_dir is not
-// touched.
+// touched. What the store need not know any more goes too, and its file gets shorter, at most
+// kPages pages a second.
 //
 // A wall clock that is wrong by years must not cause records to be deleted. So nothing is deleted
 // by age until the coordinator has run for kSteady without a jump of the wall clock.
 #pragma once
 
 #include <atomic>
-#include <optional>
+#include <set>
+#include <string>
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -33,6 +35,7 @@ class Retention {
   // A wall clock that is changed by more than kJump has jumped.
   static constexpr absl::Duration kSteady = absl::Minutes(10);
   static constexpr absl::Duration kJump = absl::Minutes(1);
+  static constexpr int kPages = 1'024;
 
   explicit Retention(Parts parts);
 
@@ -41,8 +44,9 @@ class Retention {
   void Tick();
 
  private:
-  std::optional<absl::Time> OldestKept(absl::Duration now);
-  void Work(std::optional<absl::Time> oldest_kept);
+  bool IsAgeDue(absl::Duration now);
+  void Work(bool by_age);
+  void Tidy(absl::Time now);
   bool DeleteOne(absl::Time oldest_kept);
   bool PurgeSome(const std::string& job_id);
   absl::Status RemoveFiles(const std::string& job_id) const;
@@ -58,6 +62,7 @@ class Retention {
   std::set<std::string> stuck_;
   // Used by both threads.
   std::atomic<bool> busy_ = false;
+  std::atomic<bool> shrinks_ = false;  // the store has more pages to give back
   std::atomic<bool> failed_ = false;
 };
 

@@ -118,6 +118,10 @@ absl::StatusOr<File> CopyStore(const fs::path& state_dir, const fs::path& target
   }
   {
     NSA_ASSIGN_OR_RETURN(const auto database, Database::Open(state_dir / kStore));
+    // So that the copy can shrink, also if the store is of an earlier version. This changes nothing
+    // in a store that cannot, and would write into one that can.
+    NSA_ASSIGN_OR_RETURN(const int64_t mode, database->QueryInt("PRAGMA auto_vacuum"));
+    if (mode == 0) NSA_RETURN_IF_ERROR(database->Execute("PRAGMA auto_vacuum=INCREMENTAL"));
     NSA_ASSIGN_OR_RETURN(Statement copy, database->Prepare("VACUUM INTO ?1"));
     copy.Bind(1, (target / kStore).string());
     NSA_RETURN_IF_ERROR(copy.Run());
@@ -210,6 +214,7 @@ absl::Status CheckSchema(const fs::path& backup, const std::string& writer) {
 
 struct Manifest {
   std::string writer;  // the version of the program that wrote the backup
+  absl::Time time;
   std::vector<File> files;
 };
 
@@ -242,7 +247,9 @@ absl::StatusOr<Manifest> ReadManifest(const fs::path& backup) {
   // Version 0.1.0 also copied what it did not know.
   std::erase_if(files,
                 [](const File& file) { return !IsOfCoordinator(*fs::path(file.path).begin()); });
+  const Json nanos = manifest.value("unix_nanos", Json());
   return Manifest{FullVersion(TextOf(manifest, "version"), TextOf(manifest, "revision")),
+                  absl::FromUnixNanos(nanos.is_number_integer() ? nanos.get<int64_t>() : 0),
                   std::move(files)};
 }
 
@@ -347,6 +354,18 @@ absl::StatusOr<BackupSize> BackUp(const fs::path& state_dir, const fs::path& tar
       WriteFileAtomically(folder.path() / kManifest, ManifestOf(files, now).dump(1) + "\n"));
   NSA_RETURN_IF_ERROR(folder.Publish());
   return SizeOf(files);
+}
+
+bool IsBackup(const fs::path& folder) {
+  std::error_code error;
+  return fs::is_regular_file(folder / kManifest, error);
+}
+
+absl::StatusOr<Verified> Verify(const fs::path& backup) {
+  NSA_ASSIGN_OR_RETURN(const Manifest manifest, ReadManifest(backup));
+  NSA_RETURN_IF_ERROR(TakeFiles(backup, manifest.files, ""));
+  NSA_RETURN_IF_ERROR(CheckSchema(backup, manifest.writer));
+  return Verified{manifest.writer, manifest.time, SizeOf(manifest.files)};
 }
 
 absl::StatusOr<Restored> Restore(const fs::path& backup, const fs::path& state_dir, bool make_new,

@@ -34,6 +34,19 @@ struct BackupSize {
 absl::StatusOr<BackupSize> BackUp(const std::filesystem::path& state_dir,
                                   const std::filesystem::path& target, absl::Time now);
 
+// Whether a folder has the manifest of a backup, whole or not.
+bool IsBackup(const std::filesystem::path& folder);
+
+struct Verified {
+  std::string writer;  // version and revision of the coordinator that wrote it
+  absl::Time time;     // when it was made
+  BackupSize size;
+};
+
+// Compares every hash of a backup, and the version of its store. DataLoss for a file that is
+// missing or differs, InvalidArgument and FailedPrecondition as for Restore().
+absl::StatusOr<Verified> Verify(const std::filesystem::path& backup);
+
 struct Restored {
   std::string writer;  // version and revision of the coordinator that wrote the backup
   BackupSize size;

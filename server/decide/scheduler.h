@@ -35,17 +35,20 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/job/machine_attributes.h"
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/decide/machines/alike.h"
+#include "server/decide/rule/quota.h"
 
 namespace nsa::server {
 
-// `scheduling` of the configuration.
+// `scheduling` and `quotas` of the configuration.
 struct SchedulingPolicy {
   bool preempt = false;
   absl::Duration preempt_after = absl::Minutes(10);
   std::string fair_share_label;  // empty: first come, first served
+  Quotas quotas;
 };
 
 struct QueuedJob {
@@ -60,6 +63,7 @@ struct QueuedJob {
   std::string name;          // human-readable
   std::string owner;         // sees the name
   Demand demand;             // of a multi-machine job
+  Requirements required;     // resources.require
   std::string share;         // its value of SchedulingPolicy::fair_share_label
   bool may_preempt = false;  // running jobs may have to give way to it
 };
@@ -75,6 +79,7 @@ struct NodeSlots {
   bool unix_users = false;        // no job without a Unix user is placed here
   std::string cordon;  // why nothing is placed here, as CordonText(); empty: not cordoned
   Makeup makeup;
+  Attributes attributes;
 };
 
 // A job that holds slots, or that gave its slots up for another job and is in the queue. The views
@@ -115,7 +120,7 @@ struct Placement {
 struct Waiting {
   std::string job_id;
   // WAITING_FOR_SLOTS, BEHIND_ANOTHER_JOB, NO_NODES, UNPLACEABLE, CORDONED, WAITING_FOR_ALLOCATION,
-  // or that of a Hold (queue/hold.h)
+  // WAITING_FOR_QUOTA, or that of a Hold (queue/hold.h)
   std::string reason;
   std::string text;
 };

@@ -75,6 +75,7 @@ CoordinatorService::CoordinatorService(Parts parts)
   limit("RotateToken", &This::RotateToken);
   limit("RevokeToken", &This::RevokeToken);
   limit("ListAudit", &This::ListAudit);
+  limit("ListUse", &This::ListUse);
 }
 
 CoordinatorService::Unary* CoordinatorService::SubmitJob(Context* context,
@@ -499,6 +500,14 @@ CoordinatorService::Unary* CoordinatorService::ListAudit(Context* context,
       .RunOn<v1::ListAuditResponse>(parts_.files, response, [=, this](const Caller&) {
         return server::ListAudit(parts_.audit, *request);
       });
+}
+
+CoordinatorService::Unary* CoordinatorService::ListUse(Context* context,
+                                                       const v1::ListUseRequest* /*request*/,
+                                                       v1::ListUseResponse* response) {
+  return UnaryCall(context, parts_.rules, "ListUse")
+      .Run<v1::ListUseResponse>(
+          response, [this](const Caller& caller) { return parts_.control.Use(AskerOf(caller)); });
 }
 
 }  // namespace nsa::server

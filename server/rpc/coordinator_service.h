@@ -107,6 +107,8 @@ class CoordinatorService final : public v1::CoordinatorService::CallbackService 
                      v1::RevokeTokenResponse* response) override;
   Unary* ListAudit(Context* context, const v1::ListAuditRequest* request,
                    v1::ListAuditResponse* response) override;
+  Unary* ListUse(Context* context, const v1::ListUseRequest* request,
+                 v1::ListUseResponse* response) override;
 
  private:
   // Makes the source of a stream about a job (or all: empty). `only`: the owner whose jobs alone

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/job/require.h"
 
 namespace nsa::server {
 namespace {
@@ -47,6 +48,16 @@ absl::Status CheckHeartbeat(const v1::HeartbeatRequest& heartbeat) {
   }
   if (node.gpus_size() > limits::kGpusOfNode) {
     return TooLarge("node.gpus", static_cast<size_t>(node.gpus_size()), limits::kGpusOfNode);
+  }
+  if (node.labels_size() > kMostRequired) {
+    return TooLarge("node.labels", node.labels().size(), kMostRequired);
+  }
+  for (const auto& [key, value] : node.labels()) {
+    const std::string fault = LabelFault(key, value);
+    if (!fault.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("node.labels: ", fault, "; the heartbeat is refused"));
+    }
   }
   if (heartbeat.workers_size() > limits::kWorkersOfNode) {
     return TooLarge("workers", static_cast<size_t>(heartbeat.workers_size()),

@@ -25,6 +25,7 @@ namespace {
 constexpr int kDefaultPage = 100;
 constexpr int kLargestPage = 1'000;
 
+// Of requests, `unix_seconds` and its index were added to version 1 later (AddRequestTimes()).
 constexpr char kSchema[] = R"(
   CREATE TABLE jobs(number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,
                     body BLOB NOT NULL);
@@ -32,8 +33,9 @@ constexpr char kSchema[] = R"(
   CREATE TABLE events(sequence INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL,
                       body BLOB NOT NULL);
   CREATE INDEX events_by_job ON events(job);
-  CREATE TABLE requests(id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, job TEXT NOT NULL)
-    WITHOUT ROWID;
+  CREATE TABLE requests(id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, job TEXT NOT NULL,
+                        unix_seconds INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+  CREATE INDEX requests_by_time ON requests(unix_seconds);
   CREATE TABLE records(position INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL,
                        generation INTEGER NOT NULL, rank INTEGER NOT NULL,
                        sequence INTEGER NOT NULL, body BLOB NOT NULL,
@@ -106,7 +108,8 @@ absl::StatusOr<std::set<std::string>> PartsOf(Database& database) {
 // DataLoss unless the store has all that a new one has; more is of a newer program.
 absl::Status CheckSchema(Database& store) {
   NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Database> fresh, Database::Open(":memory:"));
-  for (const char* schema : {kSchema, kCurveSchema, kIdentitySchema, kClockSchema}) {
+  for (const char* schema :
+       {kSchema, kCurveSchema, kIdentitySchema, kClockSchema, GpuTimeTable::kSchema}) {
     NSA_RETURN_IF_ERROR(fresh->Execute(schema));
   }
   NSA_ASSIGN_OR_RETURN(const std::set<std::string> wanted, PartsOf(*fresh));
@@ -214,13 +217,17 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::OpenIn(const std::filesystem
   if (!version.ok()) return OpenError(path, version.status());
   if (!make_new && *version == 0) NSA_RETURN_IF_ERROR(CheckMayBeNew(state_dir));
   absl::Status status = store->Migrate(*version);
+  if (status.ok()) store->MakeShrinkable();
   if (status.ok()) status = store->Identify();
   if (status.ok()) status = store->Load();
+  if (status.ok()) status = store->gpu_time_.Load(*store->database_);
   if (!status.ok()) return OpenError(path, status);
   return store;
 }
 
 absl::StatusOr<int64_t> JobStore::Version() {
+  NSA_ASSIGN_OR_RETURN(const int64_t pages, database_->QueryInt("PRAGMA page_count"));
+  if (pages == 0) NSA_RETURN_IF_ERROR(database_->Execute("PRAGMA auto_vacuum=INCREMENTAL"));
   NSA_RETURN_IF_ERROR(database_->Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;"));
   return database_->QueryInt("PRAGMA user_version");
 }
@@ -238,9 +245,11 @@ absl::Status JobStore::Migrate(int64_t version) {
     NSA_RETURN_IF_ERROR(database_->Execute(absl::StrCat("PRAGMA user_version=", kSchemaVersion)));
     NSA_RETURN_IF_ERROR(transaction.Commit());
   }
+  NSA_RETURN_IF_ERROR(AddRequestTimes());
   NSA_RETURN_IF_ERROR(database_->Execute(kCurveSchema));
   NSA_RETURN_IF_ERROR(database_->Execute(kIdentitySchema));
   NSA_RETURN_IF_ERROR(database_->Execute(kClockSchema));
+  NSA_RETURN_IF_ERROR(database_->Execute(GpuTimeTable::kSchema));
   NSA_RETURN_IF_ERROR(CheckSchema(*database_));
   // Records are checked when they are read: checking them all would take long in a large store.
   for (const char* table : {"jobs", "progress", "events", "requests"}) {
@@ -531,8 +540,11 @@ absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const C
   if (IsTerminal(entry->job->job().state()) && !IsTerminal(job->job().state())) {
     NSA_RETURN_IF_ERROR(CheckOutDir(*job));
   }
+  const std::string& owner = job->job().owner();
+  const GpuHours ran = GpuHoursAdded(*entry->job, *job, clock_.Wall());
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
   NSA_RETURN_IF_ERROR(WriteJob(number, *job));
+  NSA_RETURN_IF_ERROR(GpuTimeTable::Write(*database_, owner, ran));
   for (v1::JobEvent& event : events) {
     NSA_RETURN_IF_ERROR(WriteEvent(number, job->job(), std::move(event)));
   }
@@ -540,6 +552,7 @@ absl::StatusOr<JobPtr> JobStore::UpdateLocked(const std::string& job_id, const C
     NSA_RETURN_IF_ERROR(WriteRequest(request.id, request.fingerprint, job->job().id()));
   }
   NSA_RETURN_IF_ERROR(Commit(&transaction));
+  gpu_time_.Remember(owner, ran);
   Remember(number, job);
   return job;
 }
@@ -593,8 +606,13 @@ absl::Status JobStore::WriteRequest(const std::string& request_id, const std::st
                                     const std::string& job_id) {
   NSA_ASSIGN_OR_RETURN(
       Statement row,
-      database_->Prepare("INSERT INTO requests(id, fingerprint, job) VALUES(?, ?, ?)"));
-  return row.Bind(1, request_id).Bind(2, fingerprint).Bind(3, job_id).Run();
+      database_->Prepare(
+          "INSERT INTO requests(id, fingerprint, job, unix_seconds) VALUES(?, ?, ?, ?)"));
+  return row.Bind(1, request_id)
+      .Bind(2, fingerprint)
+      .Bind(3, job_id)
+      .Bind(4, absl::ToUnixSeconds(clock_.Wall()))
+      .Run();
 }
 
 absl::Status JobStore::WriteJob(int64_t number, const v1::StoredJob& job) {

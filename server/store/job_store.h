@@ -25,6 +25,7 @@
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
+#include "server/store/gpu_time_table.h"
 #include "server/store/out_dirs.h"
 #include "server/store/sqlite.h"
 #include "server/store/sweep_index.h"
@@ -189,6 +190,18 @@ class JobStore {
   // be known because the machine was started again.
   absl::StatusOr<absl::Duration> FollowClock(const v1::StoredClock& now, absl::Duration gap);
 
+  // How long ranks of the owner's jobs ran on GPUs, as of the last change of each job; deleted jobs
+  // count. For rule/gpu_time.h.
+  GpuHours GpuHoursOf(const std::string& owner) const {
+    MutexLock lock(&mutex_);
+    return gpu_time_.Of(owner);
+  }
+  // Whose jobs did within the longest window.
+  std::vector<std::string> GpuOwners() const {
+    MutexLock lock(&mutex_);
+    return gpu_time_.Owners();
+  }
+
   // Deletes a job that has ended: from then on it cannot be found, also after a restart, and its
   // name is free. This is one small transaction; Purge() and Forget() remove the rows later.
   // NotFound for an unknown job, FailedPrecondition for one that has not ended. A request id that
@@ -213,6 +226,26 @@ class JobStore {
   // Removes events and records of a deleted job, at most `rows` in all, in one transaction. Returns
   // true when none are left.
   absl::StatusOr<bool> Purge(const std::string& job_id, int rows);
+
+  // Forgets, at most `rows` in one transaction, request ids that are older than kRequestsKept or
+  // more than kMostRequests, and GPU time that no quota can reach. True when nothing is left.
+  static constexpr absl::Duration kRequestsKept = absl::Hours(24 * 30);
+  static constexpr int64_t kMostRequests = 200'000;
+  absl::StatusOr<bool> Tidy(absl::Time now, int rows);
+
+  // Gives at most `pages` free pages back to the file system, in one transaction; the file gets
+  // shorter. Does nothing while less than a tenth of the file is free. True when there is nothing
+  // to do.
+  absl::StatusOr<bool> Shrink(int pages);
+
+  struct Size {
+    int64_t bytes = 0;       // of the file
+    int64_t free_bytes = 0;  // of these, for rows to come
+    // Of the file system that the store is on; free: for this user.
+    int64_t disk_bytes = 0;
+    int64_t disk_free_bytes = 0;
+  };
+  absl::StatusOr<Size> SizeNow() const;
 
   // Removes a deleted job's own row. Call it once Purge() has returned true.
   absl::Status Forget(const std::string& job_id);
@@ -320,6 +353,12 @@ class JobStore {
   absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ForgetLocked(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the file one that can shrink, if it is not and small enough to be written anew at a
+  // start.
+  void MakeShrinkable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddRequestTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> TidyLocked(absl::Time now, int rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<bool> ShrinkLocked(int pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Appended> AppendLocked(const v1::ReportRecordsRequest& request,
                                         const std::vector<v1::GpuInfo>& gpus)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -388,6 +427,7 @@ class JobStore {
   std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: not ended
   OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                  // of active jobs
   SweepIndex sweeps_ ABSL_GUARDED_BY(mutex_);
+  GpuTimeTable gpu_time_ ABSL_GUARDED_BY(mutex_);
   std::map<v1::Job::State, int64_t> counts_ ABSL_GUARDED_BY(mutex_);  // jobs by state
   std::map<std::string, int64_t> deleted_ ABSL_GUARDED_BY(mutex_);  // id → number: left to purge
   mutable std::map<std::string, Journals> journals_ ABSL_GUARDED_BY(mutex_);  // of active jobs

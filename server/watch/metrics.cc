@@ -36,7 +36,7 @@ bool HasLayer(const v1::Job& job, const v1::LayerStats& layer) {
 
 }  // namespace
 
-Metrics::Metrics(const Clock& clock) : clock_(clock) {
+Metrics::Metrics(const Clock& clock, bool layers) : clock_(clock), layers_(layers) {
   families_
       .Gauge("nsa_build_info",
              {{"version", kVersion}, {"revision", kRevision}, {"grpc", grpc::Version()}})
@@ -50,7 +50,7 @@ Metrics::Metrics(const Clock& clock) : clock_(clock) {
   families_.Histogram("nsa_store_commit_duration_seconds");
   families_.Histogram("nsa_queue_wait_seconds");
   families_.Counter("nsa_preemptions_total");
-  for (const char* op : {"insert", "update", "append", "delete"}) {
+  for (const char* op : {"insert", "update", "append", "delete", "shrink"}) {
     families_.Counter("nsa_store_errors_total", {{"op", op}});
   }
 }
@@ -74,6 +74,16 @@ void Metrics::ObserveCommit(double seconds) {
 
 void Metrics::ObserveStoreError(const std::string& operation) {
   families_.Counter("nsa_store_errors_total", {{"op", operation}}).Increment();
+}
+
+void Metrics::ObserveStore(const JobStore::Size& size) {
+  const auto show = [&](GaugeFamily family, const char* kind, int64_t bytes) {
+    families_.Gauge(family, {{"kind", kind}}).Set(static_cast<double>(bytes));
+  };
+  show("nsa_store_bytes", "total", size.bytes);
+  show("nsa_store_bytes", "free", size.free_bytes);
+  show("nsa_state_disk_bytes", "total", size.disk_bytes);
+  show("nsa_state_disk_bytes", "free", size.disk_free_bytes);
 }
 
 void Metrics::ObserveConnections(int known, int strangers) {
@@ -328,7 +338,7 @@ void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::Worke
     ObserveSources(job, record->step(), series);
     for (const v1::LayerStats& layer : record->step().layers()) {
       // Few steps have an audit, and rarely the last.
-      if (HasLayer(job, layer) && layer.has_audit()) ObserveLayer(job.id(), layer, true, series);
+      if (layer.has_audit()) ObserveLayer(job, layer, true, series);
     }
   }
   series->Counter("nsa_job_flops_total", id).Increment(tokens * series->flops_per_token);
@@ -337,9 +347,7 @@ void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::Worke
   series->Gauge("nsa_job_step", id).Set(static_cast<double>(step.step()));
   series->Gauge("nsa_job_last_progress_timestamp_seconds", id)
       .Set(static_cast<double>(last.unix_nanos()) * 1e-9);
-  for (const v1::LayerStats& layer : step.layers()) {
-    if (HasLayer(job, layer)) ObserveLayer(job.id(), layer, false, series);
-  }
+  for (const v1::LayerStats& layer : step.layers()) ObserveLayer(job, layer, false, series);
 }
 
 void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::StepRecord& step,
@@ -366,9 +374,10 @@ void Metrics::ObserveRank(const std::string& job_id, int32_t rank, const v1::Ste
   }
 }
 
-void Metrics::ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, bool audit,
-                           JobSeries* series) {
-  const Labels labels = {{"job_id", job_id}, {"layer", absl::StrCat(layer.layer())}};
+void Metrics::ObserveLayer(const v1::Job& job, const v1::LayerStats& layer, bool audit,
+                           JobSeries* series) const {
+  if (!layers_ || !HasLayer(job, layer)) return;
+  const Labels labels = {{"job_id", job.id()}, {"layer", absl::StrCat(layer.layer())}};
   ForEachSeries(record::Of::kLayer, [&](const auto& quantity, const AnyFamily& family) {
     if ((quantity.part == record::Part::kAudit) != audit) return;
     // What the layer lacks, such as a gate, has no series.

@@ -23,7 +23,8 @@ namespace nsa::server {
 // Thread-safe.
 class Metrics {
  public:
-  explicit Metrics(const Clock& clock);
+  // `layers`: whether single layers of jobs have series.
+  explicit Metrics(const Clock& clock, bool layers = true);
 
   // All metrics in the Prometheus text format.
   std::string Text() const;
@@ -32,6 +33,7 @@ class Metrics {
   void ObserveStream(const std::string& method, int change);
   void ObserveCommit(double seconds);
   void ObserveStoreError(const std::string& operation);
+  void ObserveStore(const JobStore::Size& size);
 
   // Connections of the TCP port: those open now, and one that was ended or refused for `reason`.
   void ObserveConnections(int known, int strangers);
@@ -67,12 +69,18 @@ class Metrics {
                     const std::map<v1::Job::State, int64_t>& jobs_by_state,
                     const Cordons& cordons = {});
 
+  // Updates what each owner takes, of those with the most jobs kMostOwners. Removes the series of
+  // all others.
+  void ObserveOwners(const v1::ListUseResponse& use);
+
   // Updates which ranks of a job run.
   void ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks);
 
   // Long enough for a scrape to see the final values.
   static constexpr absl::Duration kGrace = absl::Minutes(5);
   static constexpr size_t kMostEnded = 200;  // ended jobs that have series; about 100 KB each
+
+  static constexpr size_t kMostOwners = 100;
 
   // How many kinds of fallbacks of a rank have series; further ones have none.
   static constexpr size_t kMostFallbacks = 64;
@@ -115,8 +123,8 @@ class Metrics {
   void ObserveSources(const v1::Job& job, const v1::StepRecord& step, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The quantities of a layer that are measured in every step, or those of its `audit`.
-  static void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, bool audit,
-                           JobSeries* series);
+  void ObserveLayer(const v1::Job& job, const v1::LayerStats& layer, bool audit,
+                    JobSeries* series) const;
   void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
@@ -129,13 +137,19 @@ class Metrics {
   void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& clocks,
                      const std::set<Labels>& gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Removes the series that were `before` and are not `now`.
+  void Retire(GaugeFamily family, const std::set<Labels>& now, const std::set<Labels>& before)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveSelf() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Sweep() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock& clock_;
+  const bool layers_;
   MetricFamilies families_;
   Mutex mutex_;
   std::map<std::string, JobSeries> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::set<Labels> owners_ ABSL_GUARDED_BY(mutex_);          // with nsa_owner_jobs
+  std::set<Labels> quotas_ ABSL_GUARDED_BY(mutex_);          // with nsa_owner_quota_used_ratio
   std::set<Labels> agents_ ABSL_GUARDED_BY(mutex_);          // with nsa_agent_up
   std::set<Labels> clocks_ ABSL_GUARDED_BY(mutex_);          // with nsa_node_clock_offset_seconds
   std::set<Labels> gpus_ ABSL_GUARDED_BY(mutex_);            // with nsa_gpu_memory_bytes

@@ -271,18 +271,20 @@ void Metrics::ObserveNoticeWaiting(const std::string& notice, int64_t since_unix
 
 void Metrics::SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& clocks,
                             const std::set<Labels>& gpus) {
-  const auto sweep = [&](GaugeFamily family, const std::set<Labels>& now,
-                         std::set<Labels>* before) {
-    for (const Labels& labels : *before) {
-      if (!now.contains(labels)) families_.Remove(family, &families_.Gauge(family, labels));
-    }
-    *before = now;
-  };
-  std::set<Labels> cordoned = agents_;
-  sweep("nsa_agent_cordoned", agents, &cordoned);
-  sweep("nsa_agent_up", agents, &agents_);
-  sweep("nsa_node_clock_offset_seconds", clocks, &clocks_);
-  sweep("nsa_gpu_memory_bytes", gpus, &gpus_);
+  Retire("nsa_agent_cordoned", agents, agents_);
+  Retire("nsa_agent_up", agents, agents_);
+  Retire("nsa_node_clock_offset_seconds", clocks, clocks_);
+  Retire("nsa_gpu_memory_bytes", gpus, gpus_);
+  agents_ = agents;
+  clocks_ = clocks;
+  gpus_ = gpus;
+}
+
+void Metrics::Retire(GaugeFamily family, const std::set<Labels>& now,
+                     const std::set<Labels>& before) {
+  for (const Labels& labels : before) {
+    if (!now.contains(labels)) families_.Remove(family, &families_.Gauge(family, labels));
+  }
 }
 
 void Metrics::Sweep() {

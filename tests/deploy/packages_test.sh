@@ -32,9 +32,28 @@ expect() { # expect PACKAGE FILE…: the package has these files and no other
   [ "$(dpkg-deb -f "$deb" Package)" = "$package" ] || complain "$package: is called $(dpkg-deb -f "$deb" Package)"
   dpkg-deb -f "$deb" Depends | grep -q 'libc6' || complain "$package: does not depend on the libraries that it needs"
 }
-expect nsa-coordinator usr/bin/nsa-coordinator usr/lib/systemd/system/nsa-coordinator.service usr/share/doc/nsa-coordinator/README.md usr/share/nsa/coordinator.yaml
-expect nsa-agent usr/bin/nsa-agent usr/bin/nsa-worker usr/lib/systemd/system/nsa-agent.service usr/share/doc/nsa-agent/README.md usr/share/nsa/agent.yaml
-expect nsactl usr/bin/nsactl
+source=$(cd "$(dirname "$0")/../.." && pwd)
+"$source/deploy/man_pages.py" "$build"/bin/{nsactl,nsa-coordinator,nsa-agent} "$place/man"
+pages() { (cd "$place" && find man -name "$1" | sed 's|^|usr/share/|'); }
+mapfile -t coordinator_pages < <(pages 'nsa-coordinator*')
+mapfile -t agent_pages < <(pages 'nsa-agent*')
+mapfile -t client_pages < <(pages 'nsactl*')
+mapfile -t documents < <(cd "$source" && find docs -type f | sed 's|^|usr/share/doc/nsa-coordinator/|')
+expect nsa-coordinator usr/bin/nsa-coordinator usr/lib/systemd/system/nsa-coordinator.service \
+  usr/lib/systemd/system/nsa-backup.service usr/lib/systemd/system/nsa-backup.timer usr/share/doc/nsa-coordinator/{README,CHANGELOG}.md "${documents[@]}" \
+  usr/share/nsa/coordinator.yaml usr/share/nsa/prometheus/{prometheus,nsa.rules}.yml usr/share/nsa/grafana/nsa.json "${coordinator_pages[@]}"
+expect nsa-agent usr/bin/nsa-agent usr/bin/nsa-worker usr/lib/systemd/system/nsa-agent.service usr/share/doc/nsa-agent/README.md usr/share/nsa/agent.yaml \
+  "${agent_pages[@]}"
+expect nsactl usr/bin/nsactl usr/share/bash-completion/completions/nsactl usr/share/zsh/vendor-completions/_nsactl \
+  usr/share/fish/vendor_completions.d/nsactl.fish "${client_pages[@]}"
+[ "${#client_pages[@]}" -ge 40 ] || complain "nsactl: fewer manual pages than commands"
+bash -n "$root/usr/share/bash-completion/completions/nsactl" || complain "nsactl: completion for bash is no script"
+if command -v man >/dev/null; then
+  for each in nsactl.1 nsactl-stop.1 nsa-coordinator.8; do
+    found=$(MANWIDTH=100 man --warnings -l "$root/usr/share/man/man${each##*.}/$each.gz" 2>&1 >/dev/null)
+    [ -z "$found" ] || complain "$each: $found"
+  done
+fi
 
 for package in nsa-coordinator nsa-agent; do
   dpkg-deb --ctrl-tarfile "$(ls "$place/$package"_*.deb)" | tar -C "$root" -xf -

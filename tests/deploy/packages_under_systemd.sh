@@ -307,6 +307,18 @@ within 60 eval '[ "$(worker)" = $trains ]'
 [ "$(cat "$root/var/lib/nsa/smtp.password")" = secret ] || die "restore moved a file that is not the coordinator's"
 echo "restored; worker $trains goes on, the younger job's rank has ended"
 
+say "the timer of backups, as docs/deploy.md has it"
+line=$(line_of deploy.md 'systemctl enable --now nsa-backup.timer')
+as_documented "$line"
+within 5 inside systemctl is-active nsa-backup.timer
+for _ in 1 2; do
+  inside systemctl start nsa-backup || { inside journalctl --no-pager -u nsa-backup; die "the backup of the timer failed"; }
+  sleep 1.1 # their names have whole seconds
+done
+[ "$(inside sh -c 'ls -d /var/backups/nsa/nsa-*Z' | wc -l)" = 2 ] || die "not two backups in /var/backups/nsa"
+[ "$(inside stat -c '%U %a' /var/backups/nsa)" = "nsa 700" ] || die "others may read the backups"
+inside sh -c 'sudo -u nsa nsactl admin verify $(ls -d /var/backups/nsa/nsa-*Z | tail -n 1)'
+
 say "the store is lost: the start is refused once, and the backup put back"
 inside systemctl stop nsa-coordinator
 rm -f "$root"/var/lib/nsa/jobs.sqlite*

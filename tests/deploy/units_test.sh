@@ -6,7 +6,7 @@ place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
 for unit in "$(dirname "$0")"/../../deploy/systemd/*.service; do
   sed 's|^\(Exec[A-Za-z]*\)=/opt/nsa/bin/[^ ]*|\1=/bin/true|' "$unit" >"$place/$(basename "$unit")"
-  grep -q '^KillMode=process$' "$unit" || { echo "$unit: without KillMode=process a restart ends the training"; exit 1; }
+  grep -q '^Type=oneshot$' "$unit" || grep -q '^KillMode=process$' "$unit" || { echo "$unit: without KillMode=process a restart ends the training"; exit 1; }
 done
 
 # Exit codes of which the head of main.cc says that another start fails in the same way are not started again.
@@ -20,5 +20,6 @@ expect nsa-agent RestartPreventExitStatus=2
 # A reload checks before it signals, with the arguments of the start.
 start=$(sed -n 's/^ExecStart=//p' "$units/nsa-coordinator.service")
 diff <(printf '%s --check-config\nkill -HUP $MAINPID\n' "$start") <(sed -n 's/^ExecReload=//p' "$units/nsa-coordinator.service")
-complaints=$(systemd-analyze verify "$place"/*.service 2>&1 | grep -F "$place" || true)
+cp "$units"/*.timer "$place"
+complaints=$(systemd-analyze verify "$place"/*.service "$place"/*.timer 2>&1 | grep -F "$place" || true)
 [ -z "$complaints" ] || { echo "$complaints"; exit 1; }

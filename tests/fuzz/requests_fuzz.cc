@@ -102,6 +102,11 @@ std::vector<Call> PeoplesCalls() {
             server::KeepOwnJobs(*life.store, AskerOf(caller).only(), &nodes);
             return nodes;
           }),
+      MakeCall<v1::ListUseRequest>(
+          "ListUse", false,
+          [](const auto& /*request*/, const Caller& caller) -> absl::StatusOr<v1::ListUseResponse> {
+            return world->life().control->Use(AskerOf(caller));
+          }),
   };
 }
 

@@ -68,6 +68,9 @@ TEST(Options, RefuseAddressesThatOthersCanReach) {
   config.set_token_file("t");
   EXPECT_OK(ResolveOptions(config).status());
   config.set_metrics_address("0.0.0.0:9464");
+  EXPECT_OK(ResolveOptions(config).status()) << "over TLS, with a token";
+  config.clear_token_file();
+  config.set_listen_address("127.0.0.1:50951");
   EXPECT_THAT(ResolveOptions(config).status(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("metrics_address")));
 }
@@ -95,9 +98,11 @@ TEST(Options, RefuseHalfATlsBlock) {
   }
 }
 
-TEST(Options, KeepJobsForEverUnlessToldForHowLong) {
+TEST(Options, KeepEndedJobsForNinetyDaysUnlessToldForHowLong) {
   v1::CoordinatorConfig config;
-  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::ZeroDuration());
+  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::Hours(24 * 90));
+  config.set_job_retention_days(0);
+  EXPECT_EQ(ResolveOptions(config)->job_retention, absl::ZeroDuration()) << "for ever";
   config.set_job_retention_days(0.5);
   EXPECT_EQ(ResolveOptions(config)->job_retention, absl::Hours(12));
   for (const double days : {-1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
@@ -105,6 +110,32 @@ TEST(Options, KeepJobsForEverUnlessToldForHowLong) {
     EXPECT_THAT(ResolveOptions(config).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("job_retention_days")));
   }
+}
+
+TEST(Options, QuotasAndTheDefaultLimitAreTakenAndChecked) {
+  v1::CoordinatorConfig config;
+  EXPECT_TRUE(ResolveOptions(config)->scheduling.quotas.empty());
+  EXPECT_EQ(ResolveOptions(config)->default_hours, 0);
+  EXPECT_TRUE(ResolveOptions(config)->layer_series);
+  config.mutable_default_limits()->set_hours(24);
+  config.set_layer_series(false);
+  v1::QuotaConfig& quota = *config.add_quotas();
+  quota.set_owner("ada");
+  quota.set_jobs(3);
+  const auto options = ResolveOptions(config);
+  ASSERT_OK(options.status());
+  EXPECT_EQ(options->default_hours, 24);
+  EXPECT_FALSE(options->layer_series);
+  EXPECT_EQ(options->scheduling.quotas.Of("ada")->jobs(), 3);
+  for (const double hours : {0.0, -1.0, 87'601.0, std::numeric_limits<double>::quiet_NaN()}) {
+    config.mutable_default_limits()->set_hours(hours);
+    EXPECT_THAT(ResolveOptions(config).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("default_limits.hours")));
+  }
+  config.clear_default_limits();
+  quota.set_jobs(-1);
+  EXPECT_THAT(ResolveOptions(config).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("quotas[0].jobs")));
 }
 
 TEST(Options, NobodyGivesWayUnlessTheConfigurationSaysSo) {

@@ -24,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr absl::Duration kLookAtCertificates = absl::Seconds(10);
 constexpr absl::Duration kConnect = absl::Milliseconds(500);
 constexpr absl::Duration kPauseWithout = absl::Milliseconds(50);  // a connection
 constexpr absl::Duration kMaxBackoff = absl::Seconds(2);
@@ -181,6 +182,7 @@ void Agent::HeartbeatLoop() {
     NoteReachable(status);
     if (over_) return ended_(End::kAllocationOver);
     if (!TendLink(status)) return ended_(End::kLost);
+    FollowCertificates();
     pause = status.ok() ? options_.heartbeat
                         : std::min(pause * 2, std::max(kMaxBackoff, options_.heartbeat));
     // Without a connection there is no pause to speak of: Heartbeat() waits for one.
@@ -218,6 +220,26 @@ bool Agent::TendLink(const absl::Status& status) {
       absl::FormatDuration(absl::Trunc(RealClock().Monotonic() - answered_at_, absl::Seconds(1))),
       fresh_);
   return false;
+}
+
+// Half of a renewal, or a file that is wrong, leaves the present connection as it is.
+void Agent::FollowCertificates() {
+  const absl::Duration now = RealClock().Monotonic();
+  if (now < look_at_certificates_) return;
+  look_at_certificates_ = now + kLookAtCertificates;
+  if (!link_->HasOtherFiles()) return;
+  const absl::Status opened = link_->Reopen();
+  const std::string problem = opened.ok() ? "" : opened.ToString();
+  if (std::exchange(certificates_problem_, problem) == problem && !opened.ok()) return;
+  if (opened.ok()) {
+    spdlog::info("coordinator {}: the files of tls have changed and are used from now on",
+                 options_.coordinator_address);
+  } else {
+    spdlog::error(
+        "coordinator {}: the files of tls have changed, but cannot be used: {}; the ones "
+        "before stay in use",
+        options_.coordinator_address, problem);
+  }
 }
 
 SilenceStep Agent::NextStepNow() {
@@ -333,6 +355,7 @@ v1::HeartbeatRequest Agent::Observe() const {
   request.mutable_node()->set_rank_address(options_.rank_address);
   request.mutable_node()->set_allocation(options_.allocation);
   request.mutable_node()->set_unix_users(options_.unix_users);
+  request.mutable_node()->mutable_labels()->insert(options_.labels.begin(), options_.labels.end());
   request.set_incarnation(incarnation_);
   request.set_boot_id(boot_id_);
   request.set_takes_resume_from_step(true);

@@ -70,6 +70,8 @@ class Agent {
   void NoteReachable(const absl::Status& status);
   // Replaces a connection that brings no answer. False when the agent should end.
   bool TendLink(const absl::Status& status);
+  // Uses renewed certificates without a restart.
+  void FollowCertificates();
   SilenceStep NextStepNow();
   v1::HeartbeatRequest Observe() const;
   void Converge(const v1::HeartbeatResponse& desired);
@@ -108,7 +110,9 @@ class Agent {
   bool over_ = false;    // nothing more is to be done for the allocation
   absl::Duration answered_at_ = RealClock().Monotonic();
   absl::Duration opened_at_ = answered_at_;  // the connection
-  int fresh_ = 0;                            // connections opened since the last answer
+  absl::Duration look_at_certificates_ = answered_at_;
+  std::string certificates_problem_;  // why those that are there now cannot be used
+  int fresh_ = 0;                     // connections opened since the last answer
 
   Caller caller_;  // the heartbeat's
   Mutex mutex_;

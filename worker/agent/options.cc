@@ -5,10 +5,12 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/base/cores.h"
 #include "common/base/host_name.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/job/require.h"
 #include "common/rpc/rpc.h"
 #include "common/run/atomic_file.h"
 #include "common/run/rank_address.h"
@@ -53,6 +55,22 @@ absl::Status TakeRankAddress(const v1::AgentConfig& config, AgentOptions* option
   const absl::Status found = InterfaceOf(options->rank_address).status();
   if (!absl::IsNotFound(found)) return Annotate(found, "rank_address");
   return absl::UnavailableError(absl::StrCat("rank_address: ", found.message()));
+}
+
+absl::Status CheckLabels(const v1::AgentConfig& config) {
+  if (config.labels_size() > kMostRequired) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("labels: %d (at most %d); use fewer", config.labels_size(), kMostRequired));
+  }
+  for (const auto& [key, value] : config.labels()) {
+    std::string fault = LabelFault(key, value);
+    if (IsOfMachine(key)) fault = "what every machine has by itself; choose another key";
+    if (!fault.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("labels.", CutText(CleanText(key), 80), ": ", fault));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -103,6 +121,8 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
                         *options.data_cache_bytes));
   }
   options.allocation = config.allocation();
+  NSA_RETURN_IF_ERROR(CheckLabels(config));
+  options.labels = {config.labels().begin(), config.labels().end()};
   options.unix_users = config.unix_users();
   if (options.unix_users) NSA_RETURN_IF_ERROR(CheckMayStartAsOthers());
   options.worker_cgroup = config.worker_cgroup();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,9 +36,10 @@ struct AgentOptions {
   std::string rank_address;                 // for multi-machine jobs; empty: none of them run here
   std::string rank_ports;                   // FIRST-LAST; empty: any
   std::string allocation;                   // whose machines this is one of; empty: of none
-  bool unix_users = false;                  // ranks run as the Unix users of their jobs
-  std::string worker_cgroup;                // as it was configured
-  CgroupHome cgroups;                       // set by Agent::Start()
+  std::map<std::string, std::string> labels;  // what jobs may require of this machine
+  bool unix_users = false;                    // ranks run as the Unix users of their jobs
+  std::string worker_cgroup;                  // as it was configured
+  CgroupHome cgroups;                         // set by Agent::Start()
 };
 
 // Fills in the defaults. InvalidArgument when a value is out of range, when cuda_compat_path has no

@@ -1,7 +1,7 @@
 #include "server/act/edit/apply_differences.h"
 
 #include "absl/strings/str_format.h"
-#include "common/preflight/labels.h"
+#include "common/job/labels.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/util/message_differencer.h"
 

@@ -12,7 +12,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
-#include "common/preflight/labels.h"
+#include "common/job/labels.h"
 #include "server/act/edit/request_id.h"
 #include "server/decide/problem/problems.h"
 

@@ -1,7 +1,9 @@
 #include "server/act/queue/queue_round.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
@@ -109,6 +111,10 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
     const auto cordon = cordons.find(node.info.name());
     if (cordon != cordons.end()) free.back().cordon = CordonText(cordon->second);
   }
+  const std::map<std::string, std::string> held_back = HeldByQuota(
+      active, parts_.scheduling.quotas,
+      [this](const std::string& owner) { return parts_.store.GpuHoursOf(owner); },
+      parts_.clock.Wall());
   std::vector<QueuedJob> queue;
   QueuePlan apart;  // of jobs that compete with no other
   for (const JobPtr& job : active) {
@@ -125,6 +131,10 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
       const std::string silence =
           parts_.fleet.SilentCluster(job->job().spec().resources().provisioner());
       Append(PlanAllocated(*job, NodesOf(job->job().allocation(), nodes), silence), &apart);
+      continue;
+    }
+    if (const auto why = held_back.find(job->job().id()); why != held_back.end()) {
+      apart.waiting.push_back({why->first, Word(Reason::kWaitingForQuota), why->second});
       continue;
     }
     QueuedJob& queued = queue.emplace_back(InQueue(*job, any_gpu));

@@ -154,8 +154,8 @@ constexpr ProblemTemplate kTemplates[] = {
      .keys = "",
      .before_end = {kEvents, kStop},
      .after_end = {kEvents}},
-    {.words = "WAITING_FOR_SLOTS BEHIND_ANOTHER_JOB WAITING_FOR_ALLOCATION WAITING_FOR_TIME "
-              "WAITING_FOR_JOBS",
+    {.words = "WAITING_FOR_SLOTS BEHIND_ANOTHER_JOB WAITING_FOR_ALLOCATION WAITING_FOR_QUOTA "
+              "WAITING_FOR_TIME WAITING_FOR_JOBS",
      .cause = "It waits for its turn",
      .keys = "resources.gpus resources.nodes",
      .before_end = {kNodes},

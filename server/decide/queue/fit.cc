@@ -10,7 +10,7 @@ namespace {
 
 // Whether the machine may run ranks of the job, cordoned or not.
 bool MayRun(const QueuedJob& job, const NodeSlots& node) {
-  return Reaches(job, node) && HasUser(job, node);
+  return Reaches(job, node) && HasUser(job, node) && Meets(job.required, node.attributes);
 }
 
 // The machines of a pool for a job, those with the fewest free slots first. Empty when too few have
@@ -96,8 +96,8 @@ bool Usable(const QueuedJob& job, const NodeSlots& node) {
 int32_t RanksPerNode(const QueuedJob& job) { return (job.ranks + job.nodes - 1) / job.nodes; }
 
 Kind KindOf(const QueuedJob& job) {
-  return {job.ranks,           job.nodes,         job.cuda, job.has_unix_user,
-          job.demand.programs, job.demand.clocks, job.fewer};
+  return {job.ranks,           job.nodes,         job.cuda,  job.has_unix_user,
+          job.demand.programs, job.demand.clocks, job.fewer, job.required};
 }
 
 std::vector<QueuedJob> SmallerStarts(const QueuedJob& job) {

@@ -27,7 +27,8 @@ bool HasUser(const QueuedJob& job, const NodeSlots& node);
 bool Suits(const QueuedJob& job, const NodeSlots& node);
 
 // What must be equal for two jobs to fit on the same machines: both get the same answers below.
-using Kind = std::tuple<int32_t, int32_t, bool, bool, bool, bool, std::vector<int32_t>>;
+using Kind =
+    std::tuple<int32_t, int32_t, bool, bool, bool, bool, std::vector<int32_t>, Requirements>;
 Kind KindOf(const QueuedJob& job);
 
 // The job with each of QueuedJob::fewer numbers of ranks, on as many machines as it may have then:

@@ -25,7 +25,8 @@ NodeSlots FreeSlots(const v1::NodeInfo& info, const HeldSlots& held) {
                   .cpu_total = info.cpu_slots(),
                   .has_rank_address = !info.rank_address().empty(),
                   .unix_users = info.unix_users(),
-                  .makeup = MakeupOf(info, std::nullopt)};
+                  .makeup = MakeupOf(info, std::nullopt),
+                  .attributes = AttributesOf(info)};
   std::set<std::string> taken;
   if (const auto here = held.find(info.name()); here != held.end()) {
     for (const v1::RankPlacement* place : here->second) {
@@ -67,7 +68,8 @@ QueuedJob InQueue(const v1::StoredJob& job, bool any_gpu) {
           .has_unix_user = !job.job().unix_user().empty(),
           .name = job.job().name(),
           .owner = job.job().owner(),
-          .demand = DemandOf(spec, cuda)};
+          .demand = DemandOf(spec, cuda),
+          .required = RequirementsOf(spec)};
 }
 
 }  // namespace nsa::server

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "server/decide/allocation/allocation.h"
@@ -31,11 +32,18 @@ std::string AtLeast(const QueuedJob& job) {
                            : absl::StrCat(", at least ", job.fewer.back(), " (restart.min_ranks)");
 }
 
+// " with gpu: h100, rack: a"; empty if nothing is required.
+std::string RequiredText(const Requirements& required) {
+  if (required.empty()) return "";
+  return absl::StrCat(" with ", absl::StrJoin(required, ", ", absl::PairFormatter(": ")));
+}
+
 // "needs 2 GPUs on each of 2 machines", "needs 2 GPUs on one machine".
 std::string NeededOnEach(const QueuedJob& job) {
   return absl::StrCat("needs ", Slots(RanksPerNode(job), job.cuda),
                       job.nodes == 1 ? " on one machine"
                                      : absl::StrCat(" on each of ", Count(job.nodes, "machine")),
+                      RequiredText(job.required),
                       job.fewer.empty() ? "" : absl::StrCat(", in all", AtLeast(job).substr(1)));
 }
 
@@ -55,6 +63,12 @@ std::string FreeByMachine(const QueuedJob& job, const std::vector<NodeSlots>& no
                     Free(node, job.cuda), " of ", Total(node, job.cuda), i == 0 ? " free" : "");
   }
   return absl::StrCat(text, with_room.size() > kNamed ? ", …" : "");
+}
+
+std::string UnmetBy(const QueuedJob& job, const std::vector<NodeSlots>& nodes) {
+  std::vector<Attributes> machines;
+  for (const NodeSlots& node : nodes) machines.push_back(node.attributes);
+  return UnmetText(job.required, machines);
 }
 
 // Differences among the machines that could run a multi-machine job; empty if there are too few.
@@ -99,6 +113,10 @@ Waiting Reasons::WhyNever(const QueuedJob& job) const {
     return {job.id, Word(Reason::kUnplaceable),
             absl::StrCat("needs ", Count(job.nodes, "machine"), " that can work together; ",
                          differences.text, "; ", differences.fix)};
+  }
+  if (std::string unmet = UnmetBy(job, nodes_); !unmet.empty()) {
+    return {job.id, Word(Reason::kUnplaceable),
+            absl::StrCat("requires ", unmet, ". Change resources.require or add such a machine")};
   }
   int32_t most = 0;
   for (const NodeSlots& node : nodes_) most = std::max(most, Total(node, job.cuda));

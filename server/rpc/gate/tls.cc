@@ -14,6 +14,7 @@ namespace nsa::server {
 namespace {
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+constexpr unsigned char kHttp1[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 // What is left of TLS 1.2: forward secrecy and authenticated encryption.
 constexpr char kCiphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
@@ -23,6 +24,18 @@ int ChooseProtocol(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* le
   if (SSL_select_next_proto(&found, length, kHttp2, sizeof kHttp2, offered, offered_length) !=
       OPENSSL_NPN_NEGOTIATED) {
     return SSL_TLSEXT_ERR_ALERT_FATAL;
+  }
+  *chosen = found;
+  return SSL_TLSEXT_ERR_OK;
+}
+
+// A client that knows other protocols only is told none: it may speak HTTP/1.1 all the same.
+int ChooseHttp1(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* length,
+                const unsigned char* offered, unsigned int offered_length, void* /*unused*/) {
+  unsigned char* found = nullptr;
+  if (SSL_select_next_proto(&found, length, kHttp1, sizeof kHttp1, offered, offered_length) !=
+      OPENSSL_NPN_NEGOTIATED) {
+    return SSL_TLSEXT_ERR_NOACK;
   }
   *chosen = found;
   return SSL_TLSEXT_ERR_OK;
@@ -65,7 +78,7 @@ absl::Status DemandCertificates(const TlsFiles& files, SSL_CTX* context) {
 
 }  // namespace
 
-absl::StatusOr<TlsServer> TlsServer::Make(const TlsFiles& files) {
+absl::StatusOr<TlsServer::Context> TlsServer::NewContext(const TlsFiles& files) {
   Context context(SSL_CTX_new(TLS_server_method()));
   if (context == nullptr || SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION) != 1 ||
       SSL_CTX_set_cipher_list(context.get(), kCiphers) != 1) {
@@ -80,13 +93,25 @@ absl::StatusOr<TlsServer> TlsServer::Make(const TlsFiles& files) {
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                       SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_alpn_select_cb(context.get(), ChooseProtocol, nullptr);
   NSA_RETURN_IF_ERROR(UseCertificate(files, context.get()));
-  NSA_RETURN_IF_ERROR(DemandCertificates(files, context.get()));
-  return TlsServer(std::move(context));
+  return context;
 }
 
-TlsSession::TlsSession(SSL_CTX* context, int fd) : ssl_(SSL_new(context)) {
+absl::StatusOr<TlsServer> TlsServer::Make(const TlsFiles& files) {
+  NSA_ASSIGN_OR_RETURN(Context context, NewContext(files));
+  SSL_CTX_set_alpn_select_cb(context.get(), ChooseProtocol, nullptr);
+  NSA_RETURN_IF_ERROR(DemandCertificates(files, context.get()));
+  return TlsServer(std::move(context), /*http2=*/true);
+}
+
+absl::StatusOr<TlsServer> TlsServer::MakeForHttp(const TlsFiles& files) {
+  NSA_ASSIGN_OR_RETURN(Context context, NewContext(files));
+  SSL_CTX_set_alpn_select_cb(context.get(), ChooseHttp1, nullptr);
+  return TlsServer(std::move(context), /*http2=*/false);
+}
+
+TlsSession::TlsSession(SSL_CTX* context, int fd, bool http2)
+    : ssl_(SSL_new(context)), http2_(http2) {
   if (ssl_ == nullptr || SSL_set_fd(ssl_.get(), fd) != 1) {
     ssl_.reset();
     return;
@@ -103,7 +128,8 @@ TlsResult TlsSession::Handshake() {
   const unsigned char* protocol = nullptr;
   unsigned int length = 0;
   SSL_get0_alpn_selected(ssl_.get(), &protocol, &length);
-  if (length != 2 || std::memcmp(protocol, "h2", 2) != 0) return TlsResult::kBroken;
+  const bool is_http2 = length == 2 && std::memcmp(protocol, "h2", 2) == 0;
+  if (http2_ && !is_http2) return TlsResult::kBroken;
   ready_ = true;
   return TlsResult::kDone;
 }

@@ -1,5 +1,5 @@
-// The server's side of TLS, for the gate: certificates as gRPC wants them, on both sides, by
-// OpenSSL.
+// The server's side of TLS, by OpenSSL: for the gate with certificates as gRPC wants them, on both
+// sides; for HTTP with that of the server only.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -21,7 +21,8 @@ enum class TlsResult { kDone, kWantsRead, kWantsWrite, kEnded, kBroken };
 // ignored.
 class TlsSession {
  public:
-  TlsSession(SSL_CTX* context, int fd);
+  // `http2`: the client must speak it.
+  TlsSession(SSL_CTX* context, int fd, bool http2 = true);
 
   TlsResult Handshake();
   // kDone: *got bytes were read, at least one.
@@ -40,6 +41,7 @@ class TlsSession {
   TlsResult ResultOf(int returned);
 
   std::unique_ptr<SSL, x509::Free<SSL_free>> ssl_;
+  bool http2_;
   bool ready_ = false;
 };
 
@@ -49,14 +51,20 @@ class TlsServer {
   // OpenSSL refuses the files, e.g. a key that is too weak.
   static absl::StatusOr<TlsServer> Make(const TlsFiles& files);
 
+  // Clients need no certificate, and speak HTTP/1.1.
+  static absl::StatusOr<TlsServer> MakeForHttp(const TlsFiles& files);
+
   std::unique_ptr<TlsSession> Accept(int fd) const {
-    return std::make_unique<TlsSession>(context_.get(), fd);
+    return std::make_unique<TlsSession>(context_.get(), fd, http2_);
   }
 
  private:
   using Context = std::unique_ptr<SSL_CTX, x509::Free<SSL_CTX_free>>;
-  explicit TlsServer(Context context) : context_(std::move(context)) {}
+  TlsServer(Context context, bool http2) : context_(std::move(context)), http2_(http2) {}
+  static absl::StatusOr<Context> NewContext(const TlsFiles& files);
+
   Context context_;
+  bool http2_;
 };
 
 }  // namespace nsa::server

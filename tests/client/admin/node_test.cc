@@ -85,5 +85,53 @@ TEST_F(NodeTest, ADocumentHasTheCordon) {
   EXPECT_EQ(Run({"node", "uncordon", "box", "-o", "name"}).out, "box\n");
 }
 
+// "box" and three more machines: gpu-1 and gpu-2 in rack a, gpu-3 in rack b.
+class SeveralNodesTest : public NodeTest {
+ protected:
+  SeveralNodesTest() {
+    for (const std::string name : {"gpu-1", "gpu-2", "gpu-3"}) {
+      v1::Node& node = state().nodes.emplace_back();
+      node.mutable_info()->set_name(name);
+      node.set_state("READY");
+      (*node.mutable_info()->mutable_labels())["rack"] = name == "gpu-3" ? "b" : "a";
+    }
+  }
+  std::vector<std::string> Cordoned() {
+    std::vector<std::string> names;
+    for (const v1::Node& node : state().nodes) {
+      if (node.has_cordon()) names.push_back(node.info().name());
+    }
+    return names;
+  }
+};
+
+TEST_F(SeveralNodesTest, NamedMachinesAreCordonedWithoutAQuestion) {
+  EXPECT_EQ(Run({"node", "cordon", "gpu-1", "gpu-3"}).code, ExitCode::kOk);
+  EXPECT_THAT(Cordoned(), ElementsAre("gpu-1", "gpu-3"));
+  EXPECT_EQ(Run({"node", "uncordon", "gpu-*", "--yes"}).code, ExitCode::kOk);
+  EXPECT_THAT(Cordoned(), IsEmpty());
+}
+
+TEST_F(SeveralNodesTest, WhatIsLookedForIsListedAndConfirmedFirst) {
+  EXPECT_EQ(Run({"node", "cordon", "gpu-*"}).code, ExitCode::kUsage) << "nobody can be asked";
+  EXPECT_THAT(Cordoned(), IsEmpty());
+  EXPECT_EQ(Run({"node", "cordon", "--require", "rack=a", "--yes"}).code, ExitCode::kOk);
+  EXPECT_THAT(Cordoned(), ElementsAre("gpu-1", "gpu-2"));
+  EXPECT_EQ(Run({"node", "drain", "gpu-*", "--require", "rack=b", "--yes"}).code, ExitCode::kOk);
+  EXPECT_THAT(Cordoned(), ElementsAre("gpu-1", "gpu-2", "gpu-3"));
+}
+
+TEST_F(SeveralNodesTest, WrongChoicesAreNamedAndChangeNothing) {
+  EXPECT_EQ(Run({"node", "cordon"}).code, ExitCode::kUsage);
+  EXPECT_EQ(Run({"node", "cordon", "--require", "rack"}).code, ExitCode::kUsage);
+  EXPECT_EQ(Run({"node", "cordon", "--require", "gpu_memory=much"}).code, ExitCode::kUsage);
+  EXPECT_EQ(Run({"node", "cordon", "cpu-*", "--yes"}).code, ExitCode::kNotFound);
+  EXPECT_THAT(Cordoned(), IsEmpty());
+  const Ran ran = Run({"node", "cordon", "gpu-1", "nobody"});
+  EXPECT_EQ(ran.code, ExitCode::kNotFound);
+  EXPECT_THAT(ran.err, HasSubstr("failed for 1 of 2 machines"));
+  EXPECT_THAT(Cordoned(), ElementsAre("gpu-1"));
+}
+
 }  // namespace
 }  // namespace nsa::client

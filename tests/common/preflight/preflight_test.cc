@@ -60,6 +60,12 @@ const RuleCase kCases[] = {
      [](GoodJob* job) {
        job->context.clocks_differ = {"b: clock 3.0 s behind that of a", "fix"};
      }},
+    {"REQUIRE_UNMET", "resources.require", "gpu: h100 (2 machines with NVIDIA A100)",
+     [](GoodJob* job) { job->context.unmet = "gpu: h100 (2 machines with NVIDIA A100)"; }},
+    {"REQUIRE_INVALID", "resources.require.gpu_memory", "'much' (GiB, a number above 0)",
+     [](GoodJob* job) {
+       (*job->spec.mutable_resources()->mutable_require())["gpu_memory"] = "much";
+     }},
     {"CORDONED_MACHINE", "resources.gpus", "a is drained",
      [](GoodJob* job) { job->machine.cordon = "a is drained"; }},
     {"SHAPE_GROUPS", "model.n_kv_groups", "5 (must divide n_heads = 12)",

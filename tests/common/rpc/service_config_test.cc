@@ -28,13 +28,14 @@ std::set<std::string> Retried() {
 }
 
 TEST(ServiceConfig, AMethodIsRetriedOnlyWhenTheProtoSaysSo) {
-  EXPECT_THAT(Retried(), UnorderedElementsAre(
-                             "SubmitJob", "GetJob", "ListJobs", "WatchJob", "WatchEvents",
-                             "WatchRecords", "GetCurves", "StreamLogs", "StopJob", "ResumeJob",
-                             "DeleteJob", "EditJob", "DumpStack", "ListSavedStacks",
-                             "GetSavedStacks", "ListCheckpoints", "VerifyCheckpoint", "ListNodes",
-                             "CordonNode", "UncordonNode", "GetVersion", "ListTokens", "ListAudit",
-                             "Join", "ReportRecords", "ReportLog", "ReportDump", "ReportProfile"))
+  EXPECT_THAT(
+      Retried(),
+      UnorderedElementsAre("SubmitJob", "GetJob", "ListJobs", "WatchJob", "WatchEvents",
+                           "WatchRecords", "GetCurves", "StreamLogs", "StopJob", "ResumeJob",
+                           "DeleteJob", "EditJob", "DumpStack", "ListSavedStacks", "GetSavedStacks",
+                           "ListCheckpoints", "VerifyCheckpoint", "ListNodes", "CordonNode",
+                           "UncordonNode", "GetVersion", "ListTokens", "ListAudit", "ListUse",
+                           "Join", "ReportRecords", "ReportLog", "ReportDump", "ReportProfile"))
       << "Heartbeat does something else when it arrives twice";
 }
 

@@ -178,6 +178,20 @@ def check_coordinator(service):
     return tls
 
 
+def check_backup(service, objects):
+    """The CronJob's command backs up the state of the coordinator that runs, verified, and keeps as many as it says."""
+    cron = manifests.one(objects, "CronJob", "nsa-backup")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]
+    backups = service.folder / "backups"
+    backups.mkdir()
+    words = [service.coordinator.here(word).replace("/backups", str(backups)) for word in cron["args"]]
+    keep = int(words[words.index("--keep") + 1])
+    done = subprocess.run([service.coordinator.bin / "nsactl", *words], env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "verified" in done.stdout and keep > 1, done
+    (made,) = backups.iterdir()
+    assert service.ctl("admin", "verify", made).returncode == 0
+    print("ok: the backup of the CronJob")
+
+
 def check_join(service, tls):
     """join_nodes.sh gives a node what its agent needs; a node that it has not named gets an error that says so."""
     place = service.folder / "fake"
@@ -287,7 +301,9 @@ def main():
         check_gang(bin_dir, folder, objects)
         service = Service(bin_dir, folder, objects)
         try:
-            check_join(service, check_coordinator(service))
+            tls = check_coordinator(service)
+            check_backup(service, objects)
+            check_join(service, tls)
             if may_have_own_namespace():
                 check_agent(service)
             else:

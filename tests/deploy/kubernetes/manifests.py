@@ -23,8 +23,14 @@ def one(objects, kind, name):
 
 def pods(objects):
     """Name, labels and pod specification of everything that starts pods."""
-    return [(thing["metadata"]["name"], thing["spec"]["template"]["metadata"]["labels"], thing["spec"]["template"]["spec"], thing)
-            for thing in objects if "template" in thing.get("spec", {})]
+    owners = [(thing, thing.get("spec", {}).get("jobTemplate", thing).get("spec", {})) for thing in objects]
+    return [(thing["metadata"]["name"], spec["template"]["metadata"]["labels"], spec["template"]["spec"], thing) for thing, spec in owners if "template" in spec]
+
+
+def claims(objects):
+    """Names of the claims: those of files, and those that a StatefulSet makes for its first pod."""
+    made = {f"{claim['metadata']['name']}-{thing['metadata']['name']}-0" for thing in objects for claim in thing.get("spec", {}).get("volumeClaimTemplates", [])}
+    return made | {thing["metadata"]["name"] for thing in objects if thing["kind"] == "PersistentVolumeClaim"}
 
 
 def check_volumes(name, spec, owner, objects):
@@ -36,7 +42,7 @@ def check_volumes(name, spec, owner, objects):
         if "configMap" in volume:
             one(objects, "ConfigMap", volume["configMap"]["name"])
         if "persistentVolumeClaim" in volume:
-            one(objects, "PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"])
+            assert volume["persistentVolumeClaim"]["claimName"] in claims(objects), volume
         if "secret" in volume:
             assert volume["secret"]["secretName"] in SECRETS, volume
     one(objects, "ServiceAccount", spec["serviceAccountName"])
@@ -69,7 +75,7 @@ def check_selectors(objects):
     # The network policies choose by the same labels.
     names = {labels["app.kubernetes.io/name"] for _, labels, _, _ in pods(objects)}
     text = (FOLDER / "4-network.yaml").read_text()
-    assert names == {"nsa-coordinator", "nsa-agent", "nsa-gang"} and all(name in text for name in names), names
+    assert names == {"nsa-coordinator", "nsa-agent", "nsa-backup", "nsa-gang"} and all(name in text for name in names), names
 
 
 def check_addresses(objects):

@@ -56,7 +56,8 @@ inline Caller AgentCaller(const std::string& node) {
 // on the same folder.
 struct Life {
   Life(const std::filesystem::path& folder, FakeClock& a_clock,
-       const std::filesystem::path& allowed_root = "/", const SchedulingPolicy& scheduling = {})
+       const std::filesystem::path& allowed_root = "/", const SchedulingPolicy& scheduling = {},
+       double default_hours = 0)
       : clock(a_clock),
         metrics(clock),
         fleet(clock, {}),
@@ -82,9 +83,11 @@ struct Life {
     auto cordons = NodeStore::Open(folder);
     if (!cordons.ok()) ADD_FAILURE() << cordons.status();
     nodes = *std::move(cordons);
-    control = std::make_unique<JobControl>(
-        *store, fleet, *nodes, board, paths, clock,
-        JobPolicy{.provisioners = {"slurm"}, .notices = {"slack", "mail"}});
+    control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock,
+                                           JobPolicy{.provisioners = {"slurm"},
+                                                     .notices = {"slack", "mail"},
+                                                     .quotas = scheduling.quotas,
+                                                     .default_hours = default_hours});
     node_control = std::make_unique<NodeControl>(*nodes, fleet, *access, *store, clock);
     rules = std::make_unique<CallRules>(CallRules{.auth = auth,
                                                   .executor = executor,
@@ -164,7 +167,7 @@ class Harness : public ::testing::Test {
   void Restart(const std::function<void()>& meanwhile = {}) {
     life_.reset();
     if (meanwhile) meanwhile();
-    life_ = std::make_unique<Life>(folder_ / "state", clock_, "/", scheduling_);
+    life_ = std::make_unique<Life>(folder_ / "state", clock_, "/", scheduling_, default_hours_);
   }
   Life& life() { return *life_; }
   JobStore& store() { return *life_->store; }
@@ -273,6 +276,7 @@ class Harness : public ::testing::Test {
 
   TempDir folder_;
   SchedulingPolicy scheduling_;  // of the next Restart()
+  double default_hours_ = 0;     // the same
 
  private:
   FakeClock clock_;

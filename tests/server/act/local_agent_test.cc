@@ -154,5 +154,24 @@ TEST_F(LocalAgentTest, ComesBackSoonHoweverOftenItDies) {
   EXPECT_EQ(Starts(), 10);
 }
 
+TEST_F(LocalAgentTest, ALogThatIsFullBecomesTheOlderOne) {
+  const auto log = folder_ / "agent/agent.log";
+  std::ofstream(log) << std::string(5'000, 'a');
+  const auto agent = LocalAgent::Start({.program = folder_ / "stand-in",
+                                        .state_dir = folder_ / "agent",
+                                        .coordinator_address = "unix:/nowhere",
+                                        .log_bytes = 4'096},
+                                       clock_);
+  WaitFor(*agent, 0);
+  EXPECT_EQ(std::filesystem::file_size(log), 0u);
+  EXPECT_EQ(std::filesystem::file_size(log.string() + ".1"), 5'000u);
+  std::ofstream(log, std::ios::app) << std::string(6'000, 'b');
+  for (int i = 0; i < 6'000 && std::filesystem::file_size(log) > 0; ++i) {
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  EXPECT_EQ(std::filesystem::file_size(log), 0u);
+  EXPECT_EQ(std::filesystem::file_size(log.string() + ".1"), 6'000u);
+}
+
 }  // namespace
 }  // namespace nsa::server

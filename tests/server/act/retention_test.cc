@@ -218,5 +218,17 @@ TEST_F(RetentionTest, WhatCannotBeRemovedIsTriedAgain) {
   EXPECT_EQ(store_->NextToPurge(), "");
 }
 
+TEST_F(RetentionTest, TheFileShrinksAfterADeletion) {
+  std::vector<std::string> ids;
+  for (int i = 0; i < 120; ++i) ids.push_back(Insert(kDay));
+  const int64_t before = store_->SizeNow()->bytes;
+  ASSERT_GT(before, 6 << 20);
+  for (const std::string& id : ids) ASSERT_OK(store_->Delete(id, DeletedBy::kUser, "").status());
+  Pass(Retention::kSteady + absl::Minutes(2));
+  EXPECT_EQ(store_->NextToPurge(), "");
+  EXPECT_LT(store_->SizeNow()->bytes, before / 2);
+  EXPECT_THAT(failed_, IsEmpty());
+}
+
 }  // namespace
 }  // namespace nsa::server

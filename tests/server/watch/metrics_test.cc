@@ -388,6 +388,25 @@ TEST(Metrics, StayWithinTheSeriesBudget) {
   EXPECT_EQ(of_rank.size(), 4u);
 }
 
+TEST(Metrics, LayersHaveNoSeriesWhereTheConfigurationSaysSo) {
+  FakeClock clock;
+  Metrics metrics(clock, /*layers=*/false);
+  Exercise(&metrics, JobThatRuns("j1", 4));
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_job_step{job_id=\"j1\"}"));
+  EXPECT_THAT(metrics.Text(), Not(HasSubstr("layer=\"")));
+}
+
+TEST(Metrics, ShowTheSizeOfTheStoreAndOfItsDisk) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  metrics.ObserveStore(
+      {.bytes = 1'000, .free_bytes = 100, .disk_bytes = 90'000, .disk_free_bytes = 500});
+  EXPECT_THAT(metrics.Text(), AllOf(HasSubstr("nsa_store_bytes{kind=\"total\"} 1000"),
+                                    HasSubstr("nsa_store_bytes{kind=\"free\"} 100"),
+                                    HasSubstr("nsa_state_disk_bytes{kind=\"total\"} 90000"),
+                                    HasSubstr("nsa_state_disk_bytes{kind=\"free\"} 500")));
+}
+
 TEST(MetricsTable, NamesFollowTheConventions) {
   const std::set<std::string> units = {"seconds", "bytes", "ratio", "total", "info"};
   std::set<std::string> names;

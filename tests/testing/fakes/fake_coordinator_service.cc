@@ -322,6 +322,15 @@ grpc::Status FakeCoordinatorService::VerifyCheckpoint(grpc::ServerContext* conte
   return grpc::Status::OK;
 }
 
+grpc::Status FakeCoordinatorService::ListUse(grpc::ServerContext* context,
+                                             const v1::ListUseRequest* request,
+                                             v1::ListUseResponse* response) {
+  if (auto status = Enter(context, "ListUse", *request); !status.ok()) return status;
+  MutexLock lock(&mutex_);
+  *response = state_.use;
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeCoordinatorService::ListNodes(grpc::ServerContext* context,
                                                const v1::ListNodesRequest* request,
                                                v1::ListNodesResponse* response) {

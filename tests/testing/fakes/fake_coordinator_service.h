@@ -28,6 +28,7 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
     std::vector<v1::ProfileJobResponse> profile;
     std::vector<v1::GetSavedStacksResponse> saved_stacks;  // oldest first
     std::vector<v1::Node> nodes;
+    v1::ListUseResponse use;
     // A machine that is drained is empty after it was listed this often; its jobs then run on
     // "elsewhere".
     int looks_until_drained = 1;
@@ -102,6 +103,8 @@ class FakeCoordinatorService final : public v1::CoordinatorService::Service {
   grpc::Status VerifyCheckpoint(grpc::ServerContext* context,
                                 const v1::VerifyCheckpointRequest* request,
                                 v1::VerifyCheckpointResponse* response) override;
+  grpc::Status ListUse(grpc::ServerContext* context, const v1::ListUseRequest* request,
+                       v1::ListUseResponse* response) override;
   grpc::Status ListNodes(grpc::ServerContext* context, const v1::ListNodesRequest* request,
                          v1::ListNodesResponse* response) override;
   grpc::Status CordonNode(grpc::ServerContext* context, const v1::CordonNodeRequest* request,

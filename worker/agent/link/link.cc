@@ -1,5 +1,7 @@
 #include "worker/agent/link/link.h"
 
+#include <sys/stat.h>
+
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,6 +9,22 @@
 #include "common/rpc/health.h"
 
 namespace nsa::agent {
+namespace {
+
+// Which files these are at present: differs once one of them is written or replaced.
+std::string FilesOf(const v1::TlsConfig& tls) {
+  std::string files;
+  for (const std::string& path :
+       {tls.certificate_file(), tls.private_key_file(), tls.client_ca_file()}) {
+    struct stat now = {};
+    if (path.empty() || stat(path.c_str(), &now) != 0) now = {};
+    absl::StrAppend(&files, now.st_dev, ":", now.st_ino, ":", now.st_size, ":", now.st_mtim.tv_sec,
+                    ".", now.st_mtim.tv_nsec, " ");
+  }
+  return files;
+}
+
+}  // namespace
 
 Link::Link(const AgentOptions& options)
     : address_(options.coordinator_address), tls_(options.tls), secret_(options.secret) {}
@@ -18,12 +36,21 @@ absl::StatusOr<std::unique_ptr<Link>> Link::Open(const AgentOptions& options) {
 }
 
 absl::Status Link::Reopen() {
+  // Before they are read: what is written in between counts as another file.
+  std::string files = FilesOf(tls_);
   NSA_ASSIGN_OR_RETURN(std::shared_ptr<grpc::Channel> channel, OpenChannel(address_, tls_));
   auto stub = v1::FleetService::NewStub(channel);
   auto fresh = std::make_shared<const Channel>(Channel{std::move(channel), std::move(stub)});
   const MutexLock lock(&mutex_);
   channel_ = std::move(fresh);
+  files_ = std::move(files);
   return absl::OkStatus();
+}
+
+bool Link::HasOtherFiles() const {
+  const std::string now = FilesOf(tls_);
+  const MutexLock lock(&mutex_);
+  return now != files_;
 }
 
 std::shared_ptr<const Link::Channel> Link::channel() const {

@@ -35,6 +35,10 @@ class Link {
   // end as they would. On error nothing changes.
   absl::Status Reopen();
 
+  // Whether the files of `tls` were changed or replaced since the present connection was made, as
+  // when certificates are renewed. Reopen() uses them as they are then.
+  bool HasOtherFiles() const;
+
   // The job store under which this agent's workers were started; empty: not known yet.
   std::string store_id() const;
   void set_store_id(const std::string& id);
@@ -55,6 +59,7 @@ class Link {
   CallWatch watch_;
   mutable Mutex mutex_;
   std::shared_ptr<const Channel> channel_ ABSL_GUARDED_BY(mutex_);  // calls in progress own it, too
+  std::string files_ ABSL_GUARDED_BY(mutex_);  // FilesOf() as the channel was made
   std::string store_id_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -6,12 +6,14 @@
 #include <sys/socket.h>
 
 #include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "tests/testing/fakes/fake_coordinator.h"
+#include "tests/testing/net/certificates.h"
 #include "tests/testing/net/silent_server.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -158,6 +160,24 @@ TEST(Accepts, TcpByNameAndNumber) {
             gethostbyname("localhost") != nullptr);
   EXPECT_FALSE(AcceptsConnections("dns:///no-such-host.invalid" + port, absl::Seconds(1)));
   EXPECT_FALSE(AcceptsConnections("[::1]" + port, absl::Seconds(1))) << "only IPv4 is served";
+}
+
+TEST_F(LinkTest, RenewedFilesAreNoticedAndAWrongOneLeavesTheConnection) {
+  EXPECT_FALSE(Link::Open(options_).value()->HasOtherFiles()) << "no TLS";
+  ASSERT_TRUE(MakeCertificates(folder_.path()));
+  options_.tls.set_certificate_file((folder_ / "client.crt").string());
+  options_.tls.set_private_key_file((folder_ / "client.key").string());
+  options_.tls.set_client_ca_file((folder_ / "ca.crt").string());
+  auto link = Link::Open(options_).value();
+  EXPECT_FALSE(link->HasOtherFiles());
+  // Half of a renewal: the key is not that of the certificate.
+  std::filesystem::rename(folder_ / "stranger.crt", folder_ / "client.crt");
+  EXPECT_TRUE(link->HasOtherFiles());
+  EXPECT_FALSE(link->Reopen().ok());
+  EXPECT_TRUE(link->HasOtherFiles()) << "they are not in use";
+  std::filesystem::rename(folder_ / "stranger.key", folder_ / "client.key");
+  EXPECT_OK(link->Reopen());
+  EXPECT_FALSE(link->HasOtherFiles());
 }
 
 }  // namespace
