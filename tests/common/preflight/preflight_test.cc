@@ -191,8 +191,8 @@ const RuleCase kCases[] = {
        Data(job)->set_path(0, job->PathOf("train.parquet"));
        Data(job)->set_val_path(0, job->PathOf("val.parquet"));
      }},
-    {"DATA_URL", "data.path[0]", "s3://b/x: is neither a path nor a URL that is read",
-     [](GoodJob* job) { Data(job)->set_path(0, "s3://b/x"); }},
+    {"DATA_URL", "data.path[0]", "gs://b/x: is neither a path nor a URL that is read",
+     [](GoodJob* job) { Data(job)->set_path(0, "gs://b/x"); }},
     {"DATA_NOT_FETCHED", "data.path[0]", "https://example.com/x.txt is not fetched here",
      [](GoodJob* job) { Data(job)->set_path(0, "https://example.com/x.txt"); }},
     {"DATA_UNREADABLE", "data.path[0]", "No such file",
