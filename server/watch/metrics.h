@@ -117,6 +117,8 @@ class Metrics {
   // The quantities of a layer that are measured in every step, or those of its `audit`.
   static void ObserveLayer(const std::string& job_id, const v1::LayerStats& layer, bool audit,
                            JobSeries* series);
+  void ObserveUpload(const v1::Job& job, const v1::UploadRecord& upload, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,

@@ -121,6 +121,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_save_every(5001); }},
     {"LOST_WORK", "train.save_every", "(at most 30 min)",
      [](GoodJob* job) { Train(job)->set_accumulate_grad_batches(4096); }},
+    {"CHECKPOINT_URL", "train.checkpoint_url", "https://host/x: is not of the form s3://BUCKET/KEY",
+     [](GoodJob* job) { Train(job)->set_checkpoint_url("https://host/x"); }},
     {"KEEP_CHECKPOINTS_TOO_FEW", "train.keep_checkpoints", "1 (at least 2)",
      [](GoodJob* job) { Train(job)->set_keep_checkpoints(1); }},
     {"GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing", "off (must be on)",
