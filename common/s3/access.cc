@@ -114,8 +114,10 @@ absl::Status SetEndpoint(std::string text, S3Access* access) {
   if (text.empty()) return absl::OkStatus();
   const absl::StatusOr<Url> url = ParseUrl(text);
   if (!url.ok() || url->target != "/") {
+    // A user name may stand before a password.
+    const bool hidden = text.find('@') != std::string::npos;
     return absl::InvalidArgumentError(
-        absl::StrCat("AWS_ENDPOINT_URL_S3: ", CleanLine(CutText(text, 200)),
+        absl::StrCat("AWS_ENDPOINT_URL_S3: ", hidden ? "it" : CleanLine(CutText(text, 200)),
                      " is not the address of a host (https://HOST or http://HOST:PORT, also "
                      "AWS_ENDPOINT_URL and endpoint_url in ~/.aws/config); correct it"));
   }
