@@ -10,7 +10,7 @@
 #
 # Installs only missing packages, so it can be repeated; needs root or sudo only if one is missing. Starts no service of the packages.
 # The CUDA toolkit is not among these packages: the build uses it where it is installed. For `test` it also fetches what the hostile client
-# speaks gRPC with, two writers of Parquet files, two tokenizers with published files, a client of OpenAI's API, the types of Kubernetes' API and axe-core, from npm and checked against hashes (deploy/node_packages.sh).
+# speaks gRPC with, two writers of Parquet files, two tokenizers with published files, a client of OpenAI's API, an object store, the types of Kubernetes' API and axe-core, from npm and checked against hashes (deploy/node_packages.sh).
 set -euo pipefail
 
 readonly BUILD=(
@@ -21,7 +21,7 @@ readonly BUILD=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 readonly TEST=(
-  curl dpkg-dev file prometheus python3-yaml shellcheck procps iproute2 chromium chromium-driver python3-selenium slurmctld slurmd slurm-client munge
+  curl dpkg-dev file prometheus python3-yaml shellcheck procps iproute2 chromium chromium-driver python3-selenium python3-grpcio python3-protobuf slurmctld slurmd slurm-client munge
 )
 readonly CHECK=(clang-format clang-tidy)
 readonly FUZZ=(clang libclang-rt-dev)
@@ -56,6 +56,7 @@ fetch_rest() {
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/parquet" || say "without them e2e/parquet_test is skipped"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/tokenizer" || say "without them e2e/tokenizer_test is skipped"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/serve" || say "without it e2e/serve_test is skipped"
+  ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/e2e/s3" || say "without it e2e/s3_test is skipped"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/deploy/kubernetes" || say "without them deploy/kubernetes_test checks no field names"
   ! $test || "$(dirname "$0")/node_packages.sh" "$(dirname "$0")/../tests/server/web/axe" || say "without it server/web/page_test looks for no barriers"
 }

@@ -98,6 +98,14 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
   if (!p.checkpoint_error().empty()) {
     fields->Add("Not saved", absl::StrCat("the newest checkpoint failed: ", p.checkpoint_error()));
   }
+  if (p.uploaded_unix_nanos() != 0) {
+    fields->Add("Uploaded", absl::StrCat("step ", p.uploaded_step(), ", ",
+                                         HumanAge(now, p.uploaded_unix_nanos()), ", to ",
+                                         job.spec().train().checkpoint_url()));
+  }
+  if (!p.upload_error().empty()) {
+    fields->Add("Not uploaded", absl::StrCat("the newest upload failed: ", p.upload_error()));
+  }
 }
 
 constexpr const char* kFates[] = {"unknown", "awaited", "SUCCEEDED", "will not be SUCCEEDED",

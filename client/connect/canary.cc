@@ -102,6 +102,7 @@ v1::JobSpec CanarySpec(v1::JobSpec spec, const std::string& unique) {
   const std::string ending = "-canary-" + unique;
   spec.set_name(spec.name().substr(0, kLongestName - ending.size()) + ending);
   spec.mutable_train()->set_out_dir(absl::StrCat(spec.train().out_dir(), ending));
+  spec.mutable_train()->clear_checkpoint_url();
   spec.mutable_restart()->set_max_restarts(0);
   spec.mutable_restart()->set_resume("never");
   spec.mutable_restart()->clear_init();

@@ -166,6 +166,14 @@ std::string RecordLine(const v1::WatchRecordsResponse& response) {
           "step %d: checkpoint %s (%s, written in %.1f s, training paused for %.0f ms)", c.step(),
           c.path(), HumanBytes(c.bytes()), c.write_seconds(), c.stall_seconds() * 1e3);
     }
+    case v1::WorkerRecord::kUpload: {
+      const v1::UploadRecord& u = record.upload();
+      if (!u.error().empty()) {
+        return absl::StrFormat("step %d: upload failed: %s", u.step(), u.error());
+      }
+      return absl::StrFormat("step %d: uploaded to %s (%s in %.1f s)", u.step(), u.url(),
+                             HumanBytes(u.bytes()), u.seconds());
+    }
     case v1::WorkerRecord::kStarted:
       return absl::StrFormat("rank %d: start %d on %s, %s parameters, after step %d",
                              response.rank(), response.generation(), record.started().device(),

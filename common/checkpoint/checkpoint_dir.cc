@@ -206,22 +206,25 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state) 
 absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesystem::path& file) {
   const std::string name = file.filename().string();
   absl::StatusOr<std::string> text = ReadText(file);
-  if (!text.ok()) {
-    return absl::DataLossError(absl::StrCat(name, ": cannot be read: ", text.status().message()));
-  }
-  if (!IsAsLargeAsItLooks(*text)) {
+  if (text.ok()) return ParseCheckpointState(*text, name);
+  return absl::DataLossError(absl::StrCat(name, ": cannot be read: ", text.status().message()));
+}
+
+absl::StatusOr<v1::CheckpointState> ParseCheckpointState(const std::string& text,
+                                                         const std::string& name) {
+  if (!IsAsLargeAsItLooks(text)) {
     return absl::DataLossError(absl::StrCat(name, ": more values than bytes for them"));
   }
   google::protobuf::util::JsonParseOptions options;
   options.ignore_unknown_fields = true;  // A newer format is detected by its version below.
   v1::CheckpointState state;
-  const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &state, options);
+  const auto parsed = google::protobuf::util::JsonStringToMessage(text, &state, options);
   // The parser's own text quotes the file, which need not be what its name says.
   if (!parsed.ok()) return absl::DataLossError(absl::StrCat(name, ": is not JSON of a checkpoint"));
-  const size_t place = SelfHashPlace(*text);
+  const size_t place = SelfHashPlace(text);
   if (place == std::string::npos)
     return absl::DataLossError(absl::StrCat(name, ": its own hash is missing"));
-  const std::string hash = HashOfText(*text, place);
+  const std::string hash = HashOfText(text, place);
   if (hash != state.state_xxh3_128()) {
     return absl::DataLossError(absl::StrCat(name, ": its hash is not that of its content"));
   }

@@ -51,6 +51,10 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state);
 // FailedPrecondition for another format_version.
 absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::path& checkpoint);
 
+// The same for the text of such a file; errors begin with `name`.
+absl::StatusOr<v1::CheckpointState> ParseCheckpointState(const std::string& text,
+                                                         const std::string& name);
+
 // The same for a file of any name; errors begin with its name.
 absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesystem::path& file);
 

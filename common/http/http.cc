@@ -38,6 +38,8 @@ constexpr HeaderField kFields[] = {
     {"content-range", &HttpReply::content_range},
     {"content-encoding", &HttpReply::content_encoding},
     {"link", &HttpReply::link},
+    {"x-amz-bucket-region", &HttpReply::bucket_region},
+    {"x-amz-server-side-encryption", &HttpReply::encryption},
 };
 
 // The variable that names a proxy for this URL, as libcurl looks for one; empty: none does.
@@ -61,6 +63,29 @@ std::string UnusedProxy(const HttpRequest& request) {
                       "name leads; it is used if allowed_urls is *)");
 }
 
+// To be freed by curl_slist_free_all().
+curl_slist* HeadersOf(const HttpRequest& request, bool has_body) {
+  curl_slist* headers = nullptr;
+  const auto add = [&headers](const std::string& header) {
+    headers = curl_slist_append(headers, header.c_str());
+  };
+  if (request.signature) {
+    add("x-amz-content-sha256: " + request.signature->body_sha256);
+    if (!request.signature->session_token.empty()) {
+      add("x-amz-security-token: " + request.signature->session_token);
+    }
+  } else {
+    // Not in a signed request, because proxies change this one, which voids the signature, and
+    // because libcurl 7.88 would sign a header that is only named, so that nothing is sent. Without
+    // the latter a long body waits a second for an interim answer that few servers give.
+    add("Accept-Encoding: identity");
+    if (has_body) add("Expect:");
+  }
+  if (!request.bearer.empty()) add("Authorization: Bearer " + request.bearer);
+  for (const std::string& header : request.headers) add(header);
+  return headers;
+}
+
 }  // namespace
 
 // What libcurl's callbacks of one request share.
@@ -68,7 +93,7 @@ struct HttpClient::Transfer {
   HttpClient* client;
   const HttpRequest& request;
   HttpReply* reply;
-  int64_t received = 0;
+  int64_t moved = 0;  // bytes received and sent
   absl::Duration last_byte = RealClock().Monotonic();
   std::string stopped;  // why a callback ended the transfer
 
@@ -79,8 +104,8 @@ struct HttpClient::Transfer {
     static_cast<Transfer*>(self)->Header({data, count});
     return count;
   }
-  static int OnProgress(void* self, curl_off_t, curl_off_t now, curl_off_t, curl_off_t) {
-    return static_cast<Transfer*>(self)->Stop(now) ? 1 : 0;
+  static int OnProgress(void* self, curl_off_t, curl_off_t received, curl_off_t, curl_off_t sent) {
+    return static_cast<Transfer*>(self)->Stop(received + sent) ? 1 : 0;
   }
   static curl_socket_t OnSocket(void* self, curlsocktype, struct curl_sockaddr* address) {
     return static_cast<Transfer*>(self)->Socket(*address);
@@ -113,8 +138,8 @@ struct HttpClient::Transfer {
 
   bool Stop(int64_t now) {
     const absl::Duration time = RealClock().Monotonic();
-    if (now != received) last_byte = time;
-    received = now;
+    if (now != moved) last_byte = time;
+    moved = now;
     if (*client->cancelled_) {
       stopped = "cancelled";
       // Otherwise libcurl waits for the name servers, up to 30 s.
@@ -182,19 +207,34 @@ void HttpClient::SetOptions(const HttpRequest& request) {
 
 void HttpClient::SetBody(std::string_view body) {
   curl_easy_setopt(curl_, CURLOPT_POST, 1L);
-  curl_easy_setopt(curl_, CURLOPT_POSTFIELDS, body.data());  // not copied
+  // Not copied. Without a pointer libcurl would read standard input.
+  curl_easy_setopt(curl_, CURLOPT_POSTFIELDS, body.empty() ? "" : body.data());
   curl_easy_setopt(curl_, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body.size()));
-  curl_easy_setopt(curl_, CURLOPT_FRESH_CONNECT, 1L);
-  curl_easy_setopt(curl_, CURLOPT_FORBID_REUSE, 1L);
 }
 
-HttpReply HttpClient::Get(const HttpRequest& request) { return Perform(request, nullptr); }
+void HttpClient::Sign(const HttpSignature& signature) {
+  curl_easy_setopt(curl_, CURLOPT_EXPECT_100_TIMEOUT_MS, 1L);  // instead of "Expect:"
+  curl_easy_setopt(curl_, CURLOPT_AWS_SIGV4, ("aws:amz:" + signature.region + ":s3").c_str());
+  curl_easy_setopt(curl_, CURLOPT_USERNAME, signature.key_id.c_str());
+  curl_easy_setopt(curl_, CURLOPT_PASSWORD, signature.secret.c_str());
+}
+
+HttpReply HttpClient::Get(const HttpRequest& request) { return Perform(request, "GET", nullptr); }
 
 HttpReply HttpClient::Post(const HttpRequest& request, std::string_view body) {
-  return Perform(request, &body);
+  return Perform(request, "POST", &body);
 }
 
-HttpReply HttpClient::Perform(const HttpRequest& request, const std::string_view* body) {
+HttpReply HttpClient::Put(const HttpRequest& request, std::string_view body) {
+  return Perform(request, "PUT", &body);
+}
+
+HttpReply HttpClient::Delete(const HttpRequest& request) {
+  return Perform(request, "DELETE", nullptr);
+}
+
+HttpReply HttpClient::Perform(const HttpRequest& request, const char* method,
+                              const std::string_view* body) {
   HttpReply reply;
   DropOtherConnections(request.any_address);
   if (curl_ == nullptr) {
@@ -206,17 +246,16 @@ HttpReply HttpClient::Perform(const HttpRequest& request, const std::string_view
   SetOptions(request);
   SetCallbacks(&transfer);
   if (body != nullptr) SetBody(*body);
+  if (std::string_view(method) == "POST") {
+    curl_easy_setopt(curl_, CURLOPT_FRESH_CONNECT, 1L);
+    curl_easy_setopt(curl_, CURLOPT_FORBID_REUSE, 1L);
+  } else if (std::string_view(method) != "GET") {
+    curl_easy_setopt(curl_, CURLOPT_CUSTOMREQUEST, method);
+  }
+  if (request.signature) Sign(*request.signature);
   char text[CURL_ERROR_SIZE] = {};
   curl_easy_setopt(curl_, CURLOPT_ERRORBUFFER, text);
-  curl_slist* headers = curl_slist_append(nullptr, "Accept-Encoding: identity");
-  if (!request.bearer.empty()) {
-    headers = curl_slist_append(headers, ("Authorization: Bearer " + request.bearer).c_str());
-  }
-  for (const std::string& header : request.headers) {
-    headers = curl_slist_append(headers, header.c_str());
-  }
-  // Without it a long body waits a second for an interim answer that few servers give.
-  if (body != nullptr) headers = curl_slist_append(headers, "Expect:");
+  curl_slist* const headers = HeadersOf(request, body != nullptr);
   curl_easy_setopt(curl_, CURLOPT_HTTPHEADER, headers);
   const CURLcode code = curl_easy_perform(curl_);
   curl_slist_free_all(headers);

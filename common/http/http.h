@@ -1,5 +1,6 @@
-// One HTTP request at a time, by libcurl. This is the only file that knows libcurl. It follows no
-// redirect, repeats nothing and keeps no cookie: its callers decide all that.
+// One HTTP request at a time, by libcurl, which also signs. This is the only file that knows
+// libcurl. It follows no redirect, repeats nothing and keeps no cookie: its callers decide all
+// that.
 #pragma once
 
 #include <atomic>
@@ -16,8 +17,18 @@
 
 namespace nsa {
 
+// What a request is signed with (AWS Signature Version 4, for the service s3).
+struct HttpSignature {
+  std::string key_id, secret;
+  std::string session_token;  // of temporary credentials; empty: none
+  std::string region;
+  std::string
+      body_sha256 =  // of the request's body, in hexadecimal digits; without one, of nothing
+      "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+};
+
 struct HttpRequest {
-  std::string url;           // http or https
+  std::string url;           // http or https; one that is signed has its query sorted and encoded
   std::string range;         // "0-1023": the bytes that are asked for; empty: all
   std::string bearer;        // sent as Authorization: Bearer; empty: none
   bool any_address = false;  // also loopback, private and link-local addresses
@@ -27,6 +38,7 @@ struct HttpRequest {
   absl::Duration stall;      // longest time without a byte, also of connecting
   absl::Duration total = absl::InfiniteDuration();  // longest time of the whole request
   std::vector<std::string> headers;                 // further ones: "Name: value"
+  std::optional<HttpSignature> signature;
 };
 
 // What was received. A transfer that failed has a `fault`, and perhaps a part of the answer.
@@ -39,7 +51,8 @@ struct HttpReply {
   bool too_long = false;         // the body has more than most_bytes bytes
   std::string body;
   // Headers; empty if the answer has none.
-  std::string etag, last_modified, location, retry_after, content_range, content_encoding, link;
+  std::string etag, last_modified, location, retry_after, content_range, content_encoding, link,
+      bucket_region, encryption;
 };
 
 // Only one thread at a time may use a client. Connections are kept for the next request.
@@ -56,12 +69,18 @@ class HttpClient {
   // the request would be sent a second time. Name its Content-Type in request.headers.
   HttpReply Post(const HttpRequest& request, std::string_view body);
 
+  // The same by PUT, on a kept connection: what is sent twice has the same effect.
+  HttpReply Put(const HttpRequest& request, std::string_view body);
+
+  HttpReply Delete(const HttpRequest& request);
+
  private:
   struct Transfer;
-  HttpReply Perform(const HttpRequest& request, const std::string_view* body);
+  HttpReply Perform(const HttpRequest& request, const char* method, const std::string_view* body);
   void DropOtherConnections(bool any_address);
   void SetOptions(const HttpRequest& request);
   void SetBody(std::string_view body);
+  void Sign(const HttpSignature& signature);
   void SetCallbacks(Transfer* transfer);
 
   const std::atomic<bool>* const cancelled_;

@@ -30,6 +30,7 @@ v1::JobSpec HashedParts(const v1::JobSpec& spec) {
   train->clear_eval_batches();
   train->clear_save_every();
   train->clear_keep_checkpoints();
+  train->clear_checkpoint_url();
   train->clear_out_dir();
   return fixed;
 }

@@ -98,6 +98,7 @@ std::string FixedDifferences(const v1::JobSpec& before, const v1::JobSpec& after
     train.clear_eval_batches();
     train.clear_save_every();
     train.clear_keep_checkpoints();
+    train.clear_checkpoint_url();
     return spec;
   };
   return Differences(fixed(before), fixed(after));

@@ -5,6 +5,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/count.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/url.h"
+#include "common/preflight/data/data_facts.h"
 #include "common/preflight/preflight.h"
 #include "common/preflight/rules.h"
 
@@ -80,6 +82,16 @@ Problems KeepCheckpointsTooFew(const PreflightFacts& facts) {
   return {{"train.keep_checkpoints",
            absl::StrFormat("%d (at least 2): the newest one may be damaged", keep),
            "set keep_checkpoints: 2 or more"}};
+}
+
+Problems CheckpointUrl(const PreflightFacts& facts) {
+  const std::string& url = facts.spec.train().checkpoint_url();
+  if (url.empty()) return {};
+  const absl::Status status = ParseS3Url(url, /*folder=*/true).status();
+  if (status.ok()) return {};
+  ProblemAndFix text = SplitFix(std::string(status.message()));
+  if (text.fix.empty()) text.fix = "write s3://BUCKET/FOLDER";
+  return {{"train.checkpoint_url", std::move(text.problem), std::move(text.fix)}};
 }
 
 Problems GradientCheckpointingOff(const PreflightFacts& facts) {
@@ -216,6 +228,8 @@ constexpr PreflightRule kRunRules[] = {
      kError, true, kSizes, LostWork},
     {"KEEP_CHECKPOINTS_TOO_FEW", "fewer than two checkpoints are kept", kError, kError, false,
      kNothing, KeepCheckpointsTooFew},
+    {"CHECKPOINT_URL", "checkpoint_url is no folder of an object store", kError, kError, false,
+     kNothing, CheckpointUrl},
     {"GRADIENT_CHECKPOINTING_OFF", "gradient checkpointing is off on cuda", kError, kOff, true,
      kNothing, GradientCheckpointingOff},
     {"MODEL_TOO_SMALL_FOR_RUN", "the model is too small for 5,000 steps or more", kError, kOff,

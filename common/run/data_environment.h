@@ -1,7 +1,7 @@
 // The environment variables that reading training data from web servers and from the Hugging Face
-// Hub needs (worker/train/data/remote/options.h). A program that starts a worker, or an agent
-// that will, passes them on. Where the user's own token of the Hub is kept is not among them: only
-// nsactl passes that on, to workers that read for its own user.
+// Hub needs (worker/train/data/remote/options.h), and object stores (common/s3/access.h). A program
+// that starts a worker, or an agent that will, passes them on. Where the user's own token of the
+// Hub is kept is not among them: only nsactl passes that on, to workers that read for its own user.
 #pragma once
 
 #include <string>
@@ -10,6 +10,16 @@
 namespace nsa {
 
 inline constexpr const char* kDataEnvironment[] = {
+    "AWS_ACCESS_KEY_ID",
+    "AWS_CONFIG_FILE",
+    "AWS_DEFAULT_REGION",
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT_URL_S3",
+    "AWS_PROFILE",
+    "AWS_REGION",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SHARED_CREDENTIALS_FILE",
     "HF_ENDPOINT",
     "HF_TOKEN",
     "NSA_DATA_CACHE_BYTES",

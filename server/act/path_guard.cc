@@ -106,7 +106,9 @@ absl::Status PathGuard::Check(const std::string& field, const std::string& path)
 
 // What no worker could read is left to preflight, which says why.
 absl::Status PathGuard::CheckUrl(const std::string& field, const std::string& url) const {
-  if (!CheckDataUrl(url).ok() || urls_.Allows(url)) return absl::OkStatus();
+  if (!(CheckDataUrl(url).ok() || ParseS3Url(url, true).ok()) || urls_.Allows(url)) {
+    return absl::OkStatus();
+  }
   return Refuse(field, absl::StrCat(url,
                                     " is not among the coordinator's allowed_urls; copy the file "
                                     "and name its path, or ask an operator to allow the URL"));
@@ -146,6 +148,9 @@ absl::Status PathGuard::CheckSpec(const v1::JobSpec& spec) const {
   }
   if (!spec.data().tokenizer_path().empty()) {
     NSA_RETURN_IF_ERROR(Check("data.tokenizer_path", spec.data().tokenizer_path()));
+  }
+  if (!spec.train().checkpoint_url().empty()) {
+    NSA_RETURN_IF_ERROR(CheckUrl("train.checkpoint_url", spec.train().checkpoint_url()));
   }
   if (NamesCheckpoint(spec.restart())) {
     NSA_RETURN_IF_ERROR(Check("restart.resume", spec.restart().resume()));

@@ -118,6 +118,12 @@ void Fold(const v1::WorkerRecord& record, const v1::TrainSpec& train, int64_t la
       progress->set_checkpoint_step(record.checkpoint().step());
       progress->set_checkpoint_unix_nanos(record.unix_nanos());
       break;
+    case v1::WorkerRecord::kUpload:
+      progress->set_upload_error(record.upload().error());
+      if (!record.upload().error().empty()) break;
+      progress->set_uploaded_step(std::max(progress->uploaded_step(), record.upload().step()));
+      progress->set_uploaded_unix_nanos(record.unix_nanos());
+      break;
     default:
       break;
   }

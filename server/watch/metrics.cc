@@ -118,6 +118,9 @@ Metrics::JobSeries& Metrics::SeriesOf(const v1::Job& job) {
         CounterFamily("nsa_job_checkpoint_failures_total")}) {
     series.Counter(counter, id);
   }
+  if (!spec.train().checkpoint_url().empty()) {
+    series.Counter("nsa_job_checkpoint_upload_failures_total", id);
+  }
   return series;
 }
 
@@ -215,6 +218,7 @@ void Metrics::ObserveRecords(const v1::Job& job, int32_t rank,
     if (record.has_step()) steps.push_back(&record);
     if (rank != 0) continue;
     if (record.has_checkpoint()) ObserveCheckpoint(job, record, &series);
+    if (record.has_upload()) ObserveUpload(job, record.upload(), &series);
     if (record.has_eval()) {
       ForEachSeries(record::Of::kValidation, [&](const auto& quantity, const AnyFamily& family) {
         const double value = quantity.validation(record.eval());
@@ -320,6 +324,9 @@ void Metrics::Seed(const v1::Job& job, JobSeries* series) {
     set("nsa_job_last_checkpoint_timestamp_seconds",
         static_cast<double>(progress.checkpoint_unix_nanos()) * 1e-9);
   }
+  if (progress.uploaded_unix_nanos() > 0) {
+    set("nsa_job_last_uploaded_checkpoint_step", static_cast<double>(progress.uploaded_step()));
+  }
 }
 
 // Main path 6/7: metrics. Counters and the histogram use every step; gauges use the last one.
@@ -403,6 +410,16 @@ void Metrics::ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& reco
   series->Gauge("nsa_job_last_checkpoint_step", id).Set(static_cast<double>(checkpoint.step()));
   series->Gauge("nsa_job_checkpoint_bytes", id).Set(static_cast<double>(checkpoint.bytes()));
   series->Histogram("nsa_job_checkpoint_duration_seconds", id).Observe(checkpoint.write_seconds());
+}
+
+void Metrics::ObserveUpload(const v1::Job& job, const v1::UploadRecord& upload, JobSeries* series) {
+  const Labels id = {{"job_id", job.id()}};
+  if (!upload.error().empty()) {
+    series->Counter("nsa_job_checkpoint_upload_failures_total", id).Increment();
+    return;
+  }
+  series->Gauge("nsa_job_last_uploaded_checkpoint_step", id)
+      .Set(static_cast<double>(upload.step()));
 }
 
 }  // namespace nsa::server

@@ -125,6 +125,8 @@ class Metrics {
   // The quantities of a layer that are measured in every step, or those of its `audit`.
   void ObserveLayer(const v1::Job& job, const v1::LayerStats& layer, bool audit,
                     JobSeries* series) const;
+  void ObserveUpload(const v1::Job& job, const v1::UploadRecord& upload, JobSeries* series)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveCheckpoint(const v1::Job& job, const v1::WorkerRecord& record, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,

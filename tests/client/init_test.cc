@@ -227,7 +227,7 @@ TEST_F(InitTest, RefusesWhatIsNoData) {
   EXPECT_THAT(Init({(dir_ / "missing").string()}).err, HasSubstr("No such file"));
   fs::create_directories(dir_ / "nothing");
   EXPECT_THAT(Init({(dir_ / "nothing").string()}).err, HasSubstr("a folder without data"));
-  EXPECT_THAT(Init({"s3://bucket/x"}).err, HasSubstr("is neither a path nor a URL that is read"));
+  EXPECT_THAT(Init({"gs://bucket/x"}).err, HasSubstr("is neither a path nor a URL that is read"));
   Write("exported/config.json", "{}");
   Write("exported/model.safetensors", "");
   EXPECT_THAT(Init({(dir_ / "exported").string()}).err, HasSubstr("nsactl import"));

@@ -59,8 +59,19 @@ bool OnGpu(const v1::WorkerAssignment& assignment) {
 
 // What is the agent's own: a rank of another user would use its folders, and that user could read
 // its secrets. The address of a proxy may have a password.
-constexpr const char* kOfTheAgent[] = {"ALL_PROXY", "HF_TOKEN",   "HTTPS_PROXY", "XDG_CACHE_HOME",
-                                       "all_proxy", "http_proxy", "https_proxy"};
+constexpr const char* kOfTheAgent[] = {"ALL_PROXY",
+                                       "AWS_ACCESS_KEY_ID",
+                                       "AWS_CONFIG_FILE",
+                                       "AWS_PROFILE",
+                                       "AWS_SECRET_ACCESS_KEY",
+                                       "AWS_SESSION_TOKEN",
+                                       "AWS_SHARED_CREDENTIALS_FILE",
+                                       "HF_TOKEN",
+                                       "HTTPS_PROXY",
+                                       "XDG_CACHE_HOME",
+                                       "all_proxy",
+                                       "http_proxy",
+                                       "https_proxy"};
 
 // The folder of the data cache for the ranks of `user`; the worker's default if there is none.
 absl::StatusOr<std::string> DataCacheOf(const AgentOptions& options, const UnixUser* user) {
@@ -111,6 +122,8 @@ absl::StatusOr<std::map<std::string, std::string>> EnvironmentOf(
   // The token that `hf auth login` left in HOME belongs to the agent's user, not to those whose
   // jobs these are.
   environment.try_emplace("HF_TOKEN_PATH", "");
+  // So do the credentials in ~/.aws, unless the job's user has a HOME.
+  if (user == nullptr) environment.try_emplace("AWS_SHARED_CREDENTIALS_FILE", "");
   // The worker sees only its own GPU; a CPU worker sees none.
   environment["CUDA_VISIBLE_DEVICES"] = assignment.cuda_device();
   return environment;

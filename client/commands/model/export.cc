@@ -2,11 +2,18 @@
 // Work on files of this machine; a coordinator is asked only for the out_dir of a job.
 #include "common/export/export.h"
 
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/model/find_model.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
+#include "common/job/data/url.h"
+#include "common/s3/upload_folder.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -17,12 +24,32 @@ struct ExportFlags {
   bool bf16 = false;
 };
 
+// Exports into a folder in TMPDIR, which is removed, and uploads that.
+absl::StatusOr<ExportResult> ExportToStore(const std::string& model, const std::string& url,
+                                           const ExportOptions& options) {
+  NSA_ASSIGN_OR_RETURN(const S3Path to, ParseS3Url(url, /*folder=*/true));
+  NSA_ASSIGN_OR_RETURN(S3Access access, S3AccessFromEnvironment());
+  std::string made = (std::filesystem::temp_directory_path() / "nsa-export-XXXXXX").string();
+  if (mkdtemp(made.data()) == nullptr) return absl::ErrnoToStatus(errno, made);
+  const std::atomic<bool> cancelled{false};
+  S3 s3({.access = std::move(access), .proxy = true}, &cancelled);
+  absl::StatusOr<ExportResult> result = ExportModel(model, made, options);
+  if (result.ok()) {
+    if (const absl::Status sent = UploadFolder(made, to, &s3); !sent.ok()) result = sent;
+  }
+  std::error_code ignored;
+  std::filesystem::remove_all(made, ignored);
+  return result;
+}
+
 absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
   ExportOptions options;
   if (flags.bf16) options.type = TensorType::kBf16;
   options.tokenizer = flags.tokenizer;
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  NSA_ASSIGN_OR_RETURN(const ExportResult result, ExportModel(model, flags.folder, options));
+  NSA_ASSIGN_OR_RETURN(const ExportResult result, IsUrl(flags.folder)
+                                                      ? ExportToStore(model, flags.folder, options)
+                                                      : ExportModel(model, flags.folder, options));
   if (session.structured()) {
     session.PrintDocument(nlohmann::ordered_json{{"folder", flags.folder},
                                                  {"checkpoint", result.checkpoint.string()},
@@ -81,16 +108,19 @@ void AddExport(Cli* cli) {
       {.name = "export",
        .what = "Write a checkpoint as a folder that other programs load",
        .group = "Models",
-       .more = "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
-               "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
-               "trust_remote_code=True; the model card shows both ways, and says what does not "
-               "run it (vLLM, GGUF).",
+       .more =
+           "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
+           "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
+           "trust_remote_code=True; the model card shows both ways, and says what does not "
+           "run it (vLLM, GGUF). s3://BUCKET/FOLDER uploads it, with your own credentials of AWS's "
+           "tools; the folder is made in TMPDIR first.",
        .examples = "nsactl export my-job ./my-model\n"
                    "nsactl export ./out ./my-model\n"
+                   "nsactl export my-job s3://my-bucket/models/my-model\n"
                    "nsactl export ./out/checkpoints/step-00005000 ./my-model --bf16",
        .run = [flags](Session& session) { return Export(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
-  options.Argument("DIR", &flags->folder, "Folder to write; new or empty");
+  options.Argument("DIR", &flags->folder, "Folder to write, or s3://BUCKET/FOLDER; new or empty");
   options.Flag("--bf16", &flags->bf16, "Round the weights to bf16 (default: fp32, bit by bit)");
   options.Text(
       "--tokenizer", "FOLDER", &flags->tokenizer,

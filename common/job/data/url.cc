@@ -18,6 +18,9 @@ namespace {
 constexpr size_t kLongestShown = 200;
 constexpr size_t kLongestUrl = 4'000;
 constexpr size_t kCommitDigits = 40;
+constexpr size_t kShortestBucket = 3;
+constexpr size_t kLongestBucket = 63;
+constexpr size_t kLongestKey = 1'024;  // of S3
 constexpr std::string_view kHubForm = "hf://datasets/OWNER/NAME[@REVISION]/PATH";
 constexpr std::string_view kHubRefs[] = {"convert", "pr", "heads", "tags"};
 constexpr std::string_view kRevisionMarks = "-_.~%";  // and letters and digits
@@ -60,7 +63,7 @@ bool IsName(std::string_view text, std::string_view more) {
 }  // namespace
 
 std::string_view WithoutQuery(std::string_view path) {
-  const bool query = IsUrl(path) && !IsHubUrl(path);
+  const bool query = IsUrl(path) && !IsHubUrl(path) && !IsS3Url(path);
   return query ? path.substr(0, path.find('?')) : path;
 }
 
@@ -75,7 +78,8 @@ absl::StatusOr<Url> ParseUrl(std::string_view text) {
   const size_t end = text.find("://");
   url.scheme = absl::AsciiStrToLower(View(text.substr(0, end)));
   if (end == std::string_view::npos || (url.scheme != "http" && url.scheme != "https")) {
-    return Refuse(text, "is neither a path nor a URL that is read (https://, http:// or hf://)");
+    return Refuse(text,
+                  "is neither a path nor a URL that is read (https://, http://, hf:// or s3://)");
   }
   const std::string_view rest = text.substr(end + 3);
   const size_t slash = std::min(rest.find_first_of("/?#"), rest.size());
@@ -142,6 +146,43 @@ absl::StatusOr<HubPath> ParseHubUrl(std::string_view text) {
   return hub;
 }
 
+absl::StatusOr<S3Path> ParseS3Url(std::string_view text, bool folder) {
+  if (!IsS3Url(text)) return Refuse(text, "is not of the form s3://BUCKET/KEY");
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(View(text.substr(std::string_view("s3://").size())), absl::MaxSplits('/', 1));
+  S3Path path = {.bucket = parts.first, .key = parts.second};
+  if (folder && path.key.ends_with("/")) path.key.pop_back();
+  if (path.bucket.find('@') != std::string::npos) {
+    return Refuse("s3://",
+                  "a URL with a key or a password (neither is allowed, because URLs are "
+                  "shown to others); remove it");
+  }
+  const bool named = path.bucket.size() >= kShortestBucket &&
+                     path.bucket.size() <= kLongestBucket && path.bucket.back() != '.' &&
+                     path.bucket.find("..") == std::string::npos && IsName(path.bucket, "-.") &&
+                     path.bucket == absl::AsciiStrToLower(path.bucket);
+  if (!named) {
+    return Refuse(text,
+                  "has no bucket that can exist (3 to 63 of a-z, 0-9, dots and hyphens); "
+                  "write s3://BUCKET/KEY");
+  }
+  if (path.key.empty()) return Refuse(text, "has no key; write s3://BUCKET/KEY");
+  if (path.key.size() > kLongestKey) {
+    return Refuse(text, absl::StrCat(path.key.size(), " bytes of key (at most ", kLongestKey,
+                                     "); use a shorter one"));
+  }
+  const std::vector<absl::string_view> segments = absl::StrSplit(path.key, '/');
+  const bool clean = std::ranges::all_of(segments, [](absl::string_view segment) {
+    return !segment.empty() && segment != "." && segment != "..";
+  });
+  const bool plain =
+      std::ranges::all_of(path.key, [](unsigned char c) { return !absl::ascii_iscntrl(c); });
+  if (clean && plain) return path;
+  return Refuse(text,
+                "has an empty segment, . or .., or a control character in its key (none is "
+                "allowed); correct it");
+}
+
 absl::Status CheckDataUrl(std::string_view url) {
   if (url.size() > kLongestUrl) {
     return Refuse(
@@ -155,7 +196,7 @@ absl::Status CheckDataUrl(std::string_view url) {
     return Refuse(url,
                   "a wildcard in a folder's name (only in the name of a file); list the folders");
   }
-  NSA_RETURN_IF_ERROR(ParseUrl(url).status());
+  NSA_RETURN_IF_ERROR(IsS3Url(url) ? ParseS3Url(url).status() : ParseUrl(url).status());
   const std::string_view path = WithoutQuery(url).substr(url.find("://") + 3);
   if (path.find('*') == std::string_view::npos) return absl::OkStatus();
   return Refuse(url, "a pattern (only hf:// can list files); name each file");

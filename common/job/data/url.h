@@ -5,6 +5,7 @@
 //                                               without one. A slash in it is %2F, but in
 //                                               refs/convert/NAME, refs/pr/NUMBER, refs/heads/NAME
 //                                               and refs/tags/NAME
+//   s3://BUCKET/KEY                             an object of an object store (common/s3/access.h)
 // Pure: nothing here opens a connection.
 #pragma once
 
@@ -22,6 +23,8 @@ namespace nsa {
 inline bool IsUrl(std::string_view path) { return path.find("://") != std::string_view::npos; }
 
 inline bool IsHubUrl(std::string_view path) { return path.starts_with("hf://"); }
+
+inline bool IsS3Url(std::string_view path) { return path.starts_with("s3://"); }
 
 // The part of a path that has the file's name and its ending: an http URL without its query.
 std::string_view WithoutQuery(std::string_view path);
@@ -60,6 +63,17 @@ struct HubPath {
 
 // InvalidArgument, naming the URL and its form.
 absl::StatusOr<HubPath> ParseHubUrl(std::string_view url);
+
+// An object of an object store, or a folder of them.
+struct S3Path {
+  std::string bucket;
+  std::string key;  // as it was written, without a leading slash: nothing is decoded
+};
+
+// InvalidArgument, naming the URL and the reason: no bucket, a bucket's name that none can have
+// (3 to 63 of a-z, 0-9, dots and hyphens), no key, empty segments or `.` or `..`, or a control
+// character. A slash at the end is left out if `folder`, and is an error otherwise.
+absl::StatusOr<S3Path> ParseS3Url(std::string_view url, bool folder = false);
 
 // OK if the URL can be read as data. InvalidArgument `URL: what (limit); what to do`.
 absl::Status CheckDataUrl(std::string_view url);

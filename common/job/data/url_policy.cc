@@ -30,15 +30,16 @@ absl::StatusOr<UrlPolicy> UrlPolicy::Make(const std::vector<std::string>& allowe
       policy.everything_ = true;
     } else if (entry == "https://" || entry == "http://") {
       policy.schemes_.push_back(entry.substr(0, entry.size() - 3));
-    } else if (IsHubUrl(entry) && entry.ends_with("/")) {
-      policy.hub_.push_back(entry);
+    } else if ((IsHubUrl(entry) || IsS3Url(entry)) && entry.ends_with("/")) {
+      policy.places_.push_back(entry);
     } else {
       absl::StatusOr<Url> url = ParseUrl(entry);
       if (!url.ok()) {
         return absl::InvalidArgumentError(absl::StrCat(
             "allowed_urls: '", entry,
-            "' (https://, http:// or hf://, also followed by a host and a path; * or none); write "
-            "the beginning of the URLs that jobs may read"));
+            "' (https://, http://, hf:// or s3://, also followed by a host or bucket and a path, "
+            "hf:// and s3:// with a slash at the end; * or none); write the beginning of the URLs "
+            "that jobs may read"));
       }
       policy.beginnings_.push_back(*std::move(url));
     }
@@ -48,9 +49,9 @@ absl::StatusOr<UrlPolicy> UrlPolicy::Make(const std::vector<std::string>& allowe
 
 bool UrlPolicy::Allows(std::string_view text) const {
   if (everything_) return true;
-  if (IsHubUrl(text)) {
+  if (IsHubUrl(text) || IsS3Url(text)) {
     return std::ranges::any_of(
-        hub_, [&](const std::string& beginning) { return text.starts_with(beginning); });
+        places_, [&](const std::string& beginning) { return text.starts_with(beginning); });
   }
   const absl::StatusOr<Url> url = ParseUrl(text);
   return url.ok() && (std::ranges::count(schemes_, url->scheme) > 0 || AllowsAnyAddress(*url));

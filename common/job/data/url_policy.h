@@ -2,8 +2,9 @@
 //
 // An entry is the beginning of a URL. `https://`, `http://` and `hf://` allow every URL of that
 // scheme at public addresses. An entry that names a host allows it at any address, so also at a
-// loopback, private or link-local one: its author knows the host. `*` allows every URL at
-// any address; `none` allows nothing.
+// loopback, private or link-local one: its author knows the host. `s3://` allows every bucket and
+// `s3://BUCKET/` one; neither is allowed by default, because requests to them are signed. `*`
+// allows every URL at any address; `none` allows nothing.
 #pragma once
 
 #include <string>
@@ -40,7 +41,7 @@ class UrlPolicy {
   bool everything_ = false;
   std::vector<std::string> schemes_;  // "https"
   std::vector<Url> beginnings_;
-  std::vector<std::string> hub_;  // "hf://datasets/HuggingFaceFW/"
+  std::vector<std::string> places_;  // "hf://datasets/HuggingFaceFW/", "s3://bucket/"
 };
 
 // The coordinator's default.

@@ -101,6 +101,28 @@ std::pair<std::string, std::string> Complaint(const v1::RankStatus& rank) {
   return {};
 }
 
+// Uploads that fail, or are slower than the checkpoints come.
+void AddOfUploads(const v1::Job& job, Writer* writer) {
+  const v1::JobProgress& progress = job.progress();
+  const v1::TrainSpec& train = job.spec().train();
+  if (!progress.upload_error().empty()) {
+    writer->Add(Word(Reason::kCheckpointUploadFailed), v1::JobHealth::LEVEL_WARNING,
+                absl::StrCat("the newest upload failed: ", progress.upload_error()), 0, false);
+    return;
+  }
+  constexpr int64_t kLate = 2;  // checkpoints
+  const int64_t behind = progress.checkpoint_step() - progress.uploaded_step();
+  if (train.checkpoint_url().empty() || train.save_every() <= 0 ||
+      behind <= kLate * train.save_every()) {
+    return;
+  }
+  writer->Add("CHECKPOINT_UPLOAD_LAGS", v1::JobHealth::LEVEL_WARNING,
+              absl::StrFormat("the newest checkpoint is of step %d, the newest that is uploaded of "
+                              "step %d",
+                              progress.checkpoint_step(), progress.uploaded_step()),
+              0, false);
+}
+
 // What is wrong with the processes of a job that trains; of each kind the first rank is named.
 void AddOfRanks(const v1::Job& job, Writer* writer) {
   std::vector<std::string> known;
@@ -123,6 +145,7 @@ void AddOfRanks(const v1::Job& job, Writer* writer) {
                 absl::StrCat("the newest checkpoint failed: ", progress.checkpoint_error()), 0,
                 false);
   }
+  AddOfUploads(job, writer);
 }
 
 void AddOfState(const v1::Job& job, bool diverged, Writer* writer) {

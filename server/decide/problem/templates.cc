@@ -72,6 +72,11 @@ constexpr ProblemTemplate kTemplates[] = {
      .keys = "data.val_fraction",
      .before_end = {kStop, kEvents},
      .after_end = {kEvents}},
+    {.words = "CHECKPOINT_UPLOAD_FAILED CHECKPOINT_UPLOAD_LAGS",
+     .cause = "Its checkpoints are not uploaded",
+     .keys = "train.checkpoint_url",
+     .before_end = {kEvents, kLog},
+     .after_end = {kResume, kEvents}},
     {.words = "CHECKPOINT_FAILED CHECKPOINT_ABANDONED CHECKPOINT_DELETE_FAILED TELEMETRY_FAILED "
               "LOG_QUOTA SAMPLE_FAILED",
      .cause = "What it writes cannot be stored",

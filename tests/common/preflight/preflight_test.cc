@@ -127,6 +127,8 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { Train(job)->set_save_every(5001); }},
     {"LOST_WORK", "train.save_every", "(at most 30 min)",
      [](GoodJob* job) { Train(job)->set_accumulate_grad_batches(4096); }},
+    {"CHECKPOINT_URL", "train.checkpoint_url", "https://host/x: is not of the form s3://BUCKET/KEY",
+     [](GoodJob* job) { Train(job)->set_checkpoint_url("https://host/x"); }},
     {"KEEP_CHECKPOINTS_TOO_FEW", "train.keep_checkpoints", "1 (at least 2)",
      [](GoodJob* job) { Train(job)->set_keep_checkpoints(1); }},
     {"GRADIENT_CHECKPOINTING_OFF", "runtime.gradient_checkpointing", "off (must be on)",
@@ -197,8 +199,8 @@ const RuleCase kCases[] = {
        Data(job)->set_path(0, job->PathOf("train.parquet"));
        Data(job)->set_val_path(0, job->PathOf("val.parquet"));
      }},
-    {"DATA_URL", "data.path[0]", "s3://b/x: is neither a path nor a URL that is read",
-     [](GoodJob* job) { Data(job)->set_path(0, "s3://b/x"); }},
+    {"DATA_URL", "data.path[0]", "gs://b/x: is neither a path nor a URL that is read",
+     [](GoodJob* job) { Data(job)->set_path(0, "gs://b/x"); }},
     {"DATA_NOT_FETCHED", "data.path[0]", "https://example.com/x.txt is not fetched here",
      [](GoodJob* job) { Data(job)->set_path(0, "https://example.com/x.txt"); }},
     {"DATA_UNREADABLE", "data.path[0]", "No such file",

@@ -76,6 +76,11 @@ TEST(PathGuard, AUrlMustBeAllowed) {
   EXPECT_THAT(check({"https://"}), StatusIs(absl::StatusCode::kInvalidArgument,
                                             HasSubstr("hf://datasets/a/b/*.parquet")));
   EXPECT_FALSE(check({"none"}).ok());
+  spec.mutable_train()->set_checkpoint_url("s3://bucket/runs");
+  EXPECT_THAT(check({"hf://"}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("train.checkpoint_url: s3://bucket/runs")));
+  EXPECT_OK(check({"hf://", "s3://bucket/"}));
+  spec.mutable_train()->clear_checkpoint_url();
   spec.mutable_data()->set_path(0, "file:///etc/passwd");
   EXPECT_OK(check({"hf://"})) << "preflight refuses it";
 }

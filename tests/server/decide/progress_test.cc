@@ -181,6 +181,26 @@ TEST(Progress, HasTheLatestLossOfEachNamedSet) {
   EXPECT_EQ(progress.val_sets(0).loss(), 2.5);
 }
 
+TEST(Progress, AFailedUploadIsNoneAndTheNewestStepStays) {
+  v1::JobProgress progress;
+  v1::WorkerRecord record;
+  record.set_unix_nanos(7);
+  record.mutable_upload()->set_step(20);
+  Fold(record, Training(100), 100, &progress);
+  EXPECT_EQ(progress.uploaded_step(), 20);
+  EXPECT_EQ(progress.uploaded_unix_nanos(), 7);
+  record.mutable_upload()->set_step(30);
+  record.mutable_upload()->set_error("HTTP 503");
+  Fold(record, Training(100), 100, &progress);
+  EXPECT_EQ(progress.uploaded_step(), 20);
+  EXPECT_EQ(progress.upload_error(), "HTTP 503");
+  record.mutable_upload()->set_step(10);
+  record.mutable_upload()->clear_error();
+  Fold(record, Training(100), 100, &progress);
+  EXPECT_EQ(progress.uploaded_step(), 20) << "an older one is uploaded after the newest";
+  EXPECT_EQ(progress.upload_error(), "");
+}
+
 TEST(Progress, AFailedCheckpointIsNone) {
   v1::JobProgress progress;
   v1::WorkerRecord record;

@@ -409,6 +409,7 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
               {"HF_TOKEN", "hf_x"},
               {"HF_TOKEN_PATH", "/of/the/agent"},
               {"https_proxy", "http://proxy.example:3128"},
+              {"AWS_ACCESS_KEY_ID", "AKIA"},
               {"NSA_DATA_CACHE_BYTES", "7"},
               {"TZ", "UTC"}});
   coordinator_.Want(Assignment(kJob, 1, {{"print_environment", "1"}}));
@@ -420,6 +421,8 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
               AllOf(HasSubstr("HF_TOKEN=hf_x\n"), HasSubstr("NSA_DATA_CACHE_DIR=/c\n"),
                     HasSubstr("NSA_DATA_CACHE_BYTES=5\n"), Not(HasSubstr("_BYTES=7"))));
   EXPECT_THAT(environment, HasSubstr("HF_TOKEN_PATH=\n")) << "no file, whatever HOME has";
+  EXPECT_THAT(environment, AllOf(HasSubstr("AWS_ACCESS_KEY_ID=AKIA\n"),
+                                 HasSubstr("AWS_SHARED_CREDENTIALS_FILE=\n")));
   EXPECT_THAT(environment, HasSubstr("https_proxy=http://proxy.example:3128\n"));
   EXPECT_THAT(environment, AllOf(Not(HasSubstr("LD_PRELOAD")), Not(HasSubstr("secret"))));
 }

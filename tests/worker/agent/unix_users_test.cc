@@ -82,6 +82,8 @@ TEST_F(UnixUsersTest, ARankIsItsUserAndNothingElse) {
       << "data_cache_dir: " << cache.string() << "\n";
   StartAgent({{"HOME", "/of-the-agent"},
               {"HF_TOKEN", "of-the-agent"},
+              {"AWS_SECRET_ACCESS_KEY", "of-the-agent"},
+              {"AWS_SHARED_CREDENTIALS_FILE", "/of-the-agent/credentials"},
               {"https_proxy", "http://of-the-agent:secret@proxy"},
               {"XDG_CACHE_HOME", "/of-the-agent/.cache"}});
   v1::WorkerAssignment assignment = As(kAda, kJob, 1000000, {{"print_environment", "1"}});

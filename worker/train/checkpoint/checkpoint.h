@@ -64,6 +64,11 @@ struct CheckpointWriterOptions {
   // The slice of the moments that this rank writes, if it is not an even one.
   std::optional<Slice> slice;
 
+  // Whether retention may delete the checkpoint of a step, which it asks on the writer's thread on
+  // rank 0. Of those that must wait for their upload it leaves as many as `keep`, so that a store
+  // that cannot be reached does not fill the disk. Empty: it may.
+  std::function<bool(int64_t step)> may_delete;
+
   // Called on the writer's thread. On rank 0: once per checkpoint, published or failed. On other
   // ranks: only for a shard that could not be written.
   std::function<void(const v1::CheckpointRecord&)> on_record;

@@ -148,6 +148,16 @@ int64_t BestStep(const std::vector<CheckpointEntry>& entries) {
   return best_step;
 }
 
+// Takes the newest `most` of those that may not be deleted from `past`, which is oldest first.
+void LeaveNewest(int32_t most, const std::function<bool(int64_t step)>& may_delete,
+                 std::vector<CheckpointEntry>* past) {
+  for (auto it = past->end(); it != past->begin() && most > 0;) {
+    if (may_delete((--it)->step)) continue;
+    it = past->erase(it);
+    --most;
+  }
+}
+
 }  // namespace
 
 std::string TemporaryName(const WriterPlace& place, const HostSnapshot& snapshot) {
@@ -206,7 +216,8 @@ void RemoveTemporaryFolders(const Folder& checkpoints, int64_t before_step) {
 }
 
 std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step,
-                                        const std::string& job_id) {
+                                        const std::string& job_id,
+                                        const std::function<bool(int64_t step)>& may_delete) {
   std::vector<std::string> problems;
   absl::StatusOr<std::vector<CheckpointEntry>> entries = CheckpointsIn(checkpoints.fixed_path());
   if (!entries.ok()) return {std::string(entries.status().message())};
@@ -219,8 +230,10 @@ std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep,
     if (!status.ok()) problems.emplace_back(status.message());
     return status.ok();
   };
+  std::vector<CheckpointEntry> past = PastRetention(*entries, keep, BestStep(*entries));
+  if (may_delete) LeaveNewest(keep, may_delete, &past);
   std::vector<std::string> nameless;
-  for (const CheckpointEntry& entry : PastRetention(*entries, keep, BestStep(*entries))) {
+  for (const CheckpointEntry& entry : past) {
     const std::string name = CheckpointName(entry.step);
     const std::string going = absl::StrCat(name, kTemporary, "deleted");
     if (note(checkpoints.Rename(name, going))) nameless.push_back(going);

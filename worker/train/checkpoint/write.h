@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -69,9 +70,11 @@ void RemoveTemporaryFolders(const Folder& checkpoints, int64_t before_step);
 // Deletes the checkpoints that retention no longer keeps after a checkpoint at `step`. A folder is
 // first renamed, durably, so that its final name never stands for a partly deleted checkpoint.
 // Checkpoints of later steps, left by a run that was rolled back, are neither counted nor deleted,
-// nor is a folder whose state.json cannot be read or names another job than `job_id`. Returns one
-// line per error.
+// nor is a folder whose state.json cannot be read or names another job than `job_id`, nor are the
+// newest `keep` of those that `may_delete`, if there is one, still wants. Returns one line per
+// error.
 std::vector<std::string> ApplyRetention(const Folder& checkpoints, int32_t keep, int64_t step,
-                                        const std::string& job_id);
+                                        const std::string& job_id,
+                                        const std::function<bool(int64_t step)>& may_delete = {});
 
 }  // namespace nsa::train

@@ -280,7 +280,8 @@ class CheckpointWriter::Impl {
     if (!published) return;
     RemoveTemporaryFolders(place_.checkpoints, step + 1);  // also earlier attempts at this step
     for (const std::string& problem :
-         ApplyRetention(place_.checkpoints, options_.keep, step, snapshot.state.job_id())) {
+         ApplyRetention(place_.checkpoints, options_.keep, step, snapshot.state.job_id(),
+                        options_.may_delete)) {
       ReportFailure(Reason::kCheckpointDeleteFailed, v1::SEVERITY_WARNING,
                     "an old checkpoint could not be deleted", problem, SaveOptions().then);
     }

@@ -9,6 +9,11 @@
 #include "common/base/status.h"
 
 namespace nsa::train {
+namespace {
+
+constexpr absl::Duration kFinishSlice = absl::Milliseconds(500);  // between collectives of a wait
+
+}  // namespace
 
 std::optional<absl::Duration> WaitAfter(int failures, const LastSavePatience& patience) {
   absl::Duration wait = patience.first_wait, waited;
@@ -56,16 +61,30 @@ absl::StatusOr<std::optional<Ending>> Saver::Finish(const Snapshot& last) {
 // hung. A rank that still writes after patience.total waits for its writer without collectives, so
 // that hang detection finds the rank that makes no progress.
 absl::StatusOr<bool> Saver::DrainTogether(absl::Status* drained) {
-  constexpr absl::Duration kSlice = absl::Milliseconds(500);
   const absl::Duration end = options_.clock->Monotonic() + options_.patience.total;
   while (true) {
-    std::optional<absl::Status> result = options_.writer->DrainFor(kSlice);
+    std::optional<absl::Status> result = options_.writer->DrainFor(kFinishSlice);
     if (!result && options_.clock->Monotonic() >= end) result = options_.writer->Drain();
     std::array<double, 2> any = {result ? 0.0 : 1.0, result && !result->ok() ? 1.0 : 0.0};
     NSA_RETURN_IF_ERROR(options_.comm->AllReduce("finish", Reduce::kMax, any));
     if (any[0] != 0) continue;
     *drained = *std::move(result);
     return any[1] == 0;
+  }
+}
+
+absl::Status Saver::AwaitUpload(const Uploader* uploader, absl::Duration longest,
+                                absl::Duration idle) {
+  options_.page->SetPhase(Phase::kCheckpoint);
+  const absl::Duration begin = options_.clock->Monotonic();
+  while (true) {
+    const absl::Duration now = options_.clock->Monotonic();
+    const bool waits = uploader != nullptr && !uploader->UpToDate() && now - begin < longest &&
+                       now - std::max(begin, uploader->progress_at()) < idle;
+    std::array<double, 1> any = {waits ? 1.0 : 0.0};
+    NSA_RETURN_IF_ERROR(options_.comm->AllReduce("finish", Reduce::kMax, any));
+    if (any[0] == 0) return absl::OkStatus();
+    absl::SleepFor(kFinishSlice);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/run/status_page.h"
 #include "nsa/v1/checkpoint.pb.h"
 #include "worker/train/checkpoint/checkpoint.h"
+#include "worker/train/checkpoint/upload/uploader.h"
 #include "worker/train/comm/comm.h"
 #include "worker/train/step/ending.h"
 
@@ -61,6 +62,10 @@ class Saver {
   // increasing waits. Returns nullopt when everything is written, or how the run ends when the time
   // for retries is over.
   absl::StatusOr<std::optional<Ending>> Finish(const Snapshot& last);
+
+  // Every rank waits until `uploader`, which rank 0 has, is up to date; for at most `longest`, and
+  // only as long as a part was stored within the last `idle`.
+  absl::Status AwaitUpload(const Uploader* uploader, absl::Duration longest, absl::Duration idle);
 
   // Waits until all ranks have written what they saved, or could not.
   void Drain() {

@@ -410,7 +410,26 @@ absl::StatusOr<Ending> Trainer::Finish(const Ending& ending) {
   }
   executor_->PrintKernelTimes(step());
   NSA_ASSIGN_OR_RETURN(const std::optional<Ending> failure, saver_->Finish(TakeSnapshot()));
+  if (!train_.checkpoint_url().empty()) NSA_RETURN_IF_ERROR(AwaitUpload(ending));
   return failure.value_or(guards_->Judge(ending));
+}
+
+// Waits for the last upload: as long as parts arrive, up to an hour. Ranks that were asked to stop
+// are killed after ten times the grace.
+absl::Status Trainer::AwaitUpload(const Ending& ending) {
+  constexpr absl::Duration kLongest = absl::Hours(1), kIdle = absl::Minutes(10);
+  const absl::Duration grace = absl::Seconds(spec_.restart().stop_grace_seconds());
+  const bool stopped = ending.outcome == v1::OUTCOME_STOPPED;
+  Uploader* const uploader = uploader_ ? &*uploader_ : nullptr;
+  NSA_RETURN_IF_ERROR(
+      saver_->AwaitUpload(uploader, stopped ? std::min(kLongest, 5 * grace) : kLongest, kIdle));
+  if (uploader == nullptr || uploader->UpToDate()) return absl::OkStatus();
+  reporter_->Event(Reason::kCheckpointUploadFailed,
+                   absl::StrCat("the last checkpoint is not at ", train_.checkpoint_url(),
+                                " when the run ends; it is in ", train_.out_dir(),
+                                ", and the next start of the job uploads it"),
+                   v1::SEVERITY_WARNING);
+  return absl::OkStatus();
 }
 
 // Stops everything that writes, then writes the last record.
@@ -422,6 +441,7 @@ void Trainer::Report(const v1::WorkerFinished& record) {
     checkpoints_->Abandon(record.text());
   }
   checkpoints_.reset();  // reports its last records before the run's
+  uploader_.reset();
   // No reporter: the setup failed before the step to resume from was known. The largest step makes
   // the reporter keep all rows of the files.
   if (reporter_ == nullptr) {

@@ -25,6 +25,7 @@
 #include "nsa/v1/telemetry.pb.h"
 #include "nsa/v1/worker.pb.h"
 #include "worker/train/checkpoint/checkpoint.h"
+#include "worker/train/checkpoint/upload/uploader.h"
 #include "worker/train/comm/comm.h"
 #include "worker/train/comm/stop.h"
 #include "worker/train/data/loader.h"
@@ -105,6 +106,7 @@ class Trainer {
   std::string AdaptForkedState();
   absl::Status LockOutDir();
   absl::Status OpenCheckpoints();
+  absl::Status OpenUploader();
   absl::Status CloseOutDirUnlessOk(const absl::Status& status);
   absl::Status OpenReporter(int64_t resumed_step);
   std::string DeviceText() const;
@@ -134,6 +136,7 @@ class Trainer {
 
   // The end.
   absl::StatusOr<Ending> Finish(const Ending& ending);
+  absl::Status AwaitUpload(const Ending& ending);
   Ending WithAdvice(Ending ending);
   void Report(const v1::WorkerFinished& record);
 
@@ -167,6 +170,7 @@ class Trainer {
   std::string shown_error_;            // the telemetry error that the status page shows
   std::optional<JobSamples> samples_;  // on rank 0, after the first validation; borrows executor_
   std::string sample_error_;           // the last one that an event reported
+  std::optional<Uploader> uploader_;   // on rank 0 of a job with a checkpoint_url
   std::unique_ptr<CheckpointWriter> checkpoints_;
   std::optional<Saver> saver_;  // set together with checkpoints_
   std::optional<StepGuards> guards_;

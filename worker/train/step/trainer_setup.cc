@@ -14,6 +14,7 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
+#include "common/job/data/url_policy.h"
 #include "common/job/load.h"
 #include "common/preflight/fork.h"
 #include "common/run/rank_address.h"
@@ -24,6 +25,7 @@
 #include "worker/train/step/ranks/hub_commits.h"
 #include "worker/train/step/ranks/same_data.h"
 #include "worker/train/step/resume.h"
+#include "worker/train/step/stored_checkpoint.h"
 #include "worker/train/step/trainer.h"
 
 namespace nsa::train {
@@ -109,7 +111,9 @@ absl::Status Trainer::SetUp() {
   // Before the control socket is opened, because requests that arrive over it are newer.
   if (launch_.has_stop()) NSA_RETURN_IF_ERROR(stop_.Request(launch_.stop()));
   NSA_RETURN_IF_ERROR(OpenRunDir());
-  if (launch_.rank_address().empty()) NSA_RETURN_IF_ERROR(CheckPublishedCheckpoints(launch_));
+  if (launch_.rank_address().empty() && train_.checkpoint_url().empty()) {
+    NSA_RETURN_IF_ERROR(CheckPublishedCheckpoints(launch_));
+  }
   NSA_RETURN_IF_ERROR(OpenOutDir());
   NSA_RETURN_IF_ERROR(AgreeOnData());
   NSA_RETURN_IF_ERROR(OpenData());
@@ -125,7 +129,7 @@ absl::Status Trainer::SetUp() {
   NSA_RETURN_IF_ERROR(LockOutDir());  // before its files are opened
   NSA_RETURN_IF_ERROR(OpenReporter(step()));
   ReportStart();
-  return absl::OkStatus();
+  return OpenUploader();
 }
 
 absl::Status Trainer::OpenRunDir() {
@@ -324,6 +328,11 @@ absl::Status Trainer::Resume() {
   if (out_dir_ranks_.index == 0) {
     NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(ClaimOutDir(launch_, out_dir_)));
   }
+  NSA_ASSIGN_OR_RETURN(const std::string downloaded,
+                       DownloadIfMissing(launch_, out_dir_, comm_.get()));
+  if (!downloaded.empty()) {
+    early_events_.push_back(Event(Reason::kCheckpointDownloaded, downloaded, v1::SEVERITY_INFO));
+  }
   NSA_ASSIGN_OR_RETURN(const ResumePoint point, ChooseResume(launch_, out_dir_ranks_, comm_.get()));
   for (const std::string& problem : point.rejected) {
     early_events_.push_back(Event(Reason::kCheckpointCorrupt, problem, v1::SEVERITY_ERROR));
@@ -492,8 +501,10 @@ absl::Status Trainer::OpenCheckpoints() {
        .allocate = access.allocate,
        .layout = &layout_,
        .slice = slice,
+       .may_delete = [this](int64_t step) { return !uploader_ || uploader_->MayDelete(step); },
        .on_record =
            [this](const v1::CheckpointRecord& record) {
+             if (uploader_ && record.error().empty()) uploader_->Published(record.step());
              // Another machine's copy of a checkpoint that rank 0 reports is no second one.
              const bool copy = launch_.rank() != 0 && out_dir_ranks_.index == 0;
              if (!copy || !record.error().empty()) reporter_->Checkpoint(record);
@@ -507,6 +518,28 @@ absl::Status Trainer::OpenCheckpoints() {
                               .page = &page_,
                               .clock = options_.clock,
                               .patience = options_.last_save});
+  return absl::OkStatus();
+}
+
+// Rank 0 has all files of a checkpoint in its out_dir.
+absl::Status Trainer::OpenUploader() {
+  const std::string& url = train_.checkpoint_url();
+  if (url.empty() || launch_.rank() != 0) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const UrlPolicy policy, UrlPolicy::Make({launch_.allowed_urls().begin(),
+                                                                launch_.allowed_urls().end()}));
+  if (!policy.Allows(url)) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "train.checkpoint_url: ", url,
+        " is not among the coordinator's allowed_urls; take another place, or ask an operator"));
+  }
+  NSA_ASSIGN_OR_RETURN(Folder checkpoints, out_dir_.MakeFolder(CheckpointsDir("").string()));
+  uploader_.emplace(UploaderOptions{
+      .url = url,
+      .job_id = launch_.job_id(),
+      .checkpoints = std::move(checkpoints),
+      .keep = train_.keep_checkpoints(),
+      .on_record = [this](const v1::UploadRecord& record) { reporter_->Upload(record); },
+      .on_event = [this](const v1::WorkerEvent& event) { reporter_->Event(event); }});
   return absl::OkStatus();
 }
 

@@ -163,6 +163,10 @@ void AddDetails(const v1::WorkerRecord& record, bool logged, Json* line) {
     (*line)["error"] = record.checkpoint().error();
     (*line)["stall_seconds"] = record.checkpoint().stall_seconds();
     (*line)["write_seconds"] = record.checkpoint().write_seconds();
+  } else if (record.has_upload()) {
+    (*line)["url"] = record.upload().url();
+    (*line)["error"] = record.upload().error();
+    (*line)["seconds"] = record.upload().seconds();
   } else if (record.has_event()) {
     (*line)["reason"] = record.event().reason();
     (*line)["text"] = record.event().text();
@@ -369,6 +373,14 @@ std::string LogLine(const v1::WorkerRecord& record, int64_t steps) {
     return absl::StrFormat("step %d | checkpoint %s, %.1f MiB, %.3f s stall, %.2f s write",
                            checkpoint.step(), checkpoint.path(), Mib(checkpoint.bytes()),
                            checkpoint.stall_seconds(), checkpoint.write_seconds());
+  }
+  if (record.has_upload()) {
+    const v1::UploadRecord& upload = record.upload();
+    if (!upload.error().empty()) {
+      return absl::StrFormat("step %d | upload failed: %s", upload.step(), upload.error());
+    }
+    return absl::StrFormat("step %d | uploaded to %s, %.1f MiB, %.2f s", upload.step(),
+                           upload.url(), Mib(upload.bytes()), upload.seconds());
   }
   if (record.has_event()) {
     return absl::StrCat(record.event().reason(), ": ", record.event().text());

@@ -31,7 +31,8 @@ spdlog::level::level_enum LevelOf(const v1::WorkerRecord& record) {
   if (record.has_event() && record.event().severity() == v1::SEVERITY_ERROR)
     return spdlog::level::err;
   const bool warning = (record.has_event() && record.event().severity() == v1::SEVERITY_WARNING) ||
-                       !record.checkpoint().error().empty() || !record.sample().error().empty();
+                       !record.checkpoint().error().empty() || !record.upload().error().empty() ||
+                       !record.sample().error().empty();
   return warning ? spdlog::level::warn : spdlog::level::info;
 }
 
@@ -234,6 +235,12 @@ void Reporter::Sample(const v1::SampleRecord& sample) {
 void Reporter::Checkpoint(const v1::CheckpointRecord& checkpoint) {
   v1::WorkerRecord record;
   *record.mutable_checkpoint() = checkpoint;
+  impl_->Report(std::move(record));
+}
+
+void Reporter::Upload(const v1::UploadRecord& upload) {
+  v1::WorkerRecord record;
+  *record.mutable_upload() = upload;
   impl_->Report(std::move(record));
 }
 

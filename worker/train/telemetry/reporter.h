@@ -69,6 +69,7 @@ class Reporter {
   void Eval(const v1::EvalRecord& eval);
   void Sample(const v1::SampleRecord& sample);
   void Checkpoint(const v1::CheckpointRecord& checkpoint);
+  void Upload(const v1::UploadRecord& upload);
   void Event(const v1::WorkerEvent& event);
   void Event(Reason reason, const std::string& text, v1::Severity severity);
 

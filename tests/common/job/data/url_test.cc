@@ -29,8 +29,18 @@ TEST(Url, HasSchemeHostPortAndTarget) {
 
 TEST(Url, WhatCannotBeReadIsRefusedWithTheReason) {
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {"s3://bucket/a.parquet",
-       "neither a path nor a URL that is read (https://, http:// or hf://)"},
+      {"gs://bucket/a.parquet",
+       "neither a path nor a URL that is read (https://, http://, hf:// or s3://)"},
+      {"s3://bucket/*.parquet", "only hf:// can list files"},
+      {"s3://bucket", "has no key"},
+      {"s3://bucket/", "has no key"},
+      {"s3://Bucket/a", "no bucket that can exist"},
+      {"s3://b/a", "no bucket that can exist"},
+      {"s3://a..b/a", "no bucket that can exist"},
+      {"s3://bucket:9000/a", "no bucket that can exist"},
+      {"s3://bucket/a/../b", "an empty segment, . or .."},
+      {"s3://bucket/a//b", "an empty segment, . or .."},
+      {"s3://bucket/a\nb", "control character"},
       {"file:///etc/passwd", "neither a path nor a URL"},
       {"https://", "no valid host and port"},
       {"https:///x", "no valid host and port"},
@@ -70,6 +80,23 @@ TEST(Url, APasswordIsRefusedAndNotRepeated) {
   EXPECT_THAT(CheckDataUrl("https://ada:secret@h/x"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("user name or a password"), Not(HasSubstr("secret")))));
+}
+
+TEST(Url, AKeyInTheUrlOfAnObjectIsRefusedAndNotRepeated) {
+  EXPECT_THAT(CheckDataUrl("s3://AKIA:secret@bucket/x"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("a key or a password"), Not(HasSubstr("secret")))));
+}
+
+TEST(Url, AnObjectHasABucketAndAKeyAsItIsWritten) {
+  const auto object = ParseS3Url("s3://my.bucket-1/a b/c%20d?e.jsonl.zst");
+  ASSERT_OK(object);
+  EXPECT_EQ(object->bucket, "my.bucket-1");
+  EXPECT_EQ(object->key, "a b/c%20d?e.jsonl.zst");
+  EXPECT_EQ(WithoutQuery("s3://b/c?d.txt"), "s3://b/c?d.txt");
+  EXPECT_EQ(ParseS3Url("s3://bucket/runs/", /*folder=*/true)->key, "runs");
+  EXPECT_FALSE(ParseS3Url("s3://bucket/runs/").ok());
+  EXPECT_FALSE(ParseS3Url("s3://bucket/" + std::string(1025, 'x')).ok());
 }
 
 TEST(Url, AHubPathHasARevision) {
@@ -144,6 +171,19 @@ TEST(UrlPolicy, OneDataSetOfTheHubCanBeAllowed) {
   ASSERT_OK(policy);
   EXPECT_TRUE(policy->Allows("hf://datasets/a/b/c"));
   EXPECT_FALSE(policy->Allows("hf://datasets/a/bc/d"));
+}
+
+// Requests to an object store are signed: somebody must have allowed its bucket.
+TEST(UrlPolicy, ABucketIsAllowedByAnEntryOnly) {
+  EXPECT_FALSE(UrlPolicy::Make(DefaultAllowedUrls())->Allows("s3://bucket/a"));
+  EXPECT_FALSE(UrlPolicy::Make({"https://", "http://", "hf://"})->Allows("s3://bucket/a"));
+  const auto policy = UrlPolicy::Make({"s3://bucket/sets/"});
+  ASSERT_OK(policy);
+  EXPECT_TRUE(policy->Allows("s3://bucket/sets/a"));
+  EXPECT_FALSE(policy->Allows("s3://bucket/other"));
+  EXPECT_FALSE(policy->Allows("s3://bucket-2/sets/a"));
+  EXPECT_TRUE(UrlPolicy::Make({"s3://"})->Allows("s3://bucket-2/sets/a"));
+  EXPECT_FALSE(UrlPolicy::Make({"s3://bucket"}).ok()) << "bucket-2 begins like it";
 }
 
 TEST(UrlPolicy, NoneAllowsNothingAndAStarEverything) {

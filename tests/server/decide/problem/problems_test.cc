@@ -325,5 +325,25 @@ TEST(Problems, AnEventOfAFaultSaysWhatHelps) {
   EXPECT_FALSE(ProblemOf(event, JobIn(v1::Job::STATE_FAILED)).has_value());
 }
 
+TEST(Problems, AnUploadThatFailsOrLagsIsOne) {
+  const auto words = [](const v1::Job& given) {
+    v1::Job job = given;
+    Judge(&job);
+    std::vector<std::string> found;
+    for (const v1::Problem& problem : job.problems()) found.push_back(problem.word());
+    return found;
+  };
+  v1::Job job = JobIn(v1::Job::STATE_RUNNING);
+  job.mutable_spec()->mutable_train()->set_save_every(100);
+  job.mutable_progress()->set_uploaded_step(500);
+  EXPECT_THAT(words(job), IsEmpty()) << "it has no checkpoint_url";
+  job.mutable_spec()->mutable_train()->set_checkpoint_url("s3://bucket/runs");
+  EXPECT_THAT(words(job), ElementsAre("CHECKPOINT_UPLOAD_LAGS")) << "three checkpoints behind";
+  job.mutable_progress()->set_uploaded_step(600);
+  EXPECT_THAT(words(job), IsEmpty());
+  job.mutable_progress()->set_upload_error("HTTP 503");
+  EXPECT_THAT(words(job), ElementsAre("CHECKPOINT_UPLOAD_FAILED"));
+}
+
 }  // namespace
 }  // namespace nsa::server

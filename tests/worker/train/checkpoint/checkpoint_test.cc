@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -237,6 +238,31 @@ TEST(Checkpoint, RetentionRunsAfterEachWrite) {
   EXPECT_THAT(Names(CheckpointsDir(dir.path())),
               ElementsAre(".lock", "latest.ckpt", "step-00000002", "step-00000003", "step-00000005",
                           "step-00000006"));
+}
+
+TEST(Checkpoint, RetentionLeavesAsManyAsKeepForTheirUpload) {
+  const TempDir dir;
+  auto options = Options(dir);
+  options.keep = 2;
+  std::atomic<int64_t> uploaded{0};
+  options.may_delete = [&](int64_t step) { return step <= uploaded; };
+  auto writer = CheckpointWriter::Open(options);
+  ASSERT_OK(writer);
+  const Training training(1);
+  const auto save = [&](int64_t step) {
+    ASSERT_OK((*writer)->Save(training.state(), State(step, 0)));
+    ASSERT_OK((*writer)->Drain());
+  };
+  for (const int64_t step : {1, 2, 3, 4, 5}) save(step);
+  EXPECT_THAT(Names(CheckpointsDir(dir.path())),
+              ElementsAre(".lock", "latest.ckpt", "step-00000002", "step-00000003", "step-00000004",
+                          "step-00000005"))
+      << "two that are kept, two that wait";
+  uploaded = 3;
+  save(6);
+  EXPECT_THAT(
+      Names(CheckpointsDir(dir.path())),
+      ElementsAre(".lock", "latest.ckpt", "step-00000004", "step-00000005", "step-00000006"));
 }
 
 TEST(Checkpoint, RetentionTouchesOnlyFoldersOfItsOwnJob) {

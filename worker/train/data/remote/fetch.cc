@@ -15,6 +15,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/job/data/url.h"
+#include "common/s3/fault.h"
 #include "worker/train/data/remote/attempts.h"
 
 namespace nsa::train {
@@ -26,6 +27,7 @@ constexpr absl::Duration kLandedFor = absl::Minutes(5);
 // For a name without an address before anything was read: it is more likely mistyped than out of
 // order.
 constexpr absl::Duration kUnknownHostPatience = absl::Seconds(3);
+constexpr size_t kFaultBytes = 4 << 10;  // of an object store's answer that says what is wrong
 
 bool IsRedirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -146,7 +148,7 @@ absl::StatusOr<HttpReply> Fetcher::Send(const std::string& range, size_t most) {
   std::string url = direct ? landed_ : url_;
   for (int hop = 0;; ++hop) {
     NSA_ASSIGN_OR_RETURN(HttpReply reply, SendTo(url, range, most));
-    if (IsRedirect(reply.status)) {
+    if (IsRedirect(reply.status) && !IsS3Url(name_)) {
       if (hop == kMostRedirects) {
         return absl::FailedPreconditionError(absl::StrFormat(
             "%s: more than %d redirects; name the place where they end", name_, kMostRedirects));
@@ -178,6 +180,7 @@ absl::StatusOr<HttpReply> Fetcher::SendTo(const std::string& url, const std::str
         absl::StrCat(name_, ": redirects to what is no http or https URL; name the file itself"));
   }
   const bool hub = IsHubUrl(name_) && parsed->origin() == EndpointOrigin();
+  const bool s3 = IsS3Url(name_);  // no redirect is followed, so this is the endpoint
   const std::string bearer = hub ? options_.token : "";
   // To an http proxy the token would travel unencrypted; to an https URL it travels in a tunnel.
   const bool hidden = bearer.empty() || parsed->scheme == "https";
@@ -185,10 +188,11 @@ absl::StatusOr<HttpReply> Fetcher::SendTo(const std::string& url, const std::str
       client_.Get({.url = url,
                    .range = range,
                    .bearer = bearer,
-                   .any_address = hub || options_.policy.AllowsAnyAddress(*parsed),
+                   .any_address = hub || s3 || options_.policy.AllowsAnyAddress(*parsed),
                    .proxy = options_.policy.everything() && hidden,
-                   .most_bytes = most,
-                   .stall = options_.stall});
+                   .most_bytes = s3 ? std::max(most, kFaultBytes) : most,
+                   .stall = options_.stall,
+                   .signature = s3 ? options_.s3->signature : std::nullopt});
   if (reply.untrusted) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s: %s; if the authority is your own, name its certificates in SSL_CERT_FILE", name_,
@@ -224,6 +228,7 @@ absl::StatusOr<std::string> Fetcher::Follow(const std::string& from, const HttpR
 
 // The error of a status that does not pass.
 absl::Status Fetcher::Failed(const HttpReply& reply) const {
+  if (IsS3Url(name_)) return S3Fault(name_, reply, *options_.s3);
   const std::string what = absl::StrCat(name_, ": HTTP ", reply.status);
   const bool hub = IsHubUrl(name_);
   switch (reply.status) {

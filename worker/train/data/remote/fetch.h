@@ -7,7 +7,8 @@
 // RemoteOptions.patience. Not repeated: other statuses, e.g. 401 and 404.
 //
 // The token goes to the Hub's endpoint only, never to the host of a redirect. A redirect from https
-// to http, to an address that is not public, or after five others is refused.
+// to http, to an address that is not public, or after five others is refused; of an s3:// URL,
+// whose requests are signed, any.
 #pragma once
 
 #include <atomic>

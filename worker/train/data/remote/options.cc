@@ -82,6 +82,7 @@ absl::StatusOr<RemoteOptions> RemoteOptionsFor(const std::vector<std::string>& a
   options.cache_bytes = cache.most_bytes;
   NSA_RETURN_IF_ERROR(SetToken(&options));
   NSA_RETURN_IF_ERROR(SetEndpoint(&options));
+  options.s3 = S3AccessFromEnvironment();
   return options;
 }
 

@@ -11,6 +11,7 @@
 #include "common/job/data/large_data.h"
 #include "common/job/data/url.h"
 #include "common/job/data/url_policy.h"
+#include "common/s3/access.h"
 
 namespace nsa::train {
 
@@ -22,6 +23,8 @@ struct RemoteOptions {
   std::string endpoint = std::string(kHubEndpoint);
   std::string token;
   std::string token_from = "HF_TOKEN";  // the variable or the file that has it, for messages
+  // Who reads s3:// URLs, and where they lead; why that cannot be said.
+  absl::StatusOr<S3Access> s3 = S3Access();
   // The commits at which branches are read. One that is missing here is asked for once.
   HubCommits hub_commits;
   // Longest time without progress, after which reading fails; and of one attempt.
@@ -38,11 +41,11 @@ struct RemoteOptions {
 };
 
 // For a job whose loader waits for `timeout`. From the environment: HF_TOKEN, HF_ENDPOINT, and the
-// variables of CacheFromEnvironment(). Without HF_TOKEN the token is that of `hf auth login`, where
-// that program finds it: in the file HF_TOKEN_PATH, else HF_HOME/token, else huggingface/token in
-// XDG_CACHE_HOME or ~/.cache. An agent sets HF_TOKEN_PATH to nothing for its ranks, so that they
-// read no file. InvalidArgument, naming the variable, the file or the entry of `allowed_urls`; the
-// token is never in a message.
+// variables of CacheFromEnvironment() and S3AccessFromEnvironment(). Without HF_TOKEN the token is
+// that of `hf auth login`, where that program finds it: in the file HF_TOKEN_PATH, else
+// HF_HOME/token, else huggingface/token in XDG_CACHE_HOME or ~/.cache. An agent sets HF_TOKEN_PATH
+// to nothing for its ranks, so that they read no file. InvalidArgument, naming the variable, the
+// file or the entry of `allowed_urls`; the token is never in a message.
 absl::StatusOr<RemoteOptions> RemoteOptionsFor(const std::vector<std::string>& allowed_urls,
                                                absl::Duration timeout);
 

@@ -79,6 +79,11 @@ absl::StatusOr<std::string> Remote::Commit(const std::string& url, ReadProgress*
 }
 
 absl::StatusOr<std::string> Remote::PlaceOf(const std::string& url, ReadProgress* progress) {
+  if (IsS3Url(url)) {
+    if (!options_.s3.ok()) return Annotate(options_.s3.status(), url);
+    NSA_ASSIGN_OR_RETURN(const S3Path path, ParseS3Url(url));
+    return S3HttpUrl(*options_.s3, path);
+  }
   absl::StatusOr<HubPath> hub = ParseHubUrl(url);
   if (!hub.ok()) return url;
   NSA_ASSIGN_OR_RETURN(hub, AtCommit(url, *hub, progress));

@@ -1,0 +1,67 @@
+#include "common/s3/upload_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/fd.h"
+#include "common/base/status.h"
+
+namespace nsa {
+namespace {
+
+absl::Status UploadOne(const std::filesystem::path& file, const S3Path& to, S3* s3) {
+  const Fd fd(open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat info {};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) {
+    return absl::ErrnoToStatus(errno, file.string());
+  }
+  const auto read = [&](int64_t offset, int64_t bytes) -> absl::StatusOr<std::string> {
+    std::string piece(static_cast<size_t>(bytes), '\0');
+    for (size_t at = 0; at < piece.size();) {
+      const ssize_t got =
+          pread(fd.get(), &piece[at], piece.size() - at, offset + static_cast<int64_t>(at));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return absl::ErrnoToStatus(got < 0 ? errno : EIO, file.string());
+      at += static_cast<size_t>(got);
+    }
+    return piece;
+  };
+  return s3->PutParts(to, info.st_size, read, {}, [](const S3Upload&) { return absl::OkStatus(); });
+}
+
+}  // namespace
+
+absl::Status UploadFolder(const std::filesystem::path& folder, const S3Path& to, S3* s3) {
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!entry.is_regular_file()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(entry.path().string(), ": is no file; only files are uploaded"));
+    }
+    files.push_back(entry.path());
+  }
+  if (error) return absl::ErrnoToStatus(error.value(), folder.string());
+  NSA_ASSIGN_OR_RETURN(const std::vector<S3Object> there,
+                       s3->List({.bucket = to.bucket, .key = to.key + "/"}, 1'000));
+  if (!there.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        S3Name(to), ": has objects, ", there.front().key, " for one; take another folder"));
+  }
+  std::ranges::sort(files);
+  for (const std::filesystem::path& file : files) {
+    const S3Path object = {.bucket = to.bucket,
+                           .key = absl::StrCat(to.key, "/", file.filename().string())};
+    NSA_RETURN_IF_ERROR(UploadOne(file, object, s3));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace nsa
