@@ -482,7 +482,7 @@ void Server::Drain(absl::Duration patience) {
   parts_->slurm.reset();
   parts_->probe.reset();
   parts_->listening.server->GetHealthCheckService()->SetServingStatus(false);
-  // Streams do not end by themselves: they are told to end, and those that do not are cancelled.
+  // Streams do not end by themselves: they are asked to end, and those that do not are cancelled.
   parts_->draining = true;
   parts_->hub.PublishAll();
   if (parts_->listening.gate != nullptr) parts_->listening.gate->StopAccepting();

@@ -176,7 +176,7 @@ absl::Status CheckUser(const Opened& file, const fs::path& path, const State& li
   return absl::OkStatus();
 }
 
-// What is said of a file that is not there: the same as of one that is, if the user may not look
+// The error for a file that is not there: the same as for one that is, if the user may not look
 // into the folder.
 absl::Status Absent(const State& limits, const fs::path& path, const absl::Status& absent) {
   if (limits.user.empty()) return absent;

@@ -73,8 +73,8 @@ v1::GateSummary SummaryOfGates(const v1::StepRecord& step);
 // first step.
 v1::JobHealth HealthOf(const v1::JobProgress& progress);
 
-// The same of a job. While it does not run, only what lasts is said, and LEVEL_UNSPECIFIED if that
-// is nothing: how fast a job was is not why it failed.
+// The same of a job. While it does not run, only problems that last are listed, and without one the
+// level is LEVEL_UNSPECIFIED: how fast a job was is not why it failed.
 v1::JobHealth HealthOf(const v1::Job& job);
 
 // What a rule found. `text` has the figure and its limit, `since_step` is the step with which it

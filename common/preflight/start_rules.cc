@@ -190,7 +190,7 @@ std::string StartText(const PreflightFacts& facts) {
     return absl::StrFormat("continues from step %d of %s", own->step(), out_dir);
   }
   if (facts.start.state.has_value()) {
-    return absl::StrFormat("has %s in %s, of which none can be read",
+    return absl::StrFormat("has %s in %s, and none can be read",
                            Count(facts.start.own, "checkpoint"), out_dir);
   }
   if (!restart.init().empty()) {

@@ -35,6 +35,7 @@ constexpr Row kRows[] = {
     {"ListCheckpoints", v1::ROLE_VIEWER},
     {"ListNodes", v1::ROLE_VIEWER},
     {"GetVersion", v1::ROLE_VIEWER},
+    {"ListUse", v1::ROLE_VIEWER},
     {"SubmitJob", v1::ROLE_SUBMITTER, kJob, true},
     {"StopJob", v1::ROLE_SUBMITTER, kWords, true},
     {"ResumeJob", v1::ROLE_SUBMITTER, kJob, true},

@@ -120,7 +120,7 @@ def check_copy(service, folder, state):
         service.wait_until(lambda: step(service) > at + 100, 120, "the job of the first coordinator goes on")
         now = describe(service)
         assert int(now["ranks"][0]["pid"]) == worker and now["generation"] == before["generation"], (before, now)
-        assert "of which this state folder is a copy: left alone" in (copy / "agent" / "agent.log").read_text()
+        assert "(this state folder is a copy of it): left alone" in (copy / "agent" / "agent.log").read_text()
     finally:
         second.send_signal(signal.SIGTERM)
         second.wait(30)

@@ -124,7 +124,7 @@ TEST(Preflight, PassesADamagedCheckpointAsTheWorkerDoes) {
   job.spec.mutable_nsa()->clear_n_sel();
   job.Write("out/checkpoints/step-00000120/state.json", "{}");
   EXPECT_EQ(job.Check().start(),
-            "has 2 checkpoints in " + job.PathOf("out") + ", of which none can be read");
+            "has 2 checkpoints in " + job.PathOf("out") + ", and none can be read");
   job.spec.mutable_train()->set_out_dir(job.PathOf("fork"));
   job.spec.mutable_restart()->set_resume(job.PathOf("out"));
   EXPECT_NE(ProblemOf(job.Check(), "RESUME_MISMATCH"), "");

@@ -90,6 +90,32 @@ TEST(Quantities, ALayerHasNoValueOfAPartThatItLacks) {
   }
 }
 
+TEST(Quantities, WhatHasACurveOrAColumnHasALabelOfItsOwn) {
+  std::set<std::string> labels;
+  std::set<std::pair<Of, std::string>> heads;
+  std::set<int> charts;
+  for (const Quantity& quantity : kQuantities) {
+    const View& view = quantity.view;
+    const bool shown = quantity.column >= 0 || view.brief != nullptr || view.chart > 0;
+    EXPECT_TRUE(!shown || view.label != nullptr) << quantity.name;
+    if (view.label != nullptr) {
+      EXPECT_TRUE(labels.insert(view.label).second) << view.label;
+      EXPECT_EQ(view.kind == View::kWord, quantity.word != nullptr) << quantity.name;
+      EXPECT_EQ(view.kind == View::kBytes, quantity.form.kind == Form::kBytes) << quantity.name;
+      EXPECT_EQ(view.kind == View::kSeconds, std::string(quantity.unit) == "s") << quantity.name;
+    }
+    if (view.brief != nullptr) {
+      EXPECT_TRUE(heads.emplace(quantity.of(), view.brief).second) << view.brief;
+    }
+    if (view.chart > 0) {
+      EXPECT_TRUE(charts.insert(view.chart).second) << quantity.name;
+      EXPECT_GE(quantity.column, 0) << quantity.name << " has no curve";
+    }
+    EXPECT_TRUE(!view.map || quantity.of() == Of::kLayer) << quantity.name;
+  }
+  EXPECT_EQ(*charts.rbegin(), static_cast<int>(charts.size())) << "places without a gap";
+}
+
 std::string Page() {
   std::ifstream in(SourceDir() + "/docs/results.md");
   return std::string(std::istreambuf_iterator<char>(in), {});

@@ -64,7 +64,7 @@ TEST_F(MovedFolderTest, ACopyLeavesTheWorkersOfTheOriginalAlone) {
   coordinator_.SetStop(kJob, v1::STOP_MODE_NOW);
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(coordinator_.WaitForHeartbeat());
   EXPECT_TRUE(IsAlive(worker));
-  EXPECT_THAT(AgentLog(), HasSubstr("of which this state folder is a copy: left alone"));
+  EXPECT_THAT(AgentLog(), HasSubstr("(this state folder is a copy of it): left alone"));
   KillAgent();
   StartThere();
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(coordinator_.WaitForHeartbeat());
