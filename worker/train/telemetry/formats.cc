@@ -132,6 +132,8 @@ const char* MessageName(const v1::WorkerRecord& record, bool logged) {
       return "sample";
     case v1::WorkerRecord::kCheckpoint:
       return "checkpoint";
+    case v1::WorkerRecord::kUpload:
+      return "upload";
     case v1::WorkerRecord::kEvent:
       return "event";
     case v1::WorkerRecord::kFinished:
