@@ -76,9 +76,11 @@ void Metrics::ObserveStoreError(const std::string& operation) {
   families_.Counter("nsa_store_errors_total", {{"op", operation}}).Increment();
 }
 
-void Metrics::ObserveConnections(int known, int strangers) {
+void Metrics::ObserveConnections(int known, int strangers, double handshakes) {
   families_.Gauge("nsa_tcp_connections", {{"kind", "known"}}).Set(known);
   families_.Gauge("nsa_tcp_connections", {{"kind", "stranger"}}).Set(strangers);
+  auto& spent = families_.Counter("nsa_tcp_handshake_seconds_total");
+  spent.Increment(handshakes - spent.Value());
 }
 
 void Metrics::ObserveConnectionEnd(const std::string& reason) {

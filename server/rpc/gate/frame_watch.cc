@@ -24,16 +24,6 @@ constexpr uint8_t kEndHeaders = 4;
 
 }  // namespace
 
-bool Bucket::Take(absl::Duration now) {
-  if (now > last_) {
-    level_ = std::min(burst_, level_ + rate_ * absl::ToDoubleSeconds(now - last_));
-    last_ = now;
-  }
-  if (level_ < 1) return false;
-  level_ -= 1;
-  return true;
-}
-
 FrameWatch::Buckets::Buckets(const FrameLimits& limits)
     : streams(limits.streams, limits.streams_burst),
       small(limits.small, limits.small_burst),

@@ -9,23 +9,9 @@
 #include <string_view>
 
 #include "absl/time/time.h"
+#include "server/rpc/gate/bucket.h"
 
 namespace nsa::server {
-
-// How often something may happen: `burst` at once, `rate` a second in the long run.
-class Bucket {
- public:
-  Bucket(double rate, double burst) : rate_(rate), burst_(burst), level_(burst) {}
-
-  // Takes one. False, and takes none, when it is empty at `now`, the time of a monotonic clock.
-  bool Take(absl::Duration now);
-
- private:
-  const double rate_;
-  const double burst_;
-  double level_;
-  absl::Duration last_ = -absl::InfiniteDuration();
-};
 
 // The limits of one connection. Those that end it are at least ten times what gRPC's clients in
 // C++, Go, Java, Node and Python send in the worst case.
