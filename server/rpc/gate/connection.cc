@@ -155,6 +155,7 @@ Connection::Moved Connection::FromBackend() {
   char* const to = down_.Space(&size);
   const ssize_t got = recv(backend_.get(), to, size, 0);
   if (got > 0) {
+    frames_.NoteAnswer({to, static_cast<size_t>(got)}, known());
     down_.Added(static_cast<size_t>(got));
     return Moved::kSomething;
   }
