@@ -337,7 +337,8 @@ void Server::Parts::AfterTick() {
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState(), nodes->All());
   if (listening.gate != nullptr) {
     const GateCounts counts = listening.gate->counts();
-    metrics.ObserveConnections(counts.known, counts.strangers);
+    metrics.ObserveConnections(counts.known, counts.strangers,
+                               absl::ToDoubleSeconds(counts.handshakes));
   }
   if (now >= next_survey) {
     next_survey = now + kSurveyEvery;

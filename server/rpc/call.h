@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,10 +12,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/clock.h"
+#include "common/base/status.h"
 #include "common/rpc/rpc.h"
 #include "grpcpp/grpcpp.h"
 #include "server/act/executor.h"
 #include "server/rpc/auth.h"
+#include "server/rpc/call_quota.h"
 #include "server/rpc/errors.h"
 #include "server/rpc/gate/callers.h"
 
@@ -50,6 +53,7 @@ class UnaryCall {
         rules_(&rules),
         method_(method),
         subject_(std::move(subject)),
+        answer_(AnswerShare::OfThisCall()),
         began_(RealClock().Monotonic()) {}
 
   template <typename Response>
@@ -74,6 +78,7 @@ class UnaryCall {
             result = absl::UnavailableError("the coordinator is shutting down; try again later");
           }
           if (!result.ok()) return result.status();
+          NSA_RETURN_IF_ERROR(call.Hold(result->ByteSizeLong()));
           *response = *std::move(result);
           call.Finish(absl::OkStatus());
           return absl::OkStatus();
@@ -115,6 +120,12 @@ class UnaryCall {
   // called until Finish().
   bool Abandoned() const { return rules_->draining || context_->IsCancelled(); }
 
+  // To be called before an answer of so many bytes is made of `response`, once. ResourceExhausted
+  // when too many answers of the caller are not read yet. Called by Run() and RunOn().
+  absl::Status Hold(size_t bytes) const {
+    return answer_ == nullptr ? absl::OkStatus() : answer_->Hold(bytes);
+  }
+
   // Ends the call. Called by Run() and RunOn(); other users call it exactly once.
   void Finish(const absl::Status& status) const {
     const grpc::Status wire = ToWire(status);
@@ -144,8 +155,9 @@ class UnaryCall {
   const CallRules* rules_;
   const char* method_;
   std::optional<std::string> subject_;
-  std::string who_;       // empty until the caller is known
-  absl::Duration began_;  // RealClock().Monotonic()
+  std::shared_ptr<AnswerShare> answer_;  // null: not counted
+  std::string who_;                      // empty until the caller is known
+  absl::Duration began_;                 // RealClock().Monotonic()
 };
 
 }  // namespace nsa::server

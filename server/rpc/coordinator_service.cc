@@ -284,8 +284,11 @@ CoordinatorService::Unary* CoordinatorService::DumpStack(Context* context,
           for (v1::StackDump& dump : dumps) {
             dump.set_stacks(CutText(dump.stacks(), most));
           }
-          response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
-          call.Finish(absl::OkStatus());
+          size_t bytes = 0;
+          for (const v1::StackDump& dump : dumps) bytes += dump.ByteSizeLong();
+          const absl::Status room = call.Hold(bytes);
+          if (room.ok()) response->mutable_dumps()->Assign(dumps.begin(), dumps.end());
+          call.Finish(room);
         });
   };
   return UnaryCall(context, parts_.rules, "DumpStack").Begin(parts_.rules.executor, ask);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,22 +31,27 @@ constexpr size_t kHashBytes = 32;
 constexpr size_t kDesiredBytes = 12 << 20;
 
 // Leaves out what would make the answer to a heartbeat larger, of the ranks that the machine does
-// not have yet: one that it has would be ended. They fail like ranks that do not start.
-void LeaveOutBeyond(size_t most, const v1::HeartbeatRequest& request,
+// not have yet: one that it has would be ended. They fail like ranks that do not start. `added` is
+// what each will still be given.
+void LeaveOutBeyond(size_t most, size_t added, const v1::HeartbeatRequest& request,
                     std::vector<v1::WorkerAssignment>* desired) {
-  size_t all = 0;
-  for (const v1::WorkerAssignment& assignment : *desired) all += assignment.ByteSizeLong();
-  if (all <= most) return;
-  const auto is_there = [&request](const v1::WorkerAssignment& assignment) {
-    return std::ranges::any_of(request.workers(), [&](const v1::WorkerObservation& worker) {
-      return worker.rank() == assignment.rank() && worker.generation() == assignment.generation() &&
-             worker.job_id() == assignment.job_id();
-    });
+  const auto size = [added](const v1::WorkerAssignment& each) {
+    return each.ByteSizeLong() + added;
   };
-  auto left_out = std::stable_partition(desired->begin(), desired->end(), is_there);
+  size_t all = 0;
+  for (const v1::WorkerAssignment& assignment : *desired) all += size(assignment);
+  if (all <= most) return;
+  std::set<std::tuple<std::string_view, int64_t, int32_t>> there;
+  for (const v1::WorkerObservation& worker : request.workers()) {
+    there.emplace(worker.job_id(), worker.generation(), worker.rank());
+  }
+  auto left_out = std::stable_partition(
+      desired->begin(), desired->end(), [&there](const v1::WorkerAssignment& each) {
+        return there.contains({each.job_id(), each.generation(), each.rank()});
+      });
   size_t bytes = 0;
-  for (auto one = desired->begin(); one != left_out; ++one) bytes += one->ByteSizeLong();
-  while (left_out != desired->end() && (bytes += left_out->ByteSizeLong()) <= most) ++left_out;
+  for (auto one = desired->begin(); one != left_out; ++one) bytes += size(*one);
+  while (left_out != desired->end() && (bytes += size(*left_out)) <= most) ++left_out;
   desired->erase(left_out, desired->end());
 }
 
@@ -156,13 +163,16 @@ void FleetService::AddDesired(const v1::HeartbeatRequest& request,
   std::vector<v1::WorkerAssignment> desired =
       DesiredOn(request.node().name(), parts_.store.Active(), worker_of, parts_.clock.Wall());
   for (v1::WorkerAssignment& assignment : desired) {
-    const std::vector<std::string>& urls = parts_.allowed_urls;
-    assignment.mutable_allowed_urls()->Assign(urls.begin(), urls.end());
-    for (const auto& root : parts_.allowed_roots) assignment.add_allowed_roots(root.string());
     if (!request.takes_resume_from_step()) MakeForOlderAgent(&assignment);
   }
-  LeaveOutBeyond(kDesiredBytes, request, &desired);
-  for (v1::WorkerAssignment& assignment : desired) *response->add_desired() = std::move(assignment);
+  v1::WorkerAssignment allowed;
+  allowed.mutable_allowed_urls()->Assign(parts_.allowed_urls.begin(), parts_.allowed_urls.end());
+  for (const auto& root : parts_.allowed_roots) allowed.add_allowed_roots(root.string());
+  LeaveOutBeyond(kDesiredBytes, allowed.ByteSizeLong(), request, &desired);
+  for (v1::WorkerAssignment& assignment : desired) {
+    assignment.MergeFrom(allowed);
+    *response->add_desired() = std::move(assignment);
+  }
 }
 
 absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRequest& sent,

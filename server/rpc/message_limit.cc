@@ -25,6 +25,12 @@ constexpr int64_t kMessageBytes = 320;
 constexpr int64_t kTextBytes = 64;
 constexpr int64_t kUnknownBytes = 64;
 constexpr int64_t kNumberBytes = 16;  // in a list that grows
+// What less takes is not counted as a request: calls in progress are bounded by their answers.
+constexpr int64_t kCounted = 64 << 10;
+// Of answers, for gRPC's part of a call, and for what a stream has read ahead.
+constexpr int64_t kOfCall = 16 << 10;
+constexpr int64_t kOfStream = 128 << 10;
+constexpr char kReadFirst[] = "read the answers of other calls, or make fewer at a time";
 // Protobuf refuses messages that are nested deeper.
 constexpr int kDeepest = 100;
 
@@ -131,27 +137,14 @@ std::optional<int64_t> UnpackedBytes(const Descriptor& type, std::string_view by
   return counter.cost();
 }
 
-absl::StatusOr<std::shared_ptr<void>> UnpackQuota::Take(const std::string& caller, int64_t bytes) {
-  if (bytes < kCounted) return std::shared_ptr<void>();
-  MutexLock lock(&held_->mutex);
-  const auto own = held_->of_caller.find(caller);
-  const int64_t already = own == held_->of_caller.end() ? 0 : own->second;
-  if (already + bytes > kOfOneCaller || held_->all + bytes > kOfAll) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("request: takes ", bytes, " bytes unpacked, beside ", already,
-                     " of the caller and ", held_->all, " of all requests in progress (at most ",
-                     kOfOneCaller, " and ", kOfAll, "); wait for their answers, or send less"));
-  }
-  held_->all += bytes;
-  held_->of_caller[caller] += bytes;
-  return std::shared_ptr<void>(nullptr, [held = held_, caller, bytes](void*) {
-    MutexLock release(&held->mutex);
-    held->all -= bytes;
-    if ((held->of_caller[caller] -= bytes) == 0) held->of_caller.erase(caller);
-  });
-}
+RequestGate::RequestGate(const CallRules& rules)
+    : rules_(&rules),
+      requests_({.what = "request", .advice = "wait for the answers of others, or send less"}),
+      of_people_({.what = "answer", .advice = kReadFirst, .of_all = int64_t{256} << 20}),
+      // No machine must fall silent because others do not read.
+      of_agents_({.what = "answer", .advice = kReadFirst, .of_all = INT64_MAX}) {}
 
-absl::StatusOr<std::shared_ptr<void>> RequestGate::Admit(
+absl::StatusOr<RequestGate::Admitted> RequestGate::Admit(
     const grpc::CallbackServerContext& context, const google::protobuf::MethodDescriptor& method,
     grpc_byte_buffer* request) {
   const auto caller = rules_->auth.Check(context, method.name());
@@ -164,9 +157,18 @@ absl::StatusOr<std::shared_ptr<void>> RequestGate::Admit(
                                                      " for ", method.name(), "); send less"));
   }
   NSA_ASSIGN_OR_RETURN(const int64_t cost, CostOf(*method.input_type(), request));
+  Admitted admitted;
+  const std::string name = caller.ok() ? caller->name : "";
   // A machine must not fall silent because others report much; its size and elements are limited.
-  if (method.name() == "Heartbeat") return std::shared_ptr<void>();
-  return quota_.Take(caller.ok() ? caller->name : "", cost);
+  if (cost >= kCounted && method.name() != "Heartbeat") {
+    NSA_ASSIGN_OR_RETURN(admitted.request, requests_.Take(name, cost));
+  }
+  if (!caller.ok() || caller->local) return admitted;  // or it is the coordinator's own user
+  admitted.answers =
+      std::make_shared<AnswerShare>(caller->role == v1::ROLE_AGENT ? of_agents_ : of_people_, name,
+                                    method.server_streaming() ? kOfStream : kOfCall);
+  NSA_RETURN_IF_ERROR(admitted.answers->Hold(0));
+  return admitted;
 }
 
 void* LimitedHandler::Deserialize(grpc_call*, grpc_byte_buffer* request, grpc::Status*, void**) {
@@ -187,8 +189,9 @@ void LimitedHandler::RunHandler(const HandlerParameter& call) {
   grpc::Status status;
   void* data = nullptr;
   void* const unpacked = handler.Deserialize(call.call->call(), request, &status, &data);
+  RequestGate::Admitted held = admitted.ok() ? *std::move(admitted) : RequestGate::Admitted();
+  const AnswerShare::Scope scope(held.answers);
   // gRPC calls and drops the last argument when the messages of the call are gone.
-  std::shared_ptr<void> held = admitted.ok() ? *std::move(admitted) : nullptr;
   handler.RunHandler({call.call, call.server_context, unpacked, status, data,
                       [held = std::move(held), next = call.call_requester] { next(); }});
 }

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,11 +12,11 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "common/base/mutex.h"
 #include "google/protobuf/descriptor.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/impl/rpc_service_method.h"
 #include "server/rpc/call.h"
+#include "server/rpc/call_quota.h"
 #include "server/rpc/stream.h"
 
 namespace nsa::server {
@@ -29,45 +28,31 @@ namespace nsa::server {
 std::optional<int64_t> UnpackedBytes(const google::protobuf::Descriptor& type,
                                      std::string_view bytes);
 
-// The memory of requests that are not answered yet. Thread-safe.
-class UnpackQuota {
- public:
-  static constexpr int64_t kOfOneCaller = int64_t{64} << 20;
-  static constexpr int64_t kOfAll = int64_t{128} << 20;
-  // What less takes is not counted: calls that wait are bounded by their number.
-  static constexpr int64_t kCounted = 64 << 10;
-
-  // Takes so much until the last copy of the result is gone. ResourceExhausted beyond the limits.
-  absl::StatusOr<std::shared_ptr<void>> Take(const std::string& caller, int64_t bytes);
-
- private:
-  struct Held {
-    Mutex mutex;
-    int64_t all ABSL_GUARDED_BY(mutex) = 0;
-    std::map<std::string, int64_t> of_caller ABSL_GUARDED_BY(mutex);
-  };
-  // Calls may end after the service that had the quota.
-  std::shared_ptr<Held> held_ = std::make_shared<Held>();
-};
-
 // Decides whether a request is unpacked. One for each service.
 class RequestGate {
  public:
-  explicit RequestGate(const CallRules& rules) : rules_(&rules) {}
+  // What a call takes of its quotas, to be kept until it has ended.
+  struct Admitted {
+    std::shared_ptr<void> request;
+    std::shared_ptr<AnswerShare> answers;  // null: not counted
+  };
+
+  explicit RequestGate(const CallRules& rules);
 
   const CallRules& rules() const { return *rules_; }
 
-  // What the request takes of the quota, to be kept until the call has ended. Unauthenticated when
-  // nobody knows the caller; ResourceExhausted for a request that is too large (RequestLimit()). A
-  // caller who is known and may not call the method passes: the call refuses it, and the audit log
-  // says what it was about.
-  absl::StatusOr<std::shared_ptr<void>> Admit(const grpc::CallbackServerContext& context,
-                                              const google::protobuf::MethodDescriptor& method,
-                                              grpc_byte_buffer* request);
+  // Unauthenticated when nobody knows the caller; ResourceExhausted for a request that is too large
+  // (RequestLimit()), and for a caller with too many calls in progress. A caller who is known and
+  // may not call the method passes: the call refuses it, and the audit log says what it was about.
+  absl::StatusOr<Admitted> Admit(const grpc::CallbackServerContext& context,
+                                 const google::protobuf::MethodDescriptor& method,
+                                 grpc_byte_buffer* request);
 
  private:
   const CallRules* rules_;
-  UnpackQuota quota_;
+  const CallQuota requests_;
+  const CallQuota of_people_;  // their answers
+  const CallQuota of_agents_;
 };
 
 // The handler of one method: gRPC's own, behind the gate. It has the interface of the handlers that

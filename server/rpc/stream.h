@@ -1,6 +1,7 @@
 // One server stream. Streams pull: a message is made only when the previous one has been written,
-// from the store and from the reader's position. A slow reader therefore costs no memory and misses
-// nothing. When there is nothing to send, the stream sleeps until the change hub wakes it.
+// from the store and from the reader's position. A slow reader therefore costs one message, which
+// is counted (call_quota.h), and misses nothing. When there is nothing to send, the stream sleeps
+// until the change hub wakes it.
 #pragma once
 
 #include <functional>
@@ -27,6 +28,10 @@ using Source = std::function<absl::StatusOr<std::optional<Response>>()>;
 using FindJob = std::function<absl::StatusOr<std::string>()>;
 
 inline absl::Status EndOfStream() { return absl::OutOfRangeError("end"); }
+
+// What a source returns that has looked at much and found nothing: it is called again, after others
+// have had their turn.
+inline absl::Status NotYet() { return absl::UnknownError("not yet"); }
 
 template <typename Response>
 class Stream final : public grpc::ServerWriteReactor<Response> {
@@ -64,6 +69,9 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   void OnWriteDone(bool ok) override {
     MutexLock lock(&mutex_);
     writing_ = false;
+    message_ = Response();  // gives its memory back
+    // When others are faster, nothing is counted until the next message.
+    if (answers_ != nullptr) answers_->Hold(0).IgnoreError();
     if (!ok || cancelled_) return FinishLocked(absl::CancelledError("the reader has left"));
     PumpLocked();
   }
@@ -87,6 +95,7 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
       : rules_(&rules),
         method_(method),
         began_(RealClock().Monotonic()),
+        answers_(AnswerShare::OfThisCall()),
         source_(std::move(source)) {}
 
   static std::shared_ptr<Stream> Make(const CallRules& rules, const char* method,
@@ -122,11 +131,15 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
     pumping_ = false;
     if (finished_) return;
     if (cancelled_) return FinishLocked(absl::CancelledError("the reader has left"));
+    if (next.status() == NotYet()) return PumpLocked();
     if (!next.ok()) {
       const bool good = absl::IsOutOfRange(next.status());
       return FinishLocked(good ? absl::OkStatus() : next.status());
     }
     if (next->has_value()) {
+      const absl::Status room =
+          answers_ == nullptr ? absl::OkStatus() : answers_->Hold((*next)->ByteSizeLong());
+      if (!room.ok()) return FinishLocked(room);
       message_ = **std::move(next);
       writing_ = true;
       this->StartWrite(&message_);
@@ -156,9 +169,10 @@ class Stream final : public grpc::ServerWriteReactor<Response> {
   }
 
   const CallRules* const rules_;
-  const std::string method_;       // the stream outlives the call that began it
-  const absl::Duration began_;     // RealClock().Monotonic()
-  const Source<Response> source_;  // used by Pump() only
+  const std::string method_;                    // the stream outlives the call that began it
+  const absl::Duration began_;                  // RealClock().Monotonic()
+  const std::shared_ptr<AnswerShare> answers_;  // null: not counted
+  const Source<Response> source_;               // used by Pump() only
   std::function<absl::StatusOr<ChangeHub::Subscription>()> find_;  // until the first pump
   ChangeHub::Subscription subscription_;  // set by the first pump, moved out in OnDone
   std::shared_ptr<Stream> self_;          // from Start() to OnDone(), which gRPC calls once, last

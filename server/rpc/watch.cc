@@ -9,12 +9,17 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/status.h"
+#include "common/rpc/secret.h"
 #include "server/decide/lifecycle.h"
 
 namespace nsa::server {
 namespace {
 
+// What a stream reads ahead; each reader has some.
 constexpr int kBatch = 64;
+constexpr size_t kBatchBytes = 128 << 10;
+// Of events that are not the reader's, until other streams have their turn.
+constexpr int kBatchesAtOnce = 16;
 // The log store is locked while the last lines are searched.
 constexpr int32_t kMostTailLines = 100'000;
 
@@ -86,7 +91,7 @@ absl::Status CheckTailLines(int32_t lines) {
 Source<v1::WatchJobResponse> WatchJobSource(const JobStore& store, const JobControl& control,
                                             std::string job_id) {
   struct Sent {
-    std::string bytes;
+    std::string hash;  // of a job, which may be large
     bool ended = false;
   };
   return
@@ -96,13 +101,13 @@ Source<v1::WatchJobResponse> WatchJobSource(const JobStore& store, const JobCont
         NSA_ASSIGN_OR_RETURN(const JobPtr job, store.Find(job_id));
         v1::WatchJobResponse response;
         *response.mutable_job() = control.View(*job);
-        std::string bytes = response.SerializeAsString();
+        std::string hash = Sha256(response.SerializeAsString());
         sent->ended = IsTerminal(job->job().state());
-        if (bytes == sent->bytes) {
+        if (hash == sent->hash) {
           if (sent->ended) return EndOfStream();
           return std::nullopt;
         }
-        sent->bytes = std::move(bytes);
+        sent->hash = std::move(hash);
         return response;
       };
 }
@@ -115,8 +120,9 @@ Source<v1::WatchEventsResponse> EventSource(const JobStore& store,
                 after]() -> absl::StatusOr<std::vector<v1::WatchEventsResponse>> {
     std::vector<v1::WatchEventsResponse> batch;
     // An empty batch means that there are no more, so events of others are read past.
-    while (batch.empty()) {
-      NSA_ASSIGN_OR_RETURN(const auto events, store.Events(job_id, *after, kBatch));
+    for (int i = 0; batch.empty(); ++i) {
+      if (i == kBatchesAtOnce) return NotYet();
+      NSA_ASSIGN_OR_RETURN(const auto events, store.Events(job_id, *after, kBatch, kBatchBytes));
       if (events.empty()) break;
       for (const v1::JobEvent& event : events) {
         *after = event.sequence();
@@ -153,7 +159,7 @@ absl::StatusOr<Source<v1::WatchRecordsResponse>> RecordSource(
   }
   auto fetch = [&store, job_id, after,
                 rank = request.rank()]() -> absl::StatusOr<std::vector<v1::WatchRecordsResponse>> {
-    NSA_ASSIGN_OR_RETURN(auto batch, store.Records(job_id, rank, *after, kBatch));
+    NSA_ASSIGN_OR_RETURN(auto batch, store.Records(job_id, rank, *after, kBatch, kBatchBytes));
     if (!batch.empty()) *after = batch.back().position();
     return batch;
   };

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
@@ -250,9 +251,11 @@ class JobStore {
   // Removes a deleted job's own row. Call it once Purge() has returned true.
   absl::Status Forget(const std::string& job_id);
 
-  // At most `limit` events after `after_sequence`, in order, of one job or (empty id) of all.
+  // At most `limit` events after `after_sequence`, in order, of one job or (empty id) of all; fewer
+  // when they have more than `most_bytes`, of which the last may have any number.
   absl::StatusOr<std::vector<v1::JobEvent>> Events(const std::string& job_id,
-                                                   int64_t after_sequence, int limit) const;
+                                                   int64_t after_sequence, int limit,
+                                                   size_t most_bytes = limits::kPageBytes) const;
 
   // The sequence of the newest event of any job; 0: there is none.
   absl::StatusOr<int64_t> LastEvent() const;
@@ -271,11 +274,11 @@ class JobStore {
   absl::StatusOr<Appended> AppendRecords(const v1::ReportRecordsRequest& request,
                                          const std::vector<v1::GpuInfo>& gpus = {});
 
-  // At most `limit` records of a job after a position, in order, of one rank or (-1) of all.
-  absl::StatusOr<std::vector<v1::WatchRecordsResponse>> Records(const std::string& job_id,
-                                                                int32_t rank,
-                                                                int64_t after_position,
-                                                                int limit) const;
+  // At most `limit` records of a job after a position, in order, of one rank or (-1) of all; fewer
+  // when they have more than `most_bytes`, as above.
+  absl::StatusOr<std::vector<v1::WatchRecordsResponse>> Records(
+      const std::string& job_id, int32_t rank, int64_t after_position, int limit,
+      size_t most_bytes = limits::kPageBytes) const;
 
   // The position that the last `count` records follow.
   absl::StatusOr<int64_t> TailPosition(const std::string& job_id, int32_t rank, int count) const;

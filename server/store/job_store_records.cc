@@ -261,7 +261,8 @@ absl::StatusOr<RankJournal> JobStore::Journal(const std::string& job_id, int64_t
 absl::StatusOr<std::vector<v1::WatchRecordsResponse>> JobStore::Records(const std::string& job_id,
                                                                         int32_t rank,
                                                                         int64_t after_position,
-                                                                        int limit) const {
+                                                                        int limit,
+                                                                        size_t most_bytes) const {
   MutexLock lock(&mutex_);
   NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(job_id));
   NSA_ASSIGN_OR_RETURN(
@@ -275,7 +276,7 @@ absl::StatusOr<std::vector<v1::WatchRecordsResponse>> JobStore::Records(const st
   size_t bytes = 0;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
-    if (!more || bytes > limits::kPageBytes) return records;
+    if (!more || bytes > most_bytes) return records;
     const std::string body = rows.Blob(3);
     bytes += body.size();
     v1::WatchRecordsResponse& record = records.emplace_back();
@@ -299,8 +300,8 @@ absl::StatusOr<int64_t> JobStore::TailPosition(const std::string& job_id, int32_
 }
 
 absl::StatusOr<std::vector<v1::JobEvent>> JobStore::Events(const std::string& job_id,
-                                                           int64_t after_sequence,
-                                                           int limit) const {
+                                                           int64_t after_sequence, int limit,
+                                                           size_t most_bytes) const {
   MutexLock lock(&mutex_);
   std::string sql = "SELECT sequence, body FROM events WHERE sequence > ?";
   if (!job_id.empty()) {
@@ -317,7 +318,7 @@ absl::StatusOr<std::vector<v1::JobEvent>> JobStore::Events(const std::string& jo
   size_t bytes = 0;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
-    if (!more || bytes > limits::kPageBytes) return events;
+    if (!more || bytes > most_bytes) return events;
     const std::string body = rows.Blob(1);
     bytes += body.size();
     v1::JobEvent& event = events.emplace_back();

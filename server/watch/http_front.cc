@@ -1,7 +1,5 @@
 #include "server/watch/http_front.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -39,7 +37,14 @@ constexpr absl::Duration kReplyPatience = absl::Seconds(5);
 // How long what a client still sends is read after a refusal: a reset could cost it the reply.
 constexpr absl::Duration kLinger = absl::Seconds(1);
 
-// Where the head ends, after its empty line; 0: not yet.
+std::string Refuse(const char* status) {
+  return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+}
+
+bool MayGoOn(ssize_t result) { return result >= 0 || errno == EAGAIN || errno == EINTR; }
+
+}  // namespace
+
 size_t EndOfHead(std::string_view bytes) {
   const size_t crlf = bytes.find("\r\n\r\n");
   const size_t lf = bytes.find("\n\n");
@@ -47,26 +52,6 @@ size_t EndOfHead(std::string_view bytes) {
   const size_t end = std::min(ends[0], ends[1]);
   return end == bytes.npos ? 0 : end;
 }
-
-std::string Refuse(const char* status) {
-  return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-}
-
-Fd ConnectTo(int port) {
-  Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(port));
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool begun =
-      fd.valid() && (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 ||
-                     errno == EINPROGRESS);
-  return begun ? std::move(fd) : Fd();
-}
-
-bool MayGoOn(ssize_t result) { return result >= 0 || errno == EAGAIN || errno == EINTR; }
-
-}  // namespace
 
 bool AsksFor(std::string_view head, std::string_view path) {
   for (const std::string_view method : {"GET ", "HEAD "}) {
@@ -131,10 +116,9 @@ HttpFrontLimits HttpFrontLimits::OfThisProcess() {
 
 class HttpFront::Impl {
  public:
-  Impl(std::vector<Fd> listeners, int server_port, Answer quick, Answer slow,
-       HttpFrontLimits limits)
+  Impl(std::vector<Fd> listeners, Server server, Answer quick, Answer slow, HttpFrontLimits limits)
       : listeners_(std::move(listeners)),
-        server_port_(server_port),
+        server_(std::move(server)),
         quick_(std::move(quick)),
         slow_(std::move(slow)),
         limits_(limits),
@@ -175,7 +159,8 @@ class HttpFront::Impl {
   bool Serve(uint64_t id, Connection* connection, short client, short server);
   bool Receive(uint64_t id, Connection* connection);
   void Decide(uint64_t id, Connection* connection);
-  bool Relay(Connection* connection, short server);
+  bool PassOn(Connection* connection);
+  void Relay(Connection* connection);
   bool Send(Connection* connection);
   bool Linger(Connection* connection) const;
   void MakeRoom();
@@ -183,7 +168,7 @@ class HttpFront::Impl {
   void AnswerSlowly();
 
   const std::vector<Fd> listeners_;
-  const int server_port_;
+  const Server server_;
   const Answer quick_;
   const Answer slow_;
   const HttpFrontLimits limits_;
@@ -219,8 +204,7 @@ void HttpFront::Impl::Loop() {
       ids.push_back(id);
       const short client = static_cast<short>((each.whole && !each.refused ? 0 : POLLIN) |
                                               (each.reply.empty() ? 0 : POLLOUT));
-      const short server = static_cast<short>((each.reply.size() < kPiece ? POLLIN : 0) |
-                                              (each.request.empty() ? 0 : POLLOUT));
+      const short server = each.reply.size() < kPiece ? POLLIN : 0;
       polled.push_back({.fd = each.client.get(), .events = client, .revents = 0});
       polled.push_back(
           {.fd = server == 0 ? -1 : each.server.get(), .events = server, .revents = 0});
@@ -278,12 +262,9 @@ bool HttpFront::Impl::Serve(uint64_t id, Connection* connection, short client, s
   }
   if (connection->passed && !connection->server.valid() && !connection->last) {
     if (passed_on_ >= limits_.passed_on) return true;
-    connection->server = ConnectTo(server_port_);
-    if (!connection->server.valid()) return false;
-    ++passed_on_;
-    return true;
+    if (!PassOn(connection)) return false;
   }
-  if (server != 0 && !Relay(connection, server)) return false;
+  if (server != 0) Relay(connection);
   if (!Send(connection)) return false;
   if (!connection->last) return true;
   if (!connection->reply.empty()) return now_ - connection->moved < kReplyPatience;
@@ -335,27 +316,34 @@ void HttpFront::Impl::Decide(uint64_t id, Connection* connection) {
   changed_.Signal();
 }
 
-bool HttpFront::Impl::Relay(Connection* connection, short server) {
-  if (!connection->request.empty()) {
-    const ssize_t sent = send(connection->server.get(), connection->request.data(),
-                              connection->request.size(), MSG_NOSIGNAL);
-    if (!MayGoOn(sent)) return false;
-    if (sent > 0) connection->request.erase(0, static_cast<size_t>(sent));
-  }
-  if ((server & (POLLIN | POLLHUP | POLLERR)) == 0) return true;
-  const size_t before = connection->reply.size();
-  if (before >= kPiece) return true;
-  connection->reply.resize(kPiece);
-  const ssize_t got =
-      recv(connection->server.get(), connection->reply.data() + before, kPiece - before, 0);
-  connection->reply.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-  if (got == 0 || !MayGoOn(got)) {
+// False when there are no descriptors for a pair of sockets.
+bool HttpFront::Impl::PassOn(Connection* connection) {
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return false;
+  Fd own(pair[0]);
+  if (server_(Fd(pair[1]), std::move(connection->request))) {
+    connection->server = std::move(own);
+    ++passed_on_;
+  } else {
+    connection->reply = Refuse("503 Service Unavailable");
     connection->last = true;
-    connection->moved = now_;
-    connection->server.Reset();
-    --passed_on_;
   }
   return true;
+}
+
+// Takes what the server has answered.
+void HttpFront::Impl::Relay(Connection* connection) {
+  const size_t before = connection->reply.size();
+  if (before >= kPiece) return;
+  connection->reply.resize(kPiece);
+  const ssize_t got = recv(connection->server.get(), connection->reply.data() + before,
+                           kPiece - before, MSG_DONTWAIT);
+  connection->reply.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  if (got > 0 || (got < 0 && MayGoOn(got))) return;
+  connection->last = true;
+  connection->moved = now_;
+  connection->server.Reset();
+  --passed_on_;
 }
 
 bool HttpFront::Impl::Send(Connection* connection) {
@@ -404,9 +392,9 @@ void HttpFront::Impl::AnswerSlowly() {
   }
 }
 
-HttpFront::HttpFront(std::vector<Fd> listeners, int server_port, Answer quick, Answer slow,
+HttpFront::HttpFront(std::vector<Fd> listeners, Server server, Answer quick, Answer slow,
                      HttpFrontLimits limits)
-    : impl_(std::make_unique<Impl>(std::move(listeners), server_port, std::move(quick),
+    : impl_(std::make_unique<Impl>(std::move(listeners), std::move(server), std::move(quick),
                                    std::move(slow), limits)) {}
 HttpFront::~HttpFront() = default;
 

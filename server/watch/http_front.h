@@ -26,9 +26,12 @@ class HttpFront {
   // that serves all connections; empty: another answers. `slow` answers what AsksFor /metrics, on a
   // thread of its own.
   using Answer = std::function<std::string(std::string_view head)>;
+  // Takes a whole request, body included, and the socket on which to answer it and then to close
+  // it. False, and closes it, when it takes no more at present.
+  using Server = std::function<bool(Fd to, std::string request)>;
 
-  // Sockets that listen and do not block; the server is on this port of 127.0.0.1.
-  HttpFront(std::vector<Fd> listeners, int server_port, Answer quick, Answer slow,
+  // `listeners` do not block.
+  HttpFront(std::vector<Fd> listeners, Server server, Answer quick, Answer slow,
             HttpFrontLimits limits);
   ~HttpFront();
 
@@ -36,6 +39,9 @@ class HttpFront {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Where the head of a request ends, after its empty line; 0: not yet.
+size_t EndOfHead(std::string_view bytes);
 
 // How much of `bytes` is a whole request, body included; 0: more must come. A request without a
 // Content-Length has no body. `refusal` is set to a status line for a request that is too large, or

@@ -86,9 +86,11 @@ void Metrics::ObserveStore(const JobStore::Size& size) {
   show("nsa_state_disk_bytes", "free", size.disk_free_bytes);
 }
 
-void Metrics::ObserveConnections(int known, int strangers) {
+void Metrics::ObserveConnections(int known, int strangers, double handshakes) {
   families_.Gauge("nsa_tcp_connections", {{"kind", "known"}}).Set(known);
   families_.Gauge("nsa_tcp_connections", {{"kind", "stranger"}}).Set(strangers);
+  auto& spent = families_.Counter("nsa_tcp_handshake_seconds_total");
+  spent.Increment(handshakes - spent.Value());
 }
 
 void Metrics::ObserveConnectionEnd(const std::string& reason) {

@@ -36,7 +36,8 @@ class Metrics {
   void ObserveStore(const JobStore::Size& size);
 
   // Connections of the TCP port: those open now, and one that was ended or refused for `reason`.
-  void ObserveConnections(int known, int strangers);
+  // `handshakes`: the processor time of all TLS handshakes so far, in seconds.
+  void ObserveConnections(int known, int strangers, double handshakes);
   void ObserveConnectionEnd(const std::string& reason);
 
   // A certificate that the coordinator uses, and when it ends.

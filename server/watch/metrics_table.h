@@ -60,6 +60,8 @@ inline constexpr FamilySpec kOwnFamilies[] = {
      "have not."},
     {kCounter, "nsa_tcp_connections_ended_total", "reason",
      "Connections of the gRPC port that were ended or refused because they overstepped a limit."},
+    {kCounter, "nsa_tcp_handshake_seconds_total", "",
+     "Processor time of TLS handshakes on the gRPC port."},
     {kHistogram, "nsa_store_commit_duration_seconds", "",
      "Duration of a commit to the job store, fsync included.", kCommitBuckets},
     {kCounter, "nsa_store_errors_total", "op", "Operations of the job store that failed."},

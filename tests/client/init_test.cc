@@ -139,6 +139,16 @@ TEST_F(InitTest, FindsTheTextOfJsonLines) {
   EXPECT_FALSE(other.data().has_text_field());
 }
 
+TEST_F(InitTest, ALineThatIsNestedAMillionTimesIsOne) {
+  const std::string deep = "{\"a\":" + std::string(1'000'000, '[') + std::string(1'000'000, ']') +
+                           ",\"text\":\"The first.\"}\n";
+  const Ran ran = Init({Write("deep.txt", deep + JsonLines(3'000'000, "text"))});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  v1::JobSpec spec;
+  EXPECT_OK(LoadJobYaml(job(), &spec));
+  EXPECT_EQ(spec.data().source(), v1::DATA_SOURCE_JSONL);
+}
+
 TEST_F(InitTest, TakesParquetByItsContent) {
   const std::string rows = "PAR1" + Prose(200'000) + "PAR1";
   EXPECT_EQ(Accepted({Write("rows.parquet", rows)}).data().source(), v1::DATA_SOURCE_PARQUET);

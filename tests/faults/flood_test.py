@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Floods of a stranger, without a token, beside an honest client: the coordinator goes on, is small, and answers.
 
-    tests/faults/flood_test.py BIN_DIR [--seconds 10] [WORDS]     each flood takes that long; with WORDS only those that have them in their name
+    tests/faults/flood_test.py BIN_DIR [--seconds 10] [--tls] [WORDS]     each flood takes that long; with WORDS only those that have them in their name
 
-The floods come from a process of their own, over loopback, with sockets and bytes by hand.
+The floods come from a process of their own, over loopback, with sockets and bytes by hand. With --tls the port speaks TLS, the coordinator may open 1,024 files
+only, and the stranger has another address and a valid certificate.
 """
 import argparse
+import json
 import multiprocessing
 import os
 import pathlib
@@ -13,6 +15,7 @@ import re
 import resource
 import select
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -26,6 +29,17 @@ MEMORY_MIB = 512
 CALL_SECONDS = 1.0
 HEALTH_SECONDS = 0.1
 HELP_SECONDS = 0.2  # what `nsactl --help`, which asks nobody, may take on a machine that is not busy
+STRANGER = "127.0.0.9"  # another neighbour than the honest client
+# Some steps a second on one core, for longer than the test takes.
+JOB = """
+name: victim
+model: {{dim: 64, n_layers: 2, n_heads: 4, n_kv_groups: 2, d_k: 16, d_v: 16}}
+nsa: {{l: 16, d: 8, l_sel: 32, n_sel: 4, w: 32}}
+data: {{source: synthetic, tokenizer: byte}}
+runtime: {{device: cpu, precision: fp32}}
+preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: only to have something that runs, DATA_SYNTHETIC: only to have something that runs}}}}
+train: {{steps: 200000, seq_len: 128, batch_size: 8, lr: 1e-3, warmup_steps: 20, log_every: 1, eval_every: 0, save_every: 100000, seed: 7, out_dir: {out_dir}}}
+"""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -42,19 +56,34 @@ BLOCK = (b"\x83\x86\x04" + text(b"/nsa.v1.CoordinatorService/SubmitJob") + b"\x0
          text(b"application/grpc") + b"\x00" + text(b"te") + text(b"trailers"))
 
 
+class Target:
+    """Where a flood goes: the gRPC port, by TLS if there is a context for it, and the page's port."""
+
+    def __init__(self, grpc, http, tls=None):
+        self.grpc, self.http, self.tls = grpc, http, tls
+        self.source = STRANGER if tls else ""
+
+    def connect(self, address, tls):
+        host, port = address.rsplit(":", 1)
+        connection = socket.create_connection((host, int(port)), timeout=1, source_address=(self.source, 0))
+        if tls and self.tls:
+            connection = self.tls.wrap_socket(connection)
+        connection.settimeout(0.2)
+        return connection
+
+
 class Attacker:
     """Connections to one address that are opened again when they are closed."""
 
-    def __init__(self, address, count, greeting):
-        host, port = address.rsplit(":", 1)
-        self.address, self.greeting, self.opened = (host, int(port)), greeting, 0
+    def __init__(self, target, count, greeting, address="", tls=True):
+        self.target, self.address, self.tls = target, address or target.grpc, tls
+        self.greeting, self.opened = greeting, 0
         self.sockets = [self.open() for _ in range(count)]
 
     def open(self):
         self.opened += 1
         try:
-            connection = socket.create_connection(self.address, timeout=1)
-            connection.settimeout(0.2)
+            connection = self.target.connect(self.address, self.tls)
             connection.sendall(self.greeting)
             return connection
         except OSError:
@@ -68,7 +97,7 @@ class Attacker:
                 if not self.sockets[at].recv(1 << 16):
                     raise OSError("closed")
             return True
-        except (OSError, AttributeError):
+        except (OSError, ValueError, AttributeError):
             if self.sockets[at] is not None:
                 self.sockets[at].close()
             time.sleep(0.01)
@@ -82,63 +111,113 @@ def until(end):
         time.sleep(0)
 
 
-def rapid_reset(grpc, _http, end):
-    attacker, streams = Attacker(grpc, 6, PREFACE + SETTINGS), [1] * 6
+def rapid_reset(target, end):
+    attacker, streams = Attacker(target, 6, PREFACE + SETTINGS), [1] * 6
     for _ in until(end):
         for at in range(6):
             data = b"".join(frame(1, 4, stream, BLOCK) + frame(3, 0, stream, b"\0\0\0\x08") for stream in range(streams[at], streams[at] + 400, 2))
             streams[at] = streams[at] + 400 if attacker.send(at, data) else 1
 
 
-def continuation(grpc, _http, end):
+def continuation(target, end):
     """Before the settings are acknowledged: they never are."""
-    attacker, part = Attacker(grpc, 2, PREFACE + SETTINGS + frame(1, 0, 1, BLOCK)), frame(9, 0, 1, b"\x00" + text(b"a") + b"\x7f\x80\x7d" + b"a" * 16_000)
+    attacker, part = Attacker(target, 2, PREFACE + SETTINGS + frame(1, 0, 1, BLOCK)), frame(9, 0, 1, b"\x00" + text(b"a") + b"\x7f\x80\x7d" + b"a" * 16_000)
     for _ in until(end):
         for at in range(2):
             attacker.send(at, part * 8)
 
 
-def idle(grpc, _http, end):
-    silent, greeted = Attacker(grpc, 1_500, b""), Attacker(grpc, 1_500, PREFACE + SETTINGS)
+def idle(target, end):
+    # Handshakes of its own take a client as long as the coordinator.
+    greetings = 100 if target.tls else 1_500
+    silent, greeted = Attacker(target, 1_500, b"", tls=False), Attacker(target, greetings, PREFACE + SETTINGS)
     for _ in until(end):
         time.sleep(0.1)
-    assert silent.opened == greeted.opened == 1_500
+    assert (silent.opened, greeted.opened) == (1_500, greetings)
 
 
-def questions(grpc, _http, end):
+def questions(target, end):
     """Frames that want an answer, which nobody reads, and frames of nothing."""
     kinds = (SETTINGS, frame(6, 0, 0, b"12345678"), frame(0, 0, 1), frame(8, 0, 0, b"\0\0\0\1"))
-    attacker = Attacker(grpc, 4, PREFACE + SETTINGS + frame(1, 4, 1, BLOCK))
+    attacker = Attacker(target, 4, PREFACE + SETTINGS + frame(1, 4, 1, BLOCK))
     for _ in until(end):
         for at, kind in enumerate(kinds):
             attacker.send(at, kind * 2_000)
 
 
-def half_requests(_grpc, http, end):
+def half_requests(target, end):
     """Of the page's port; every connection that is closed begins again."""
-    attacker = Attacker(http, 300, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+    attacker = Attacker(target, 300, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", target.http, tls=False)
     for _ in until(end):
         for at in range(300):
             attacker.send(at, b"X-Part: %d\r\n" % at)
         time.sleep(0.5)
 
 
+def client_hello():
+    outgoing = ssl.MemoryBIO()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    except ssl.SSLWantReadError:
+        return outgoing.read()
+    raise AssertionError("a handshake without a server")
+
+
+def half_handshakes(target, end):
+    """They begin, and begin again when they are ended."""
+    hello = client_hello()
+    attacker = Attacker(target, 300, hello[:len(hello) // 2], tls=False)
+    for _ in until(end):
+        for at in range(300):
+            attacker.send(at, b"")
+        time.sleep(0.5)
+
+
+def handshakes(target, end):
+    """Each costs the coordinator a signature, and this client nothing."""
+    hello, held, begun = client_hello(), [], 0
+    for _ in until(end):
+        try:
+            held.append(target.connect(target.grpc, tls=False))
+            held[-1].sendall(hello)
+            begun += 1
+        except OSError:
+            time.sleep(0.001)
+        if len(held) > 100:
+            held.pop(0).close()
+    assert begun > 500, begun
+
+
 FLOODS = {"rapid reset": rapid_reset, "continuation": continuation, "idle connections": idle, "questions": questions, "half requests": half_requests}
+TLS_FLOODS = {"rapid reset": rapid_reset, "continuation": continuation, "idle connections": idle, "half handshakes": half_handshakes, "handshakes": handshakes}
 
 
-def run_flood(name, grpc, http, seconds):
+def run_flood(flood, target, seconds):
     os.nice(10)  # a flood from elsewhere takes no processor of the coordinator's machine
-    FLOODS[name](grpc, http, time.monotonic() + seconds)
+    allow_files(20_000)
+    flood(target, time.monotonic() + seconds)
+
+
+def allow_files(count):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count), hard))
 
 
 class Honest:
-    def __init__(self, service, grpc, token):
-        self.service, self.grpc = service, grpc
-        self.environment = {**service.environment, "NSACTL_TOKEN_FILE": str(token)}
+    def __init__(self, service, grpc, token, tls):
+        self.service = service
+        self.environment = {**service.environment, "NSACTL_CONFIG": str(service.log.with_name("nsactl.yaml"))}
+        files = [word for option, name in (("ca-file", "ca.crt"), ("certificate-file", "ada.crt"), ("private-key-file", "ada.key"))
+                 for word in (f"--{option}", tls / name)] if tls else []
+        made = self.run("context", "set", "flooded", "--address", grpc, "--token-file", token, *files)[1]
+        assert made.returncode == 0, made.stderr
 
     def run(self, *words):
         began = time.monotonic()
-        done = subprocess.run([self.service.bin / "nsactl", *words], env=self.environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([self.service.bin / "nsactl", *map(str, words)], env=self.environment, capture_output=True, text=True, timeout=60)
         return time.monotonic() - began, done
 
     def busy(self):
@@ -148,7 +227,7 @@ class Honest:
     def call(self):
         """The seconds of a call over TCP on a connection of its own, for a machine that is not busy."""
         busy = self.busy()
-        seconds, done = self.run("--address", self.grpc, "list")
+        seconds, done = self.run("--context", "flooded", "list")
         assert done.returncode == 0, f"nsactl list after {seconds:.2f} s: {done.stderr}"
         return seconds / busy
 
@@ -168,8 +247,8 @@ def peak_mib(pid):
     return int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
-def endure(name, service, honest, seconds):
-    flood = multiprocessing.get_context("fork").Process(target=run_flood, args=(name, honest.grpc, service.address, seconds))
+def endure(name, flood_of, service, honest, target, seconds):
+    flood = multiprocessing.get_context("fork").Process(target=run_flood, args=(flood_of, target, seconds))
     flood.start()
     calls, healths = [], []
     while flood.is_alive():
@@ -187,26 +266,70 @@ def endure(name, service, honest, seconds):
     assert peak < MEMORY_MIB, f"{name}: {peak:.0f} MiB (less than {MEMORY_MIB})"
 
 
+def make_tls(bin_dir, folder):
+    """An authority, with certificates of the coordinator, of the honest client and of a stranger, and the coordinator's configuration."""
+    tls = folder / "tls"
+    subprocess.run([pathlib.Path(bin_dir) / "nsactl", "admin", "init-tls", tls, "--host", "127.0.0.1", "--client", "ada", "--client", "mallory"],
+                   check=True, capture_output=True)
+    (folder / "tls.yaml").write_text(f"tls: {{certificate_file: {tls}/coordinator.crt, private_key_file: {tls}/coordinator.key, client_ca_file: {tls}/ca.crt}}\n")
+    return tls
+
+
+def stranger_context(tls):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.load_verify_locations(tls / "ca.crt")
+    context.load_cert_chain(tls / "mallory.crt", tls / "mallory.key")
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def start_job(service, folder):
+    (folder / "job.yaml").write_text(JOB.format(out_dir=folder / "out"))
+    submitted = service.ctl("submit", folder / "job.yaml", "-o", "name")
+    assert submitted.returncode == 0, submitted.stderr
+    job = submitted.stdout.strip()
+    service.wait_until(lambda: step(service, job) > 0, 60, "the first step")
+    return job
+
+
+def step(service, job):
+    return int(json.loads(service.ctl("describe", job, "-o", "json", check=True).stdout).get("progress", {}).get("step", 0))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("bin")
     parser.add_argument("words", nargs="*")
     parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--tls", action="store_true")
     options = parser.parse_args()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20_000), hard))
+    allow_files(1_024 if options.tls else 20_000)
     with tempfile.TemporaryDirectory(prefix="nsa-flood-") as place:
         folder = pathlib.Path(place)
-        with Service(options.bin, folder, arguments=["--listen", "127.0.0.1:0"]) as service:
+        tls = make_tls(options.bin, folder) if options.tls else None
+        arguments = ["--config", folder / "tls.yaml"] if tls else []
+        with Service(options.bin, folder, arguments=["--listen", "127.0.0.1:0", *arguments]) as service:
             grpc = re.search(r"gRPC on \S+ and (\S+), metrics", service.log.read_text())[1]
-            honest = Honest(service, grpc, folder / "state" / "token")
+            honest = Honest(service, grpc, folder / "state" / "token", tls)
             honest.call()
-            for name in FLOODS:
+            job = start_job(service, folder)
+            before = step(service, job)
+            target = Target(grpc, service.address, stranger_context(tls) if tls else None)
+            for name, flood in (TLS_FLOODS if tls else FLOODS).items():
                 if all(word in name for word in options.words):
-                    endure(name, service, honest, options.seconds)
+                    endure(name, flood, service, honest, target, options.seconds)
             ended = re.findall(r'nsa_tcp_connections_ended_total\{reason="(\w+)"\} (\S+)', service.scrape())
             print(f"ended: {', '.join(f'{reason} {float(count):.0f}' for reason, count in ended)}")
-            assert options.words or {"rst_stream", "continuation", "displaced", "settings"} <= {reason for reason, _ in ended}, ended
+            expected = {"rst_stream", "continuation", "displaced", "silent" if tls else "settings"}
+            assert options.words or expected <= {reason for reason, _ in ended}, ended
+            assert step(service, job) > before, "the job has not trained on"
+            if tls:
+                spent = float(re.search(r"^nsa_tcp_handshake_seconds_total (\S+)", service.scrape(), re.MULTILINE)[1])
+                allowed = 0.1 * options.seconds * len(TLS_FLOODS) + 2  # of the stranger's address, and those of the honest client
+                print(f"handshakes took {spent:.2f} s of a processor (at most {allowed:.2f})")
+                assert 0 < spent < allowed, spent
+            service.ctl("stop", "--now", job, check=True)
 
 
 main()

@@ -98,6 +98,28 @@ bool QueueRound::Run(const std::vector<JobPtr>& active, const std::vector<NodeVi
   return !plan.placements.empty() || !plan.preemptions.empty();
 }
 
+// The active jobs without those that are not in the queue yet: nobody waits behind them. Those that
+// a Hold keeps out are added to `apart`.
+std::vector<JobPtr> QueueRound::InLine(const std::vector<JobPtr>& active,
+                                       QueuePlan* apart) const {
+  std::vector<JobPtr> line;
+  for (const JobPtr& job : active) {
+    if (job->job().state() == v1::Job::STATE_QUEUED) {
+      // A postponed job waits until its next start is due.
+      const bool postponed = job->job().next_start_unix_nanos() != 0;
+      if (postponed && parts_.clock.Monotonic() < parts_.memory.RefusalsOf(job->job()).due) {
+        continue;
+      }
+      if (const std::optional<Hold> hold = HoldOf(job->job())) {
+        apart->waiting.push_back({job->job().id(), hold->reason, hold->text});
+        continue;
+      }
+    }
+    line.push_back(job);
+  }
+  return line;
+}
+
 QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<NodeView>& nodes,
                            const Cordons& cordons) const {
   const HeldSlots held = SlotsHeld(active);
@@ -111,22 +133,15 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
     const auto cordon = cordons.find(node.info.name());
     if (cordon != cordons.end()) free.back().cordon = CordonText(cordon->second);
   }
+  QueuePlan apart;  // of jobs that compete with no other
+  const std::vector<JobPtr> line = InLine(active, &apart);
   const std::map<std::string, std::string> held_back = HeldByQuota(
-      active, parts_.scheduling.quotas,
+      line, parts_.scheduling.quotas,
       [this](const std::string& owner) { return parts_.store.GpuHoursOf(owner); },
       parts_.clock.Wall());
   std::vector<QueuedJob> queue;
-  QueuePlan apart;  // of jobs that compete with no other
-  for (const JobPtr& job : active) {
+  for (const JobPtr& job : line) {
     if (job->job().state() != v1::Job::STATE_QUEUED) continue;
-    // A postponed job is not in the queue until its next start is due, so that no other job waits
-    // behind it.
-    const bool postponed = job->job().next_start_unix_nanos() != 0;
-    if (postponed && parts_.clock.Monotonic() < parts_.memory.RefusalsOf(job->job()).due) continue;
-    if (const std::optional<Hold> hold = HoldOf(job->job())) {
-      apart.waiting.push_back({job->job().id(), hold->reason, hold->text});
-      continue;
-    }
     if (HasProvisioner(*job)) {
       const std::string silence =
           parts_.fleet.SilentCluster(job->job().spec().resources().provisioner());
@@ -138,6 +153,7 @@ QueuePlan QueueRound::Plan(const std::vector<JobPtr>& active, const std::vector<
       continue;
     }
     QueuedJob& queued = queue.emplace_back(InQueue(*job, any_gpu));
+    const bool postponed = job->job().next_start_unix_nanos() != 0;
     queued.may_preempt = parts_.scheduling.preempt && !postponed;
     queued.share = LabelOf(*job, parts_.scheduling.fair_share_label);
   }

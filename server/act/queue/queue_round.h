@@ -36,6 +36,7 @@ class QueueRound {
            const Cordons& cordons);
 
  private:
+  std::vector<JobPtr> InLine(const std::vector<JobPtr>& active, QueuePlan* apart) const;
   QueuePlan Plan(const std::vector<JobPtr>& active, const std::vector<NodeView>& nodes,
                  const Cordons& cordons) const;
   QueueRules Rules(const std::vector<JobPtr>& active) const;

@@ -58,8 +58,9 @@ std::map<std::string, Taken> TakenBy(
 absl::Status CheckQuota(const v1::QuotaConfig& quota, const std::string& owner, const Taken& taken,
                         const v1::JobSpec& spec, absl::Time now);
 
-// The queued jobs that wait for the quota of their owner, by id, with the reason. `stored` returns
-// an owner's GPU time as it is stored.
+// The queued jobs of `active` that wait for the quota of their owner, by id, with the reason. A job
+// that something else keeps out of the queue is not in `active`: others do not wait behind it.
+// `stored` returns an owner's GPU time as it is stored.
 std::map<std::string, std::string> HeldByQuota(
     const std::vector<std::shared_ptr<const v1::StoredJob>>& active, const Quotas& quotas,
     const std::function<GpuHours(const std::string& owner)>& stored, absl::Time now);

@@ -88,9 +88,8 @@ Fd Connection::MakeBackend() {
 }
 
 uint32_t Connection::client_events() const {
-  const bool handshakes = tls_ != nullptr && !tls_->ready();
   const bool reads = !client_ended_ && !up_.full() && !frames_.waits();
-  return (reads || handshakes ? EPOLLIN : 0U) | (client_blocked_ ? EPOLLOUT : 0U);
+  return (reads || handshakes() ? EPOLLIN : 0U) | (client_blocked_ ? EPOLLOUT : 0U);
 }
 
 uint32_t Connection::backend_events() const {
@@ -109,42 +108,26 @@ void Connection::Reset() {
 }
 
 Connection::Moved Connection::Handshake() {
-  if (tls_ == nullptr || tls_->ready()) return Moved::kNothing;
-  client_blocked_ = false;
-  switch (tls_->Handshake()) {
-    case TlsResult::kDone:
-      return Moved::kSomething;
-    case TlsResult::kWantsWrite:
-      client_blocked_ = true;
-      return Moved::kNothing;
-    case TlsResult::kWantsRead:
-      return Moved::kNothing;
-    default:
-      return Fail("tls");
-  }
+  if (!handshakes()) return Moved::kNothing;
+  const Moved moved = Note(tls_->Handshake());
+  return moved == Moved::kFailed ? Fail("tls") : moved;
 }
 
 Connection::Moved Connection::FromClient(absl::Duration now) {
-  if (client_ended_ || up_.full() || (tls_ != nullptr && !tls_->ready())) return Moved::kNothing;
+  if (client_ended_ || up_.full() || handshakes()) return Moved::kNothing;
   size_t size = 0;
   char* const to = up_.Space(&size);
   size_t got = 0;
-  switch (Read(to, size, &got)) {
-    case TlsResult::kDone:
-      up_.Added(got);
-      heard_ = now;
-      return Moved::kSomething;
-    case TlsResult::kWantsWrite:
-      client_blocked_ = true;
-      return Moved::kNothing;
-    case TlsResult::kWantsRead:
-      return Moved::kNothing;
-    case TlsResult::kEnded:
-      client_ended_ = true;
-      return Moved::kSomething;
-    default:
-      return Moved::kFailed;
+  const TlsResult result = Read(to, size, &got);
+  if (result == TlsResult::kEnded) {
+    client_ended_ = true;
+    return Moved::kSomething;
   }
+  if (result == TlsResult::kDone) {
+    up_.Added(got);
+    heard_ = now;
+  }
+  return Note(result);
 }
 
 Connection::Moved Connection::ToBackend(absl::Duration now) {
@@ -172,6 +155,7 @@ Connection::Moved Connection::FromBackend() {
   char* const to = down_.Space(&size);
   const ssize_t got = recv(backend_.get(), to, size, 0);
   if (got > 0) {
+    frames_.NoteAnswer({to, static_cast<size_t>(got)}, known());
     down_.Added(static_cast<size_t>(got));
     return Moved::kSomething;
   }
@@ -180,23 +164,19 @@ Connection::Moved Connection::FromBackend() {
   return Moved::kSomething;
 }
 
+// Comes after FromClient(): what it says of the client being blocked counts.
 Connection::Moved Connection::ToClient() {
   if (down_.empty()) return Moved::kNothing;
   size_t put = 0;
-  switch (Write(down_.content(), &put)) {
-    case TlsResult::kDone:
-      client_blocked_ = false;
-      down_.Taken(put);
-      return Moved::kSomething;
-    case TlsResult::kWantsWrite:
-      client_blocked_ = true;
-      return Moved::kNothing;
-    case TlsResult::kWantsRead:
-      client_blocked_ = false;
-      return Moved::kNothing;
-    default:
-      return Moved::kFailed;
-  }
+  const TlsResult result = Write(down_.content(), &put);
+  if (result == TlsResult::kDone) down_.Taken(put);
+  return Note(result);
+}
+
+Connection::Moved Connection::Note(TlsResult result) {
+  client_blocked_ = result == TlsResult::kWantsWrite;
+  if (result == TlsResult::kDone) return Moved::kSomething;
+  return client_blocked_ || result == TlsResult::kWantsRead ? Moved::kNothing : Moved::kFailed;
 }
 
 Connection::Moved Connection::Fail(const char* fault) {

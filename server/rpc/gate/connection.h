@@ -71,6 +71,7 @@ class Connection {
   // Why it must end; null: for no fault of the client's.
   const char* fault() const { return fault_; }
   bool waits() const { return frames_.waits(); }
+  bool handshakes() const { return tls_ != nullptr && !tls_->ready(); }
   bool known() const { return caller_->known; }
   bool speaks() const { return frames_.speaks(); }
   int client() const { return client_.get(); }
@@ -92,6 +93,8 @@ class Connection {
   Moved FromBackend();
   Moved ToClient();
   Moved Fail(const char* fault);
+  // After an attempt to read or write the client.
+  Moved Note(TlsResult result);
   // Reads or writes by TLS or without.
   TlsResult Read(char* to, size_t size, size_t* got);
   TlsResult Write(std::string_view bytes, size_t* put);

@@ -24,16 +24,6 @@ constexpr uint8_t kEndHeaders = 4;
 
 }  // namespace
 
-bool Bucket::Take(absl::Duration now) {
-  if (now > last_) {
-    level_ = std::min(burst_, level_ + rate_ * absl::ToDoubleSeconds(now - last_));
-    last_ = now;
-  }
-  if (level_ < 1) return false;
-  level_ -= 1;
-  return true;
-}
-
 FrameWatch::Buckets::Buckets(const FrameLimits& limits)
     : streams(limits.streams, limits.streams_burst),
       small(limits.small, limits.small_burst),
@@ -93,6 +83,7 @@ bool FrameWatch::Admit(const Frame& frame, bool known, absl::Duration now) {
     case kPushPromise:
       return Fail("push_promise");
     case kReset:
+      open_.erase(frame.stream);
       return buckets.resets.Take(now) || Fail("rst_stream");
     case kSettings:
       return buckets.settings.Take(now) || Fail("settings");
@@ -108,7 +99,7 @@ bool FrameWatch::Admit(const Frame& frame, bool known, absl::Duration now) {
 
 bool FrameWatch::AdmitHeaders(const Frame& frame, bool known, absl::Duration now) {
   if (frame.stream == 0) return Fail("headers");
-  if (!AdmitStream(known, now)) return Wait();
+  if (!AdmitStream(frame.stream, known, now)) return Wait();
   if ((frame.flags & kEndHeaders) != 0) return true;
   block_stream_ = frame.stream;
   block_bytes_ = frame.length;
@@ -116,10 +107,39 @@ bool FrameWatch::AdmitHeaders(const Frame& frame, bool known, absl::Duration now
   return true;
 }
 
-bool FrameWatch::AdmitStream(bool known, absl::Duration now) {
-  if (!std::exchange(had_stream_, true)) return true;
-  if (known) return of_known_.streams.Take(now);
-  return of_stranger_.streams.Take(now) && strangers_->Take(now);
+bool FrameWatch::AdmitStream(uint32_t stream, bool known, absl::Duration now) {
+  if (known) return !std::exchange(had_stream_, true) || of_known_.streams.Take(now);
+  if (open_.size() >= kStrangersOpenStreams && !open_.contains(stream)) return false;
+  const bool first = !std::exchange(had_stream_, true);
+  if (!first && !(of_stranger_.streams.Take(now) && strangers_->Take(now))) return false;
+  open_.insert(stream);
+  return true;
+}
+
+void FrameWatch::NoteAnswer(std::string_view bytes, bool known) {
+  if (known) {
+    open_.clear();  // and is never looked at again
+    return;
+  }
+  while (!bytes.empty()) {
+    if (answer_payload_ > 0) {
+      const size_t part = std::min<size_t>(answer_payload_, bytes.size());
+      answer_payload_ -= static_cast<uint32_t>(part);
+      bytes.remove_prefix(part);
+      continue;
+    }
+    const size_t part = std::min(kHead - answer_head_.size(), bytes.size());
+    answer_head_.append(bytes.substr(0, part));
+    bytes.remove_prefix(part);
+    if (answer_head_.size() < kHead) return;
+    const Frame frame = Read(answer_head_);
+    answer_head_.clear();
+    answer_payload_ = frame.length;
+    const bool carries = frame.type == kHeaders || frame.type == kData;
+    if (frame.type == kReset || (carries && (frame.flags & kEndStream) != 0)) {
+      open_.erase(frame.stream);
+    }
+  }
 }
 
 bool FrameWatch::AdmitContinuation(const Frame& frame) {

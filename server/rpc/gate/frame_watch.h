@@ -6,26 +6,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <set>
+#include <string>
 #include <string_view>
 
 #include "absl/time/time.h"
+#include "server/rpc/gate/bucket.h"
 
 namespace nsa::server {
-
-// How often something may happen: `burst` at once, `rate` a second in the long run.
-class Bucket {
- public:
-  Bucket(double rate, double burst) : rate_(rate), burst_(burst), level_(burst) {}
-
-  // Takes one. False, and takes none, when it is empty at `now`, the time of a monotonic clock.
-  bool Take(absl::Duration now);
-
- private:
-  const double rate_;
-  const double burst_;
-  double level_;
-  absl::Duration last_ = -absl::InfiniteDuration();
-};
 
 // The limits of one connection. Those that end it are at least ten times what gRPC's clients in
 // C++, Go, Java, Node and Python send in the worst case.
@@ -42,6 +30,9 @@ inline constexpr FrameLimits kKnownFrames = {1'000, 2'000, 20'000, 40'000, 200, 
                                              5,     50,    1'000,  10'000, 10,  200};
 inline constexpr FrameLimits kStrangersFrames = {50, 100, 2'000, 4'000, 20, 200,
                                                  5,  50,  20,    200,   10, 100};
+// Open at a time, of a connection that has not made a call with a valid token; beyond, it waits.
+// One takes gRPC 25 KB, and a stranger need not end it.
+inline constexpr size_t kStrangersOpenStreams = 8;
 // Of a header block. gRPC itself refuses more than 8 KiB, but only at its end.
 inline constexpr size_t kLargestHeaderBlock = 64 << 10;
 inline constexpr int kMostContinuations = 16;
@@ -60,6 +51,9 @@ class FrameWatch {
   // How many of `bytes`, which follow those that passed before, may go on at `now`. What does not
   // pass is given again, with what came after it. `known`: see kKnownFrames.
   size_t Pass(std::string_view bytes, bool known, absl::Duration now);
+
+  // What gRPC answers, in pieces of any size: it ends streams.
+  void NoteAnswer(std::string_view bytes, bool known);
 
   // Whether the client has begun to speak HTTP/2 at all.
   bool speaks() const { return greeted_; }
@@ -85,7 +79,7 @@ class FrameWatch {
   bool Admit(const Frame& frame, bool known, absl::Duration now);
   bool AdmitHeaders(const Frame& frame, bool known, absl::Duration now);
   bool AdmitContinuation(const Frame& frame);
-  bool AdmitStream(bool known, absl::Duration now);
+  bool AdmitStream(uint32_t stream, bool known, absl::Duration now);
   bool Wait();
   bool Fail(const char* fault);
 
@@ -96,6 +90,9 @@ class FrameWatch {
   bool waits_ = false;
   bool had_stream_ = false;
   const char* fault_ = nullptr;
+  std::set<uint32_t> open_;  // streams of a stranger
+  std::string answer_head_;  // the part of a frame's head that has come
+  uint32_t answer_payload_ = 0;
   uint32_t payload_ = 0;       // still to come of the frame
   uint32_t block_stream_ = 0;  // whose header block has not ended; 0: none
   size_t block_bytes_ = 0;

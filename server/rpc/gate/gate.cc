@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "server/rpc/gate/connection.h"
+#include "server/rpc/gate/crowd.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -50,6 +52,13 @@ constexpr double kHandedOn = 500;
 // What an event of epoll is about: an id and, in the two lowest bits, one of these.
 enum Tag : uint64_t { kWoken = 0, kListener = 1, kClient = 2, kBackend = 3 };
 
+// Of this thread.
+absl::Duration ProcessorTime() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return absl::DurationFromTimespec(time);
+}
+
 }  // namespace
 
 GateLimits GateLimits::OfThisProcess() {
@@ -70,6 +79,7 @@ class Gate::Impl {
         listeners_(std::move(listeners)),
         strangers_(kStrangersStreams, kStrangersStreams),
         handed_on_(kHandedOn, kHandedOn),
+        crowd_(options_.limits),
         epoll_(epoll_create1(EPOLL_CLOEXEC)),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     const std::string& address = options_.address;
@@ -80,16 +90,25 @@ class Gate::Impl {
   void Start(std::function<void(Fd)> hand_on);
   void StopAccepting();
   const std::string& address() const { return address_; }
-  GateCounts counts() const { return {.known = known_, .strangers = unknown_}; }
+  GateCounts counts() const {
+    return {.known = known_,
+            .strangers = unknown_,
+            .handshakes = absl::Nanoseconds(handshake_nanos_.load())};
+  }
 
  private:
   struct Watched {
-    Watched(uint64_t with_id, Fd client, TcpSource source, std::unique_ptr<TlsSession> tls,
-            Bucket* strangers, absl::Duration now)
+    Watched(uint64_t with_id, Crowd::Member counted, Fd client, TcpSource source,
+            std::unique_ptr<TlsSession> tls, Bucket* strangers, absl::Duration now)
         : id(with_id),
+          member(counted),
           connection(std::move(client), std::move(source), std::move(tls), strangers, now) {}
+    bool waits() const { return held || connection.waits() || connection.NeedsBackend(); }
+
     const uint64_t id;
+    Crowd::Member member;
     Connection connection;
+    bool held = false;  // its handshake waits for its share
     uint32_t client_events = 0;
     uint32_t backend_events = 0;
   };
@@ -101,16 +120,15 @@ class Gate::Impl {
   void Accept(int listener);
   void Admit(Fd client, const sockaddr_storage& from);
   bool MakeRoom(const std::string& neighbour);
+  void Note(Watched* watched);
   void Pump(uint64_t id);
+  Connection::State Move(Watched* watched);
   bool HandOn(Watched* watched);
   void Watch(Watched* watched);
   void Sweep();
   void Resume();
-  static bool Waits(const Connection& connection) {
-    return connection.waits() || connection.NeedsBackend();
-  }
   void ListenAgain(bool listen);
-  const char* Overdue(const Connection& connection) const;
+  const char* Overdue(const Watched& watched) const;
   void End(Connections::iterator at, const char* reason);
   void Count(const char* reason, const std::string& neighbour);
   void Log();
@@ -123,6 +141,7 @@ class Gate::Impl {
   std::function<void(Fd)> hand_on_;
   std::atomic<int> known_ = 0;
   std::atomic<int> unknown_ = 0;
+  std::atomic<int64_t> handshake_nanos_ = 0;
   std::atomic<bool> stopping_ = false;
   Mutex mutex_;
   bool accepting_ ABSL_GUARDED_BY(mutex_) = false;
@@ -131,6 +150,7 @@ class Gate::Impl {
   Bucket strangers_;
   Bucket handed_on_;
   Connections connections_;
+  Crowd crowd_;
   uint64_t next_id_ = 1;
   uint64_t turn_ = 0;
   std::vector<uint64_t> busy_;
@@ -138,6 +158,7 @@ class Gate::Impl {
   bool listening_ = false;  // the listeners are watched
   absl::Duration now_;
   absl::Duration swept_;
+  absl::Duration resumed_;
   absl::Duration logged_ = -absl::InfiniteDuration();
   std::map<std::string, int> ended_;  // since the last line of the log, by reason
   std::string last_neighbour_;
@@ -188,7 +209,7 @@ void Gate::Impl::Loop() {
     now_ = RealClock().Monotonic();
     for (const uint64_t id : std::exchange(busy_, {})) Pump(id);
     for (int i = 0; i < ready; ++i) Handle(events[i]);
-    if (waits_) Resume();
+    if (waits_ && now_ - resumed_ >= kWaitStep) Resume();
     if (now_ - swept_ >= kSweepEvery) Sweep();
     if (!stopping_) continue;
     if (stop_at == absl::InfiniteDuration()) stop_at = now_ + kStopPatience;
@@ -252,8 +273,9 @@ void Gate::Impl::Admit(Fd client, const sockaddr_storage& from) {
   setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof kOn);
   const int fd = client.get();
   const uint64_t id = next_id_++;
+  const Crowd::Member member = crowd_.Add(id, source.neighbour);
   auto watched =
-      std::make_unique<Watched>(id, std::move(client), std::move(source),
+      std::make_unique<Watched>(id, member, std::move(client), std::move(source),
                                 tls_.has_value() ? tls_->Accept(fd) : nullptr, &strangers_, now_);
   watched->client_events = EPOLLIN;
   Control(EPOLL_CTL_ADD, fd, EPOLLIN, id << 2 | kClient);
@@ -262,53 +284,49 @@ void Gate::Impl::Admit(Fd client, const sockaddr_storage& from) {
 
 // Ends a stranger if need be. False when only known clients are left to end.
 bool Gate::Impl::MakeRoom(const std::string& neighbour) {
-  const GateLimits& limits = options_.limits;
-  int strangers = 0;
-  int of_neighbour = 0;
-  int strangers_of_neighbour = 0;
-  // The oldest of those that have said least.
-  auto victim = connections_.end();
-  auto own_victim = connections_.end();
-  const auto prefer = [this](Connections::iterator each, Connections::iterator* best) {
-    const bool better = *best == connections_.end() || (!each->second->connection.speaks() &&
-                                                        (*best)->second->connection.speaks());
-    if (better) *best = each;
-  };
-  for (auto each = connections_.begin(); each != connections_.end(); ++each) {
-    const Connection& connection = each->second->connection;
-    const bool own = connection.source().neighbour == neighbour;
-    of_neighbour += own;
-    if (connection.known()) continue;
-    ++strangers;
-    prefer(each, &victim);
-    if (!own) continue;
-    ++strangers_of_neighbour;
-    prefer(each, &own_victim);
+  while (!crowd_.HasRoom(neighbour)) {
+    const std::optional<uint64_t> victim = crowd_.Victim(neighbour);
+    if (!victim.has_value()) return false;
+    const auto at = connections_.find(*victim);
+    Note(at->second.get());  // it may have shown its token just now
+    if (!at->second->member.known()) End(at, "displaced");
   }
-  const bool too_many_of_it = of_neighbour >= limits.of_neighbour ||
-                              strangers_of_neighbour >= limits.strangers_of_neighbour;
-  const bool too_many =
-      std::ssize(connections_) >= limits.connections || strangers >= limits.strangers;
-  if (!too_many_of_it && !too_many) return true;
-  if (too_many_of_it || own_victim != connections_.end()) victim = own_victim;
-  if (victim == connections_.end()) return false;
-  End(victim, "displaced");
   return true;
+}
+
+void Gate::Impl::Note(Watched* watched) {
+  crowd_.Note(&watched->member, watched->connection.speaks(), watched->connection.known());
 }
 
 void Gate::Impl::Pump(uint64_t id) {
   const auto at = connections_.find(id);
   if (at == connections_.end()) return;
-  Connection& connection = at->second->connection;
-  Connection::State state = connection.Pump(now_);
+  Watched& watched = *at->second;
+  Connection& connection = watched.connection;
+  Connection::State state = Move(&watched);
   if (state == Connection::State::kOpen && connection.NeedsBackend() && handed_on_.Take(now_)) {
-    if (!HandOn(at->second.get())) return End(at, "no_descriptors");
-    state = connection.Pump(now_);
+    if (!HandOn(&watched)) return End(at, "no_descriptors");
+    state = Move(&watched);
   }
   if (state == Connection::State::kClosed) return End(at, connection.fault());
   if (state == Connection::State::kBusy) busy_.push_back(id);
-  waits_ = waits_ || Waits(connection);
-  Watch(at->second.get());
+  Note(&watched);
+  waits_ = waits_ || watched.waits();
+  Watch(&watched);
+}
+
+// Moves what can be moved; a handshake only within its neighbour's share.
+Connection::State Gate::Impl::Move(Watched* watched) {
+  Connection& connection = watched->connection;
+  if (!connection.handshakes()) return connection.Pump(now_);
+  watched->held = !crowd_.MayHandshake(watched->member, now_);
+  if (watched->held) return Connection::State::kOpen;
+  const absl::Duration before = ProcessorTime();
+  const Connection::State state = connection.Pump(now_);
+  const absl::Duration took = ProcessorTime() - before;
+  crowd_.NoteHandshake(watched->member, took, now_);
+  handshake_nanos_ += absl::ToInt64Nanoseconds(took);
+  return state;
 }
 
 bool Gate::Impl::HandOn(Watched* watched) {
@@ -323,7 +341,7 @@ bool Gate::Impl::HandOn(Watched* watched) {
 // Tells epoll what the connection waits for now.
 void Gate::Impl::Watch(Watched* watched) {
   const Connection& connection = watched->connection;
-  const uint32_t client = connection.client_events();
+  const uint32_t client = watched->held ? 0 : connection.client_events();
   if (client != watched->client_events) {
     Control(EPOLL_CTL_MOD, connection.client(), client, watched->id << 2 | kClient);
     watched->client_events = client;
@@ -340,9 +358,10 @@ void Gate::Impl::Watch(Watched* watched) {
 // Those that wait for their share.
 void Gate::Impl::Resume() {
   waits_ = false;
+  resumed_ = now_;
   std::vector<uint64_t> ids;
   for (const auto& [id, watched] : connections_) {
-    if (Waits(watched->connection)) ids.push_back(id);
+    if (watched->waits()) ids.push_back(id);
   }
   // Nobody is always the first.
   if (!ids.empty()) std::rotate(ids.begin(), ids.begin() + ++turn_ % ids.size(), ids.end());
@@ -351,30 +370,31 @@ void Gate::Impl::Resume() {
 
 void Gate::Impl::Sweep() {
   swept_ = now_;
-  int known = 0;
   for (auto each = connections_.begin(); each != connections_.end();) {
     const auto at = each++;
+    Note(at->second.get());
     Connection& connection = at->second->connection;
     connection.Shrink();
-    known += connection.known();
     const absl::Duration ended = connection.ended();
     if (ended > absl::ZeroDuration() && now_ - ended > kEndPatience) {
       End(at, nullptr);
-    } else if (const char* const reason = Overdue(connection); reason != nullptr) {
+    } else if (const char* const reason = Overdue(*at->second); reason != nullptr) {
       End(at, reason);
     }
   }
-  known_ = known;
-  unknown_ = static_cast<int>(connections_.size()) - known;
+  known_ = crowd_.known();
+  unknown_ = crowd_.strangers();
+  crowd_.Forget(now_);
   ListenAgain(true);
   Log();
 }
 
 // Why a connection has had time enough; null: it has not.
-const char* Gate::Impl::Overdue(const Connection& connection) const {
+const char* Gate::Impl::Overdue(const Watched& watched) const {
+  const Connection& connection = watched.connection;
   if (connection.known()) return nullptr;
   if (!connection.speaks() && now_ - connection.accepted() > options_.limits.greeting) {
-    return "silent";
+    return watched.held ? "handshakes" : "silent";
   }
   return now_ - connection.heard() > options_.limits.silence ? "idle" : nullptr;
 }
@@ -397,6 +417,7 @@ void Gate::Impl::End(Connections::iterator at, const char* reason) {
     if (connection.speaks() || connection.fault() == nullptr) connection.Reset();
     Count(reason, connection.source().neighbour);
   }
+  crowd_.Remove(at->second->member);
   connections_.erase(at);
 }
 

@@ -10,6 +10,7 @@
 //   * tells clients that have made a call with a valid token from strangers. A stranger has to make
 //     room, the one that has said least and is oldest first, and never a known client;
 //   * ends connections that do not speak HTTP/2 in time, or more than their share (frame_watch.h);
+//   * spends a part of its time on TLS handshakes, and of that a part on those of one address;
 //   * holds at most 2 x 32 KiB of a connection. Whoever does not read is not read either.
 //
 // One thread does all this.
@@ -32,6 +33,12 @@ struct GateLimits {
   int strangers = 512;     // of these, without a valid token
   int of_neighbour = 512;  // of these, from one address (IPv6: one network of 64 bits)
   int strangers_of_neighbour = 256;
+  // Processor time of TLS handshakes: of one neighbour, and of all without a known client together,
+  // as a share of one processor and in seconds at once. Those beyond it wait.
+  double handshakes_of_neighbour = 0.1;
+  double handshakes_of_neighbour_burst = 0.25;
+  double handshakes = 0.3;
+  double handshakes_burst = 0.5;
   absl::Duration greeting = absl::Seconds(10);  // until a client speaks HTTP/2, TLS included
   absl::Duration silence = absl::Minutes(1);    // of a stranger
 
@@ -41,8 +48,9 @@ struct GateLimits {
 };
 
 struct GateCounts {
-  int known = 0;
+  int known = 0;  // connections
   int strangers = 0;
+  absl::Duration handshakes;  // the processor time of all so far
 };
 
 class Gate {

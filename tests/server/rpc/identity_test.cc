@@ -318,6 +318,23 @@ class RolesTest : public IdentityTest {
   }
 };
 
+// More than a stream looks through in one turn.
+TEST_F(RolesTest, ASubmitterReadsPastManyEventsOfOthers) {
+  const std::string ada = *MakeToken(v1::ROLE_SUBMITTER, "ada");
+  const auto of_bob = SubmitAs(*MakeToken(v1::ROLE_SUBMITTER, "bob"), "two");
+  ASSERT_OK(of_bob);
+  v1::EditJobRequest note;
+  note.set_job(*of_bob);
+  for (int i = 0; i < 1'100; ++i) {
+    note.set_note(absl::StrCat("note ", i));
+    ASSERT_OK(Call<v1::EditJobResponse>(&v1::CoordinatorService::Stub::EditJob, people_.get(), note)
+                  .status());
+  }
+  const auto of_ada = SubmitAs(ada, "one");
+  ASSERT_OK(of_ada);
+  EXPECT_THAT(EventsSeenBy(ada), ::testing::ElementsAre(*of_ada));
+}
+
 TEST_F(RolesTest, ASubmitterSeesAndTouchesItsOwnJobsOnly) {
   const std::string ada = *MakeToken(v1::ROLE_SUBMITTER, "ada");
   const std::string bob = *MakeToken(v1::ROLE_SUBMITTER, "bob");

@@ -125,21 +125,5 @@ TEST(MessageLimit, AFieldOfAnotherTypeThanItsOwnIsUnknown) {
   EXPECT_FALSE(FitsAs<v1::HeartbeatRequest>(Numbers(3, 2'000'000)));
 }
 
-TEST(UnpackQuota, BoundsACallerAndAllOfThemUntilTheyHaveTheirAnswers) {
-  UnpackQuota quota;
-  const int64_t most = UnpackQuota::kOfOneCaller;
-  auto first = quota.Take("ada", most);
-  ASSERT_OK(first.status());
-  EXPECT_THAT(quota.Take("ada", 1 << 20).status(), StatusIs(absl::StatusCode::kResourceExhausted));
-  EXPECT_OK(quota.Take("ada", UnpackQuota::kCounted - 1).status()) << "small ones pass";
-  auto second = quota.Take("eve", most);
-  ASSERT_OK(second.status());
-  EXPECT_THAT(quota.Take("bob", 1 << 20).status(), StatusIs(absl::StatusCode::kResourceExhausted));
-  first = std::shared_ptr<void>();
-  EXPECT_OK(quota.Take("bob", 1 << 20).status());
-  EXPECT_OK(quota.Take("ada", most).status());
-  EXPECT_THAT(quota.Take("eve", most + 1).status(), StatusIs(absl::StatusCode::kResourceExhausted));
-}
-
 }  // namespace
 }  // namespace nsa::server

@@ -1,5 +1,6 @@
 #include "server/watch/metrics_http.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <memory>
@@ -163,6 +164,23 @@ TEST_F(MetricsHttpTest, WhoeverFillsTheServerHoldsNeitherHealthNorMetrics) {
     EXPECT_THAT(Ask(path, "localhost"), HasSubstr("200 OK"));
     EXPECT_LT(RealClock().Monotonic() - asked, absl::Seconds(1)) << path;
   }
+}
+
+// Sockets of this process that other users of the machine can connect to.
+int ListeningSockets() {
+  int found = 0;
+  for (int fd = 0; fd < 1'024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    found += getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0;
+  }
+  return found;
+}
+
+// One behind it would have threads that nobody guards.
+TEST_F(MetricsHttpTest, ThePortThatIsAnnouncedIsTheOnlyOne) {
+  EXPECT_THAT(Ask("/", "localhost"), HasSubstr(" 404 "));
+  EXPECT_EQ(ListeningSockets(), 1);
 }
 
 TEST_F(MetricsHttpTest, HeadHasNoBody) {

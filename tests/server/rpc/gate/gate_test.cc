@@ -2,23 +2,32 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <openssl/ssl.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/mutex.h"
+#include "common/rpc/tls_files.h"
+#include "common/rpc/x509.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/rpc/gate/callers.h"
 #include "server/rpc/gate/frame_watch.h"
+#include "tests/testing/net/certificates.h"
+#include "tests/testing/temp_dir.h"
 #include "tests/testing/within.h"
 
 namespace nsa::server {
@@ -55,9 +64,9 @@ std::string Receive(int fd) {
 // A gate with the test behind it instead of gRPC.
 class GateTest : public ::testing::Test {
  protected:
-  void Start(GateLimits limits = {}) {
+  void Start(GateLimits limits = {}, TlsFiles tls = {}) {
     auto gate = Gate::Open({.address = "127.0.0.1:0",
-                            .tls = {},
+                            .tls = std::move(tls),
                             .limits = limits,
                             .ended = [this](const char* reason) {
                               const MutexLock lock(&mutex_);
@@ -71,9 +80,12 @@ class GateTest : public ::testing::Test {
     });
   }
 
-  Fd Connect() {
+  // `from`: another address of this machine is another neighbour.
+  Fd Connect(const char* from = "127.0.0.1") {
     Fd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {}, .sin_zero = {}};
+    EXPECT_EQ(inet_pton(AF_INET, from, &address.sin_addr), 1);
+    EXPECT_EQ(bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
     int port = 0;
     const std::string text = gate_->address();
     EXPECT_TRUE(absl::SimpleAtoi(text.substr(text.rfind(':') + 1), &port));
@@ -230,6 +242,88 @@ TEST_F(GateTest, AFloodEndsItsConnectionOnly) {
   Receive(Behind(0));
   Say(good, Data(10));
   EXPECT_EQ(Receive(Behind(0)), Data(10));
+}
+
+// A client that has a certificate of the authority or, without a name, none.
+class TlsClient {
+ public:
+  TlsClient(Fd fd, const TempDir& folder, const std::string& name) : fd_(std::move(fd)) {
+    if (!name.empty()) {
+      for (const auto& [use, ending] : {std::pair(&SSL_CTX_use_certificate_file, ".crt"),
+                                        std::pair(&SSL_CTX_use_PrivateKey_file, ".key")}) {
+        EXPECT_EQ(use(context_.get(), (folder / (name + ending)).c_str(), SSL_FILETYPE_PEM), 1);
+      }
+    }
+    constexpr unsigned char kHttp2[] = {2, 'h', '2'};
+    ssl_.reset(SSL_new(context_.get()));
+    SSL_set_alpn_protos(ssl_.get(), kHttp2, sizeof kHttp2);
+    SSL_set_fd(ssl_.get(), fd_.get());
+    SSL_set_connect_state(ssl_.get());
+  }
+  // Waits at most two seconds for each answer. A client of TLS 1.3 does not wait to be accepted.
+  bool Greet() {
+    constexpr timeval kPatience{.tv_sec = 2, .tv_usec = 0};
+    setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+    return SSL_do_handshake(ssl_.get()) == 1 &&
+           SSL_write(ssl_.get(), kGreeting, sizeof kGreeting - 1) > 0;
+  }
+
+ private:
+  const Fd fd_;
+  const std::unique_ptr<SSL_CTX, x509::Free<SSL_CTX_free>> context_{
+      SSL_CTX_new(TLS_client_method())};
+  std::unique_ptr<SSL, x509::Free<SSL_free>> ssl_;
+};
+
+class TlsGateTest : public GateTest {
+ protected:
+  TlsGateTest() { signal(SIGPIPE, SIG_IGN); }
+
+  void Start(const GateLimits& limits) {
+    ASSERT_TRUE(MakeCertificates(folder_.path()));
+    v1::TlsConfig config;
+    config.set_certificate_file((folder_ / "server.crt").string());
+    config.set_private_key_file((folder_ / "server.key").string());
+    config.set_client_ca_file((folder_ / "ca.crt").string());
+    const auto files = ReadTlsFiles(config, absl::Now());
+    ASSERT_TRUE(files.ok()) << files.status();
+    GateTest::Start(limits, *files);
+  }
+  TlsClient From(const char* address, const std::string& name) {
+    return TlsClient(Connect(address), folder_, name);
+  }
+
+  const TempDir folder_;
+};
+
+TEST_F(TlsGateTest, HandshakesOfOneAddressWaitWhenTheyHaveHadTheirShare) {
+  Start({.handshakes_of_neighbour = 1e-6,
+         .handshakes_of_neighbour_burst = 0.3,
+         .handshakes_burst = 1'000,
+         .greeting = absl::Seconds(3)});
+  // Each costs the gate some tenths of a millisecond, or some milliseconds under a sanitizer.
+  int done = 0;
+  while (done < 5'000 && From("127.0.0.2", "").Greet()) ++done;
+  EXPECT_GT(done, 0);
+  EXPECT_LT(done, 5'000);
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return Ended("handshakes") > 0; }));
+  TlsClient other = From("127.0.0.3", "client");
+  EXPECT_TRUE(other.Greet());
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return HandedOn() == 1; }));
+  EXPECT_GT(gate_->counts().handshakes, absl::Milliseconds(299));
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return gate_->counts().strangers == 1; }));
+}
+
+TEST_F(TlsGateTest, ACertificateOfAnotherAuthorityIsRefused) {
+  Start({});
+  TlsClient stranger = From("127.0.0.1", "stranger");
+  stranger.Greet();
+  TlsClient nobody = From("127.0.0.1", "");
+  nobody.Greet();
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return Ended("tls") == 2; }));
+  TlsClient client = From("127.0.0.1", "client");
+  EXPECT_TRUE(client.Greet());
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return HandedOn() == 1; }));
 }
 
 TEST_F(GateTest, ClosesThePortAndKeepsItsConnections) {
