@@ -103,7 +103,7 @@ def chain(jobs, service):
     assert page["needs_you"] and page["problems"][0]["word"] == "DEPENDENCY_NEVER_SATISFIED", page
     service.kill_coordinator()
     checkpoint = int(jobs.get("prep")["progress"].get("checkpoint_step", 0))
-    service.ctl("resume", "prep", "--set", f"train.steps={checkpoint + 5}", "--set", "restart.allow_new_schedule=true", check=True)
+    service.ctl("resume", "prep", "--set", f"train.steps={checkpoint + 100}", "--set", "restart.allow_new_schedule=true", check=True)
     jobs.ended("prep")
     jobs.ended("train")
     history = jobs.history("train")
