@@ -25,14 +25,14 @@ inline bool IsOfMachine(std::string_view key) {
 }
 
 // The GiB that a requirement asks for; NaN if it is no number above 0.
-inline double RequiredGib(std::string_view value) {
+inline double RequiredGib(const std::string& value) {
   double gib = 0;
   if (absl::SimpleAtod(value, &gib) && gib > 0 && std::isfinite(gib)) return gib;
   return std::numeric_limits<double>::quiet_NaN();
 }
 
 // What is wrong with a requirement, and what to do; empty if it is good.
-inline std::string RequirementFault(std::string_view key, std::string_view value) {
+inline std::string RequirementFault(const std::string& key, const std::string& value) {
   if (std::string fault = LabelFault(key, value); !fault.empty()) return fault;
   if (key == kRequiredGpu && value.empty()) return "empty (a word of the model); name one";
   if (key != kRequiredGpuMemory && key != kRequiredMemory) return "";
