@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const Asker kAda = {.name = "ada", .own_jobs_only = true};
 
@@ -69,6 +70,20 @@ TEST_F(QuotaTest, RanksBeyondItWaitInTheQueueAndHoldNobodyBack) {
   RunUntil(*second, v1::Job::STATE_RUNNING, {&a});
 }
 
+TEST_F(QuotaTest, AJobThatIsNotInTheQueueYetHoldsNoneOfItsOwnersBack) {
+  Configure("quotas: [{owner: ada, ranks: 1}]");
+  FakeAgent a = MakeAgent("a", 4);
+  v1::JobSpec tonight = Spec("tonight");
+  tonight.set_not_before("+6h");
+  const auto later = SubmitAs(kAda, tonight);
+  const auto now = SubmitAs(kAda, Spec("now"));
+  ASSERT_OK(later.status());
+  ASSERT_OK(now.status());
+  RunUntil(*now, v1::Job::STATE_RUNNING, {&a});
+  EXPECT_EQ(Get(*later).state(), v1::Job::STATE_QUEUED);
+  EXPECT_THAT(Get(*later).message(), Not(HasSubstr("ada has")));
+}
+
 TEST_F(QuotaTest, UseIsListedByOwnerAndASubmitterSeesItsOwn) {
   Configure("quotas: [{owner: ada, jobs: 4}]");
   FakeAgent a = MakeAgent("a", 4);
@@ -92,7 +107,7 @@ TEST_F(QuotaTest, UseIsListedByOwnerAndASubmitterSeesItsOwn) {
                     HasSubstr("nsa_owner_ranks{owner=\"ada\"} 2"),
                     HasSubstr("nsa_owner_quota_used_ratio{owner=\"ada\",quota=\"jobs\"} 0.25")));
   life().metrics.ObserveOwners({});
-  EXPECT_THAT(life().metrics.Text(), ::testing::Not(HasSubstr("owner=\"ada\"")));
+  EXPECT_THAT(life().metrics.Text(), Not(HasSubstr("owner=\"ada\"")));
 }
 
 TEST_F(QuotaTest, AJobWithoutALimitGetsTheDefault) {
