@@ -196,12 +196,11 @@ absl::Status Server::Parts::OpenStore() {
   // Before any call arrives: a new notice reports everything from now on.
   std::vector<std::string> notices;
   for (const Notice& notice : options.notices.notices) notices.push_back(notice.name);
-  control = std::make_unique<JobControl>(
-      *store, fleet, *nodes, board, paths, clock,
-      JobPolicy{.provisioners = options.provisioners(),
-                .notices = notices,
-                .quotas = options.scheduling.quotas,
-                .default_hours = options.default_hours});
+  control = std::make_unique<JobControl>(*store, fleet, *nodes, board, paths, clock,
+                                         JobPolicy{.provisioners = options.provisioners(),
+                                                   .notices = notices,
+                                                   .quotas = options.scheduling.quotas,
+                                                   .default_hours = options.default_hours});
   NSA_ASSIGN_OR_RETURN(const int64_t last, store->LastEvent());
   NSA_ASSIGN_OR_RETURN(notice_progress,
                        NoticeProgress::Open(options.state_dir, notices, last, clock));

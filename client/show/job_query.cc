@@ -24,8 +24,10 @@ struct Figure {
 };
 
 constexpr Figure kFigures[] = {
-    {"loss", [](const v1::Job& job,
-                absl::Time) { return job.progress().step() > 0 ? job.progress().loss() : kNoFigure; }},
+    {"loss",
+     [](const v1::Job& job, absl::Time) {
+       return job.progress().step() > 0 ? job.progress().loss() : kNoFigure;
+     }},
     {"val",
      [](const v1::Job& job, absl::Time) {
        return job.progress().val_step() > 0 ? job.progress().val_loss() : kNoFigure;

@@ -100,8 +100,7 @@ bool QueueRound::Run(const std::vector<JobPtr>& active, const std::vector<NodeVi
 
 // The active jobs without those that are not in the queue yet: nobody waits behind them. Those that
 // a Hold keeps out are added to `apart`.
-std::vector<JobPtr> QueueRound::InLine(const std::vector<JobPtr>& active,
-                                       QueuePlan* apart) const {
+std::vector<JobPtr> QueueRound::InLine(const std::vector<JobPtr>& active, QueuePlan* apart) const {
   std::vector<JobPtr> line;
   for (const JobPtr& job : active) {
     if (job->job().state() == v1::Job::STATE_QUEUED) {
