@@ -17,6 +17,10 @@ namespace {
 
 // Writing anew takes about a second for 100 MiB.
 constexpr int64_t kLargestWrittenAnew = int64_t{512} << 20;
+// Pages that are moved at a time, and for how long. Each looks for its place in the list of free
+// pages, so in a large store a page may take a millisecond.
+constexpr int kChunk = 16;
+constexpr absl::Duration kShrinkTime = absl::Milliseconds(20);
 // Not worth moving pages for.
 constexpr int64_t kFewFreeBytes = 4 << 20;
 
@@ -111,9 +115,14 @@ absl::StatusOr<bool> JobStore::ShrinkLocked(int pages) {
   NSA_ASSIGN_OR_RETURN(const int64_t free, database_->QueryInt("PRAGMA freelist_count"));
   NSA_ASSIGN_OR_RETURN(const int64_t page, database_->QueryInt("PRAGMA page_size"));
   if (mode == 0 || free * page < kFewFreeBytes || free * 10 < all) return true;
-  const absl::Duration before = clock_.Monotonic();
-  NSA_RETURN_IF_ERROR(database_->Execute(absl::StrCat("PRAGMA incremental_vacuum(", pages, ")")));
-  if (observer_.committed) observer_.committed(absl::ToDoubleSeconds(clock_.Monotonic() - before));
+  const absl::Duration began = clock_.Monotonic();
+  NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(database_.get()));
+  for (int done = 0; done < pages; done += kChunk) {
+    if (clock_.Monotonic() - began > kShrinkTime) break;
+    NSA_RETURN_IF_ERROR(
+        database_->Execute(absl::StrCat("PRAGMA incremental_vacuum(", kChunk, ")")));
+  }
+  NSA_RETURN_IF_ERROR(Commit(&transaction));
   return false;
 }
 

@@ -95,7 +95,7 @@ absl::StatusOr<Quotas> Quotas::Make(
     const std::string where = absl::StrCat("quotas[", i, "].");
     if (quota.owner().empty()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(where, "owner: not set; name a token, unix:NAME or '*'"));
+          absl::StrCat(where, "owner: not set; name a token, local or '*'"));
     }
     NSA_RETURN_IF_ERROR(CheckEntry(where, quota));
     if (quota.has_gpu_time() && !quota.gpu_time().has_days()) {
