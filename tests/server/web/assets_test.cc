@@ -40,7 +40,7 @@ Names ModulesOfThePage() {
   while (!open.empty()) {
     const std::string text = Content("/" + open.back());
     open.pop_back();
-    for (const std::string& name : Matches(text, R"(from '\./([a-z]+\.js)')")) {
+    for (const std::string& name : Matches(text, R"(from '\./([a-z_]+\.js)')")) {
       if (found.insert(name).second) open.push_back(name);
     }
   }
