@@ -70,7 +70,11 @@ class Jobs:
         return [event["reason"] for event in json.loads(self.service.ctl("events", name, "-o", "json", check=True).stdout)["events"]]
 
     def until(self, name, what, condition, seconds=180):
-        return self.service.wait_until(lambda: condition(self.get(name)), seconds, f"{name}: {what}")
+        """Waits until the job is so, and returns it."""
+        def job_if_so():
+            job = self.get(name)
+            return job if condition(job) else None
+        return self.service.wait_until(job_if_so, seconds, f"{name}: {what}")
 
     def ended(self, name):
         self.until(name, "its end", lambda job: job["state"] == "STATE_SUCCEEDED")
