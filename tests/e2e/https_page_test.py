@@ -84,7 +84,7 @@ class Coordinator:
 def check_tokens(service):
     viewer, submitter = service.token("wall", "viewer"), service.token("sub", "submitter")
     basic = base64.b64encode(f"anybody:{viewer}".encode()).decode()
-    for path in "/metrics", "/", "/api/jobs":
+    for path in "/metrics", "/", "/api/v1/fleet":
         assert service.get(path)[0] == 401, path
         assert service.get(path, "Bearer " + "0" * 64)[0] == 401, path
         assert service.get(path, f"Bearer {submitter}")[0] == 401, "a submitter may not see all jobs"
@@ -94,7 +94,7 @@ def check_tokens(service):
     # What a browser sends by itself is no right to change something: that needs an operator's token in the page's own header.
     operator = (service.folder / "tls/token").read_text().strip()
     ambient = base64.b64encode(f"anybody:{operator}".encode()).decode()
-    status, said = service.get("/api/jobs/none/stop", f"Basic {ambient}", data=b"{}")
+    status, said = service.get("/api/v1/jobs/none/stop", f"Basic {ambient}", data=b"{}")
     assert status in (401, 403), (status, said)
     service.ctl("token", "revoke", "wall", check=True)
     assert service.get("/metrics", f"Bearer {viewer}")[0] == 401, "revoked"
@@ -104,7 +104,11 @@ def check_tokens(service):
 def check_strangers(service):
     with socket.create_connection(("127.0.0.1", service.port), 30) as plain:
         plain.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert b"nsa_" not in plain.recv(4096), "answered in the clear"
+        try:
+            answer = plain.recv(4096)
+        except ConnectionResetError:
+            answer = b""
+        assert b"HTTP" not in answer, "answered in the clear"
     # Half requests occupy only their own connection, and end.
     half = []
     for _ in range(140):
