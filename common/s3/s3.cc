@@ -1,8 +1,10 @@
 #include "common/s3/s3.h"
 
 #include <openssl/evp.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <random>
 
 #include "absl/strings/ascii.h"
@@ -73,6 +75,23 @@ absl::Status Cancelled(const S3Path& path) {
 }
 
 }  // namespace
+
+S3::Reader PiecesOf(int fd, std::string name) {
+  return
+      [fd, file = std::move(name)](int64_t offset, int64_t bytes) -> absl::StatusOr<std::string> {
+        std::string piece(static_cast<size_t>(bytes), '\0');
+        for (size_t at = 0; at < piece.size();) {
+          const ssize_t got =
+              pread(fd, &piece[at], piece.size() - at, offset + static_cast<int64_t>(at));
+          if (got < 0 && errno == EINTR) continue;
+          if (got < 0) return absl::ErrnoToStatus(errno, file);
+          if (got == 0)
+            return absl::DataLossError(absl::StrCat(file, ": became shorter; write it again"));
+          at += static_cast<size_t>(got);
+        }
+        return piece;
+      };
+}
 
 std::string S3Name(const S3Path& path) { return absl::StrCat("s3://", path.bucket, "/", path.key); }
 

@@ -101,6 +101,9 @@ class S3 {
   HttpClient client_;
 };
 
+// Reads an open file, which must outlive it. DataLoss, naming the file, if it has fewer bytes.
+S3::Reader PiecesOf(int fd, std::string name);
+
 // "s3://BUCKET/KEY".
 std::string S3Name(const S3Path& path);
 

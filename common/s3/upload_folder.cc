@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,18 +21,8 @@ absl::Status UploadOne(const std::filesystem::path& file, const S3Path& to, S3* 
   if (!fd.valid() || fstat(fd.get(), &info) != 0) {
     return absl::ErrnoToStatus(errno, file.string());
   }
-  const auto read = [&](int64_t offset, int64_t bytes) -> absl::StatusOr<std::string> {
-    std::string piece(static_cast<size_t>(bytes), '\0');
-    for (size_t at = 0; at < piece.size();) {
-      const ssize_t got =
-          pread(fd.get(), &piece[at], piece.size() - at, offset + static_cast<int64_t>(at));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) return absl::ErrnoToStatus(got < 0 ? errno : EIO, file.string());
-      at += static_cast<size_t>(got);
-    }
-    return piece;
-  };
-  return s3->PutParts(to, info.st_size, read, {}, [](const S3Upload&) { return absl::OkStatus(); });
+  return s3->PutParts(to, info.st_size, PiecesOf(fd.get(), file.string()), {},
+                      [](const S3Upload&) { return absl::OkStatus(); });
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 Needs Node and the packages of tests/e2e/s3/package.json (deploy/packages.sh test); skipped (77) without them.
 """
+import functools
 import hashlib
 import json
 import os
@@ -37,6 +38,7 @@ restart: {{backoff_seconds: 0}}
 """
 
 
+@functools.cache
 def modules():
     found = subprocess.run([TESTS.parent / "deploy" / "node_packages.sh", "--where", PACKAGES], capture_output=True, text=True, check=True).stdout.strip()
     return pathlib.Path(found) / "node_modules"
@@ -179,7 +181,7 @@ def check_checkpoints(service, store, folder):
     service.wait_until(lambda: "SUCCEEDED" in service.ctl("list").stdout, 300, "the job")
     assert "CHECKPOINT_UPLOAD_FAILED" in events(service, job) and "CHECKPOINT_UPLOAD_RESTORED" in events(service, job), events(service, job)
     assert "Not uploaded" in said, said
-    assert re.search(r"^Uploaded +step 60,", service.ctl("describe", job, check=True).stdout, re.MULTILINE)
+    assert re.search(r"^Uploaded:? +step 60,", service.ctl("describe", job, check=True).stdout, re.MULTILINE)
     assert f'nsa_job_last_uploaded_checkpoint_step{{job_id="{job}"}} 60' in service.scrape()
     assert complete_steps(store, job) == [50, 60], store.keys("runs/")
     assert not [key for key in store.keys(f"runs/{job}/") if not re.search("step-000000[56]0/", key)], store.keys("runs/")

@@ -1,10 +1,8 @@
 #include "worker/train/checkpoint/upload/checkpoint_store.h"
 
 #include <fcntl.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <map>
 #include <utility>
 
@@ -36,22 +34,10 @@ int64_t StepOfName(const std::string& name) {
   return number && CheckpointName(step) == name ? step : -1;
 }
 
-absl::StatusOr<std::string> ReadPiece(int fd, const std::string& name, int64_t offset,
-                                      int64_t bytes) {
-  std::string piece(static_cast<size_t>(bytes), '\0');
-  for (size_t at = 0; at < piece.size();) {
-    const ssize_t got = pread(fd, &piece[at], piece.size() - at, offset + static_cast<int64_t>(at));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return absl::ErrnoToStatus(errno, name);
-    if (got == 0)
-      return absl::DataLossError(absl::StrCat(name, ": shorter than its state.json says"));
-    at += static_cast<size_t>(got);
-  }
-  return piece;
-}
-
 // A manifest in the store may have been written by anybody who may write there.
-absl::Status CheckNames(const v1::CheckpointState& state, const std::string& where) {
+absl::StatusOr<v1::CheckpointState> Parsed(const std::string& text, const std::string& where) {
+  NSA_ASSIGN_OR_RETURN(v1::CheckpointState state,
+                       ParseCheckpointState(text, where + "/state.json"));
   for (const v1::CheckpointFile& file : state.files()) {
     const std::string& name = file.name();
     const bool plain = !name.empty() && name.size() <= 255 && name.front() != '.' &&
@@ -61,7 +47,7 @@ absl::Status CheckNames(const v1::CheckpointState& state, const std::string& whe
                                             CleanLine(CutText(name, 80)),
                                             ", which no checkpoint has"));
   }
-  return absl::OkStatus();
+  return state;
 }
 
 }  // namespace
@@ -107,10 +93,7 @@ absl::StatusOr<std::vector<StoredCheckpoint>> CheckpointStore::List() {
 absl::StatusOr<v1::CheckpointState> CheckpointStore::State(int64_t step) {
   NSA_ASSIGN_OR_RETURN(const std::string text,
                        s3_.Get(PathOf(step, kStateFile), limits::kManifestBytes));
-  NSA_ASSIGN_OR_RETURN(v1::CheckpointState state,
-                       ParseCheckpointState(text, NameOf(step) + "/state.json"));
-  NSA_RETURN_IF_ERROR(CheckNames(state, NameOf(step)));
-  return state;
+  return Parsed(text, NameOf(step));
 }
 
 // What upload.json says about an upload of this very content; ends any other one.
@@ -127,7 +110,9 @@ absl::StatusOr<S3Upload> CheckpointStore::Interrupted(const Folder& checkpoints,
   if (upload.id.empty()) return upload;
   if (text("bucket") != path.bucket || text("key") != path.key || text("xxh3_128") != hash) {
     const S3Path other = {.bucket = text("bucket"), .key = text("key")};
-    s3_.Abort(other, upload.id).IgnoreError();  // it only takes space there
+    const bool own =
+        other.bucket == folder_.bucket && other.key.starts_with(folder_.key + "/step-");
+    if (own) s3_.Abort(other, upload.id).IgnoreError();  // it only takes space there
     return S3Upload();
   }
   if (json.contains("etags") && json["etags"].is_array()) {
@@ -145,9 +130,6 @@ absl::Status CheckpointStore::UploadFile(const Folder& checkpoints, int64_t step
   NSA_ASSIGN_OR_RETURN(const Folder folder, checkpoints.MakeFolder(CheckpointName(step)));
   NSA_ASSIGN_OR_RETURN(const Fd fd, folder.Open(file.name(), O_RDONLY));
   NSA_ASSIGN_OR_RETURN(S3Upload upload, Interrupted(checkpoints, path, file.xxh3_128()));
-  const auto read = [&](int64_t offset, int64_t bytes) {
-    return ReadPiece(fd.get(), file.name(), offset, bytes);
-  };
   const auto keep = [&](const S3Upload& now) {
     progress();
     const nlohmann::json json = {{"bucket", path.bucket},
@@ -157,7 +139,8 @@ absl::Status CheckpointStore::UploadFile(const Folder& checkpoints, int64_t step
                                  {"etags", now.etags}};
     return checkpoints.WriteAtomically(kUploadFile, json.dump(2) + "\n");
   };
-  NSA_RETURN_IF_ERROR(s3_.PutParts(path, file.bytes(), read, std::move(upload), keep));
+  NSA_RETURN_IF_ERROR(
+      s3_.PutParts(path, file.bytes(), PiecesOf(fd.get(), file.name()), std::move(upload), keep));
   progress();
   return checkpoints.RemoveAll(kUploadFile);
 }
@@ -168,8 +151,7 @@ absl::StatusOr<int64_t> CheckpointStore::Upload(const Folder& checkpoints, int64
   if (!checkpoints.Has(name)) return absl::NotFoundError(name + " is gone");
   NSA_ASSIGN_OR_RETURN(const Folder folder, checkpoints.MakeFolder(name));
   NSA_ASSIGN_OR_RETURN(const std::string text, folder.Read(kStateFile));
-  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ParseCheckpointState(text, kStateFile));
-  NSA_RETURN_IF_ERROR(CheckNames(state, name));
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, Parsed(text, name));
   // A checkpoint of an earlier run to this step is not complete any more.
   NSA_RETURN_IF_ERROR(s3_.Delete(PathOf(step, kStateFile)));
   int64_t bytes = std::ssize(text);
@@ -204,9 +186,9 @@ absl::Status CheckpointStore::Download(const StoredCheckpoint& checkpoint,
   const std::string name = CheckpointName(checkpoint.step);
   const std::string temporary = name + ".tmp-download";
   NSA_RETURN_IF_ERROR(checkpoints.RemoveAll(temporary));
-  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, State(checkpoint.step));
   NSA_ASSIGN_OR_RETURN(const std::string text,
                        s3_.Get(PathOf(checkpoint.step, kStateFile), limits::kManifestBytes));
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, Parsed(text, NameOf(checkpoint.step)));
   absl::Status status = [&]() -> absl::Status {
     NSA_ASSIGN_OR_RETURN(const Folder folder, checkpoints.MakeFolder(temporary));
     for (const v1::CheckpointFile& file : state.files()) {
