@@ -178,17 +178,15 @@ def half_handshakes(target, end):
 
 def handshakes(target, end):
     """Each costs the coordinator a signature, and this client nothing."""
-    hello, held, begun = client_hello(), [], 0
+    hello, held = client_hello(), []
     for _ in until(end):
         try:
             held.append(target.connect(target.grpc, tls=False))
             held[-1].sendall(hello)
-            begun += 1
         except OSError:
             time.sleep(0.001)
         if len(held) > 100:
             held.pop(0).close()
-    assert begun > 500, begun
 
 
 FLOODS = {"rapid reset": rapid_reset, "continuation": continuation, "idle connections": idle, "questions": questions, "half requests": half_requests}
@@ -321,7 +319,7 @@ def main():
                     endure(name, flood, service, honest, target, options.seconds)
             ended = re.findall(r'nsa_tcp_connections_ended_total\{reason="(\w+)"\} (\S+)', service.scrape())
             print(f"ended: {', '.join(f'{reason} {float(count):.0f}' for reason, count in ended)}")
-            expected = {"rst_stream", "continuation", "displaced", "silent" if tls else "settings"}
+            expected = {"rst_stream", "continuation", "displaced", *(("silent", "tls") if tls else ("settings",))}
             assert options.words or expected <= {reason for reason, _ in ended}, ended
             assert step(service, job) > before, "the job has not trained on"
             if tls:
