@@ -154,6 +154,7 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     {Reason::kCheckpointCorrupt, "CHECKPOINT_CORRUPT", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kCheckpointDeleteFailed, "CHECKPOINT_DELETE_FAILED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kCheckpointUploadFailed, "CHECKPOINT_UPLOAD_FAILED", kEvent, kGoesOn, Fault::kMachine},
+    {Reason::kCheckpointUploadLags, "CHECKPOINT_UPLOAD_LAGS", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kCheckpointUploadRestored, "CHECKPOINT_UPLOAD_RESTORED", kEvent, kGoesOn,
      Fault::kNone},
     {Reason::kCheckpointDownloaded, "CHECKPOINT_DOWNLOADED", kEvent, kGoesOn, Fault::kNone},

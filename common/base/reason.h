@@ -129,6 +129,7 @@ enum class Reason : uint8_t {
   kCheckpointCorrupt,
   kCheckpointDeleteFailed,
   kCheckpointUploadFailed,
+  kCheckpointUploadLags,
   kCheckpointUploadRestored,
   kCheckpointDownloaded,
   kGateCollapse,

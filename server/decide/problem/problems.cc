@@ -116,7 +116,7 @@ void AddOfUploads(const v1::Job& job, Writer* writer) {
       behind <= kLate * train.save_every()) {
     return;
   }
-  writer->Add("CHECKPOINT_UPLOAD_LAGS", v1::JobHealth::LEVEL_WARNING,
+  writer->Add(Word(Reason::kCheckpointUploadLags), v1::JobHealth::LEVEL_WARNING,
               absl::StrFormat("the newest checkpoint is of step %d, the newest that is uploaded of "
                               "step %d",
                               progress.checkpoint_step(), progress.uploaded_step()),

@@ -27,7 +27,8 @@ absl::StatusOr<std::string> Download(const v1::WorkerLaunch& launch, const Folde
   NSA_ASSIGN_OR_RETURN(const auto store,
                        CheckpointStore::Open(launch.spec().train().checkpoint_url(),
                                              launch.job_id(), kStorePatience, cancelled));
-  NSA_ASSIGN_OR_RETURN(const std::vector<StoredCheckpoint> stored, store->List());
+  NSA_ASSIGN_OR_RETURN(std::vector<StoredCheckpoint> stored, store->List());
+  std::erase_if(stored, [](const StoredCheckpoint& one) { return !one.complete; });
   if (stored.empty() || stored.back().step <= has) return "";
   NSA_ASSIGN_OR_RETURN(const Folder checkpoints, out_dir.MakeFolder(CheckpointsDir("").string()));
   NSA_RETURN_IF_ERROR(store->Download(stored.back(), checkpoints));

@@ -83,11 +83,12 @@ absl::StatusOr<std::vector<StoredCheckpoint>> CheckpointStore::List() {
     found[step].step = step;
     found[step].files.insert(parts.back());
   }
-  std::vector<StoredCheckpoint> complete;
+  std::vector<StoredCheckpoint> all;
   for (auto& [step, checkpoint] : found) {
-    if (checkpoint.files.contains(kStateFile)) complete.push_back(std::move(checkpoint));
+    checkpoint.complete = checkpoint.files.contains(kStateFile);
+    all.push_back(std::move(checkpoint));
   }
-  return complete;
+  return all;
 }
 
 absl::StatusOr<v1::CheckpointState> CheckpointStore::State(int64_t step) {

@@ -20,9 +20,10 @@
 
 namespace nsa::train {
 
-// A complete checkpoint in the store.
+// A checkpoint in the store.
 struct StoredCheckpoint {
   int64_t step = 0;
+  bool complete = false;        // or one whose upload or removal was interrupted
   std::set<std::string> files;  // all that are there
 };
 
@@ -40,7 +41,7 @@ class CheckpointStore {
   // "s3://BUCKET/FOLDER/JOB_ID/step-00005000".
   std::string NameOf(int64_t step) const;
 
-  // Complete checkpoints, oldest first.
+  // All checkpoints, oldest first.
   absl::StatusOr<std::vector<StoredCheckpoint>> List();
 
   // state.json of a checkpoint that is there.

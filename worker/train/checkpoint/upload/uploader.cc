@@ -199,7 +199,8 @@ class Uploader::Impl {
     changed_.SignalAll();
   }
 
-  // A pin here is one there, also when it was set or removed after the upload.
+  // What an upload that was given up has left goes too. A pin here is one there, also when it was
+  // set or removed after the upload.
   absl::Status Retain(CheckpointStore& store) {
     NSA_ASSIGN_OR_RETURN(std::vector<StoredCheckpoint> stored, store.List());
     const std::vector<Kept> local = Local();
@@ -207,6 +208,7 @@ class Uploader::Impl {
     std::erase_if(stored, [&](const auto& one) { return one.step > newest; });
     std::vector<Kept> all;
     for (const StoredCheckpoint& one : stored) {
+      if (!one.complete) continue;
       Kept kept = {.step = one.step, .pinned = one.files.contains(kPinnedFile)};
       if (const auto here = std::ranges::find(local, one.step, &Kept::step); here != local.end()) {
         if (here->pinned != kept.pinned) {
@@ -220,8 +222,10 @@ class Uploader::Impl {
       all.push_back(kept);
     }
     const std::set<int64_t> keep = StepsToKeep(all, options_.keep);
+    const std::set<int64_t> to_upload = StepsToKeep(local, options_.keep);
     for (const StoredCheckpoint& one : stored) {
-      if (!keep.contains(one.step)) NSA_RETURN_IF_ERROR(store.Remove(one));
+      const std::set<int64_t>& left = one.complete ? keep : to_upload;
+      if (!left.contains(one.step)) NSA_RETURN_IF_ERROR(store.Remove(one));
     }
     return absl::OkStatus();
   }
