@@ -71,6 +71,7 @@ class Connection {
   // Why it must end; null: for no fault of the client's.
   const char* fault() const { return fault_; }
   bool waits() const { return frames_.waits(); }
+  size_t open_streams() const { return frames_.open_streams(); }  // while it is not known
   bool handshakes() const { return tls_ != nullptr && !tls_->ready(); }
   bool known() const { return caller_->known; }
   bool speaks() const { return frames_.speaks(); }

@@ -108,9 +108,8 @@ bool FrameWatch::AdmitHeaders(const Frame& frame, bool known, absl::Duration now
 }
 
 bool FrameWatch::AdmitStream(uint32_t stream, bool known, absl::Duration now) {
-  if (known) return !std::exchange(had_stream_, true) || of_known_.streams.Take(now);
-  if (open_.size() >= kStrangersOpenStreams && !open_.contains(stream)) return false;
   const bool first = !std::exchange(had_stream_, true);
+  if (known) return first || of_known_.streams.Take(now);
   if (!first && !(of_stranger_.streams.Take(now) && strangers_->Take(now))) return false;
   open_.insert(stream);
   return true;

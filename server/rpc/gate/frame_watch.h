@@ -30,9 +30,6 @@ inline constexpr FrameLimits kKnownFrames = {1'000, 2'000, 20'000, 40'000, 200, 
                                              5,     50,    1'000,  10'000, 10,  200};
 inline constexpr FrameLimits kStrangersFrames = {50, 100, 2'000, 4'000, 20, 200,
                                                  5,  50,  20,    200,   10, 100};
-// Open at a time, of a connection that has not made a call with a valid token; beyond, it waits.
-// One takes gRPC 25 KB, and a stranger need not end it.
-inline constexpr size_t kStrangersOpenStreams = 8;
 // Of a header block. gRPC itself refuses more than 8 KiB, but only at its end.
 inline constexpr size_t kLargestHeaderBlock = 64 << 10;
 inline constexpr int kMostContinuations = 16;
@@ -54,6 +51,8 @@ class FrameWatch {
 
   // What gRPC answers, in pieces of any size: it ends streams.
   void NoteAnswer(std::string_view bytes, bool known);
+  // Streams that have begun and not ended. Not counted any more of a client that is known.
+  size_t open_streams() const { return open_.size(); }
 
   // Whether the client has begun to speak HTTP/2 at all.
   bool speaks() const { return greeted_; }

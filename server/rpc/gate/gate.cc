@@ -126,6 +126,7 @@ class Gate::Impl {
   bool HandOn(Watched* watched);
   void Watch(Watched* watched);
   void Sweep();
+  void EndGreediest();
   void Resume();
   void ListenAgain(bool listen);
   const char* Overdue(const Watched& watched) const;
@@ -382,11 +383,31 @@ void Gate::Impl::Sweep() {
       End(at, reason);
     }
   }
+  EndGreediest();
   known_ = crowd_.known();
   unknown_ = crowd_.strangers();
   crowd_.Forget(now_);
   ListenAgain(true);
   Log();
+}
+
+// Those that do not end what they have begun. A client may begin many calls before it says anything
+// in one of them, its token included, so that it cannot be made to wait.
+void Gate::Impl::EndGreediest() {
+  const auto open_of = [](const auto& each) -> size_t {
+    const Connection& connection = each.second->connection;
+    return connection.known() ? 0 : connection.open_streams();
+  };
+  size_t open = 0;
+  for (const auto& each : connections_) open += open_of(each);
+  while (open > options_.limits.open_streams) {
+    const auto most =
+        std::max_element(connections_.begin(), connections_.end(),
+                         [&](const auto& a, const auto& b) { return open_of(a) < open_of(b); });
+    if (open_of(*most) == 0) return;  // they have become known meanwhile
+    open -= open_of(*most);
+    End(most, "open_streams");
+  }
 }
 
 // Why a connection has had time enough; null: it has not.

@@ -33,6 +33,9 @@ struct GateLimits {
   int strangers = 512;     // of these, without a valid token
   int of_neighbour = 512;  // of these, from one address (IPv6: one network of 64 bits)
   int strangers_of_neighbour = 256;
+  // Streams of all strangers that have begun and not ended. One takes gRPC 25 KB; beyond, the
+  // stranger with the most is ended.
+  size_t open_streams = 8'000;
   // Processor time of TLS handshakes: of one neighbour, and of all without a known client together,
   // as a share of one processor and in seconds at once. Those beyond it wait.
   double handshakes_of_neighbour = 0.1;

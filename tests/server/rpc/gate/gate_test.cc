@@ -244,6 +244,27 @@ TEST_F(GateTest, AFloodEndsItsConnectionOnly) {
   EXPECT_EQ(Receive(Behind(0)), Data(10));
 }
 
+TEST_F(GateTest, OfTooManyOpenStreamsTheGreediestStrangerIsEnded) {
+  Start({.open_streams = 10});
+  const auto headers = [](int stream) {
+    return std::string("\0\0\1\1\4\0\0\0", 8) + static_cast<char>(stream) + "x";
+  };
+  std::vector<Fd> clients;
+  for (const int streams : {12, 2, 12}) {
+    clients.push_back(Greeted());
+    if (clients.size() == 3) MakeKnown(2);
+    std::string all;
+    for (int i = 0; i < streams; ++i) all += headers(2 * i + 1);
+    Say(clients.back(), all);
+  }
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return Ended("open_streams") == 1; }));
+  for (const int i : {1, 2}) {
+    ASSERT_EQ(send(Behind(i), "x", 1, MSG_NOSIGNAL), 1);
+    EXPECT_EQ(Receive(clients[i].get()), "x") << i;
+  }
+  EXPECT_EQ(Receive(clients[0].get()), "");
+}
+
 // A client that has a certificate of the authority or, without a name, none.
 class TlsClient {
  public:
