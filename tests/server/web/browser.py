@@ -150,7 +150,7 @@ class Browser:
         height = min(height or sys.maxsize, self.run("return document.documentElement.scrollHeight") - top)
         picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {
             "format": "png", "captureBeyondViewport": True, "clip": {"x": 0, "y": top, "width": width, "height": height, "scale": 1}})
-        self.driver.set_script_timeout(60)
+        self.driver.set_script_timeout(600)  # a busy machine
         found = self.driver.execute_async_script(PALETTE, picture["data"])
         path.write_bytes(indexed_png(found[0], found[1], *(base64.b64decode(one) for one in found[2:])))
 
@@ -163,7 +163,11 @@ PALETTE = """const [text, done] = arguments;
   context.drawImage(bitmap, 0, 0);
   const pixels = new Uint32Array(context.getImageData(0, 0, bitmap.width, bitmap.height).data.buffer);
   const count = new Map();
-  for (const one of pixels) count.set(one, (count.get(one) || 0) + 1);
+  for (let i = 0, run = 1; i < pixels.length; ++i, ++run) {  // most neighbours are alike
+    if (pixels[i] === pixels[i + 1]) continue;
+    count.set(pixels[i], (count.get(pixels[i]) || 0) + run);
+    run = 0;
+  }
   const part = (colours) => {
     const ranges = [0, 8, 16].map((shift) => { const all = colours.map((one) => (one >> shift) & 255); return [Math.max(...all) - Math.min(...all), shift]; });
     const [range, shift] = ranges.sort((a, b) => b[0] - a[0])[0];
@@ -189,8 +193,10 @@ PALETTE = """const [text, done] = arguments;
     for (const shift of [0, 8, 16]) palette.push(Math.round(colours.reduce((sum, one) => sum + count.get(one) * ((one >> shift) & 255), 0) / all));
     for (const one of colours) index.set(one, i);
   });
+  const indices = new Uint8Array(pixels.length);
+  for (let i = 0; i < pixels.length; ++i) indices[i] = i > 0 && pixels[i] === pixels[i - 1] ? indices[i - 1] : index.get(pixels[i]);
   const base64 = (bytes) => { let text = ''; for (let i = 0; i < bytes.length; i += 32768) text += String.fromCharCode(...bytes.subarray(i, i + 32768)); return btoa(text); };
-  return [bitmap.width, bitmap.height, base64(Uint8Array.from(palette)), base64(Uint8Array.from(pixels, (one) => index.get(one)))];
+  return [bitmap.width, bitmap.height, base64(Uint8Array.from(palette)), base64(indices)];
 })().then(done, (error) => done({ error: String(error) }));"""
 
 

@@ -6,7 +6,7 @@
                                                           pictures of a job that was trained elsewhere, for example on a machine with GPUs and without a
                                                           browser: FOLDER is a copy of its coordinator's state folder, FILE what `nsactl profile` wrote
 
-Jobs train the model of configs/jobs/demo.yaml on licence texts with different settings. When the pictures are taken two have finished, one has done all its
+Jobs train a smaller model than that of configs/jobs/demo.yaml on its licence texts, with different settings. When the pictures are taken two have finished, one has done all its
 steps at a learning rate that is far too high, the rank of one was killed and it may not start again, two train (a rank of one of them was killed on the way), and
 one waits. Then a sweep of eight smaller jobs runs to its end. A picture has 830 CSS pixels, as many as GitHub shows, at two dots each.
 """
@@ -38,7 +38,7 @@ class Fleet(Page):
         file = self.folder / f"{name}.yaml"
         text = (TOP / "configs/jobs/demo.yaml").read_text().replace("name: demo", f"name: {name}\nlabels: {{{labels.replace('=', ': ')}}}")
         file.write_text(text)
-        wanted = [f"train.steps={steps}", "train.batch_size=4", "train.log_every=1", "train.eval_every=40", "train.save_every=80", "nsa.audit_every=20",
+        wanted = [f"train.steps={steps}", "model.dim=64", "model.d_k=16", "model.d_v=16", "train.seq_len=128", "train.batch_size=4", "train.log_every=1", "train.eval_every=40", "train.save_every=80", "nsa.audit_every=20",
                   "preflight.policy=experiment", f"train.out_dir={self.folder / name}", *settings]
         done = self.service.ctl("submit", file, "-o", "name", *(word for one in wanted for word in ("--set", one)))
         assert done.returncode == 0, done.stdout + done.stderr
@@ -59,9 +59,9 @@ class Fleet(Page):
         self.window = self.start("window-only", 320, "nsa.branches=[win]")
         one_try = self.start("one-try", 1000, "restart.max_restarts=0")
         hot = self.start("too-hot", 240, "train.lr=1", "train.muon_lr=1", "train.grad_clip=0", labels="study=lr")
-        self.long = self.start("long-sequences", 4000, "train.seq_len=512", "train.batch_size=2")
+        self.long = self.start("long-sequences", 4000, "train.seq_len=256", "train.batch_size=2")
         self.mlp = self.start("mlp-phi", 3000, "nsa.phi=mlp", "nsa.gate=sigmoid")
-        self.start("eight-heads", 500, "model.n_heads=8", "model.d_k=16", "model.d_v=16")
+        self.start("eight-heads", 500, "model.n_heads=8")
         self.kill(one_try)
         for job in (self.base_job, self.window, one_try, hot):
             self.wait(job, lambda seen: seen["state"] in ended, "its end")
@@ -71,7 +71,7 @@ class Fleet(Page):
 
 def shoot(fleet, out):
     ticked = f"#/?on={fleet.base_job},{fleet.window},{fleet.long}&star={fleet.base_job}&s=0.8"
-    pictures = (("workspace", ticked, WIDE, ("light", "dark")), ("job", f"#/job/{fleet.long}?s=0.8", WIDE, ("light", "dark")), ("phone", ticked, NARROW, ("light",)))
+    pictures = (("workspace", ticked, WIDE, ("light", "dark")), ("job", f"#/job/{fleet.long}?s=0.8", WIDE, ("light",)), ("phone", ticked, NARROW, ("light",)))
     with Browser(fleet.base) as browser:
         for name, path, width, themes in pictures:
             ready = ".heat canvas" if name == "job" else ".ticked .chart canvas"
