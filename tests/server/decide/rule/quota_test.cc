@@ -67,7 +67,7 @@ TEST(Quota, WrongEntriesAreNamed) {
            {"quotas: [{owner: a, ranks: 70000}]", "quotas[0].ranks: 70000"},
            {"quotas: [{owner: a, highest_priority: 2000}]", "quotas[0].highest_priority: 2000"},
            {"quotas: [{owner: a, gpu_time: {}}]", "quotas[0].gpu_time.hours"},
-           {"quotas: [{owner: a, gpu_time: {hours: .nan}}]", "quotas[0].gpu_time.hours"},
+           {"quotas: [{owner: a, gpu_time: {hours: -1}}]", "quotas[0].gpu_time.hours: -1"},
            {"quotas: [{owner: a, gpu_time: {hours: 1, days: 63}}]",
             "quotas[0].gpu_time.days: 63"}}) {
     EXPECT_THAT(Refusal(yaml), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(where)))
