@@ -112,7 +112,7 @@ add_custom_target(thread_tests) # those of the rooms in NSA_THREAD_ROOMS
 
 # The rooms whose code has threads or locks: their unit tests run under ThreadSanitizer too. tests/thread_rooms_test.sh compares this list with the code.
 set(NSA_THREAD_ROOMS
-  client common/base common/http common/rpc common/run
+  client common/base common/http common/rpc common/run common/s3
   server server/act server/notice server/provision server/rpc server/store server/watch server/web
   worker/agent worker/train worker/train/checkpoint worker/train/comm worker/train/data worker/train/gpu worker/train/profile worker/train/serve worker/train/step
   worker/train/telemetry)

@@ -44,8 +44,8 @@ NEVER = {
     "client/admin": "grpcpp",
     "client/commands": "grpcpp",
 }
-# `common` may not include grpcpp, and this folder of it may.
-MAY = {"common/rpc": "grpcpp"}
+# What the folders around these may not include, and they may.
+MAY = {"common/rpc": "grpcpp", "worker/train/serve": "prometheus"}
 # Headers, or folders of headers, that a folder includes without linking their library.
 UNLINKED = {
     "client/show": "client/exit_code.h",
