@@ -161,7 +161,7 @@ def events(service, job):
 def check_checkpoints(service, store, folder):
     out = folder / "out"
     file = folder / "job.yaml"
-    file.write_text(JOB.format(name="kept", steps=60, out=out, more=", checkpoint_url: s3://bucket/runs"))
+    file.write_text(JOB.format(name="kept", steps=30, out=out, more=", checkpoint_url: s3://bucket/runs"))
     refused = service.ctl("submit", file, "--set", "train.checkpoint_url=s3://other-bucket/runs", "--set", f"train.out_dir={folder}/other")
     assert refused.returncode == 2 and "allowed_urls" in refused.stderr, refused.stderr
     job = service.ctl("submit", file, "-o", "name", check=True).stdout.strip()
@@ -181,21 +181,21 @@ def check_checkpoints(service, store, folder):
     service.wait_until(lambda: "SUCCEEDED" in service.ctl("list").stdout, 300, "the job")
     assert "CHECKPOINT_UPLOAD_FAILED" in events(service, job) and "CHECKPOINT_UPLOAD_RESTORED" in events(service, job), events(service, job)
     assert "Not uploaded" in said, said
-    assert re.search(r"^Uploaded:? +step 60,", service.ctl("describe", job, check=True).stdout, re.MULTILINE)
-    assert f'nsa_job_last_uploaded_checkpoint_step{{job_id="{job}"}} 60' in service.scrape()
-    assert complete_steps(store, job) == [50, 60], store.keys("runs/")
-    assert not [key for key in store.keys(f"runs/{job}/") if not re.search("step-000000[56]0/", key)], store.keys("runs/")
-    for step in (50, 60):
+    assert re.search(r"^Uploaded:? +step 30,", service.ctl("describe", job, check=True).stdout, re.MULTILINE)
+    assert f'nsa_job_last_uploaded_checkpoint_step{{job_id="{job}"}} 30' in service.scrape()
+    assert complete_steps(store, job) == [20, 30], store.keys("runs/")
+    assert not [key for key in store.keys(f"runs/{job}/") if not re.search("step-000000[23]0/", key)], store.keys("runs/")
+    for step in (20, 30):
         same_as_local(store, job, out, step)
 
     # Another machine has nothing of it.
     shutil.rmtree(out / "checkpoints")
-    service.ctl("resume", job, "--set", "train.steps=70", check=True)
+    service.ctl("resume", job, "--set", "train.steps=40", check=True)
     service.wait_until(lambda: "SUCCEEDED" in service.ctl("list").stdout, 300, "the resumed job")
     told = events(service, job)
-    assert "CHECKPOINT_DOWNLOADED" in told and re.search(r"RESUMED .*60", told), told
-    assert complete_steps(store, job) == [60, 70], store.keys("runs/")
-    same_as_local(store, job, out, 70)
+    assert "CHECKPOINT_DOWNLOADED" in told and re.search(r"RESUMED .*30", told), told
+    assert complete_steps(store, job) == [30, 40], store.keys("runs/")
+    same_as_local(store, job, out, 40)
     everything = told + service.ctl("logs", job).stdout + service.log.read_text() + service.ctl("describe", job, "-o", "json").stdout
     assert "hush" not in everything
     for pid in service.processes("nsa-agent"):
