@@ -42,6 +42,22 @@ void Overlay(const Message& from, Message* to) {
   }
 }
 
+// Clears the lists and texts that `set` names. One that is empty leaves no trace in a message, so
+// Overlay() does not see it.
+void ClearNamed(const SourceMap& set, Message* to) {
+  for (const auto& each : set) {
+    Message* within = to;
+    const FieldDescriptor* field = nullptr;
+    for (const absl::string_view name : absl::StrSplit(each.first, '.')) {
+      if (field != nullptr) within = within->GetReflection()->MutableMessage(within, field);
+      field = within->GetDescriptor()->FindFieldByName(std::string(name));
+      if (field == nullptr || field->is_repeated() || field->message_type() == nullptr) break;
+    }
+    const bool may_be_empty = field != nullptr && !field->is_map() && !field->has_presence();
+    if (may_be_empty) within->GetReflection()->ClearField(within, field);
+  }
+}
+
 // The loader's mistakes, one per line, and a last line that counts them.
 absl::Status Mistakes(const std::string& file, const absl::Status& loaded) {
   const size_t mistakes = LoadErrorsOf(loaded).size();
@@ -95,6 +111,7 @@ absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* s
     }
     return BadSet(assignment, absl::StrJoin(mistakes, "; "));
   }
+  ClearNamed(loaded->places, spec);
   Overlay(overlay, spec);
   return std::move(loaded->places);
 }

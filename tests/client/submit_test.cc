@@ -290,6 +290,26 @@ TEST(ApplySet, ChangesScalarsListsAndMapEntries) {
   EXPECT_EQ(spec.name(), "other");
 }
 
+TEST(ApplySet, EmptiesListsAndTexts) {
+  v1::JobSpec spec;
+  spec.add_after("prep");
+  spec.set_not_before("+2h");
+  spec.mutable_data()->add_path("a.txt");
+  spec.mutable_resources()->set_provisioner("slurm");
+  (*spec.mutable_labels())["run"] = "a";
+  ASSERT_OK(ApplySet("after=[]", &spec));
+  ASSERT_OK(ApplySet("not_before=\"\"", &spec));
+  ASSERT_OK(ApplySet("data.path=[]", &spec));
+  ASSERT_OK(ApplySet("resources={provisioner: \"\", gpus: 2}", &spec));
+  ASSERT_OK(ApplySet("labels={}", &spec));
+  EXPECT_TRUE(spec.after().empty());
+  EXPECT_EQ(spec.not_before(), "");
+  EXPECT_TRUE(spec.data().path().empty());
+  EXPECT_EQ(spec.resources().provisioner(), "");
+  EXPECT_EQ(spec.resources().gpus(), 2);
+  EXPECT_EQ(spec.labels_size(), 1) << "maps gain entries";
+}
+
 TEST(ApplySet, RefusesWhatTheLoaderWouldRefuse) {
   v1::JobSpec spec;
   EXPECT_THAT(ApplySet("train.steps", &spec),
