@@ -53,6 +53,21 @@ std::vector<std::string_view> NamesOf(const std::vector<const Metric*>& metrics)
   return names;
 }
 
+// MetricNames() in lines of the help.
+std::string MetricLines() {
+  constexpr size_t kWide = 100;
+  std::string lines;
+  size_t used = 0;
+  for (const Metric* metric : Metrics()) {
+    const std::string name = metric->name;
+    const bool first = lines.empty();
+    const bool wraps = used + name.size() + 2 > kWide;
+    absl::StrAppend(&lines, first ? "" : wraps ? ",\n" : ", ", name);
+    used = (wraps ? 0 : used) + name.size() + 2;
+  }
+  return lines;
+}
+
 std::string LabelsOf(const std::vector<const Metric*>& metrics) {
   return absl::StrJoin(metrics, ", ", [](std::string* text, const Metric* metric) {
     absl::StrAppend(text, metric->view.label);
@@ -144,7 +159,7 @@ void AddPlot(Cli* cli) {
            "Several metrics are\ncharts below each other. A cross below a curve marks values that "
            "are NaN or infinite.\nHere -o names a file; --output json|yaml prints the "
            "numbers.\nMetrics: ",
-           MetricNames(), "."),
+           MetricLines(), "."),
        .examples = "nsactl plot demo\n"
                    "nsactl plot demo --metric tokens_per_second,memory_bytes --x time\n"
                    "nsactl plot demo other --metric val_loss --x tokens\n"

@@ -53,7 +53,8 @@ TopFeed::TopFeed(Session* session, Client* client, v1::ListJobsRequest wanted, T
       client_(client),
       wanted_(std::move(wanted)),
       changed_(std::move(changed)),
-      picture_(std::make_shared<Picture>(Picture{.state = std::move(first)})) {
+      picture_(std::make_shared<Picture>(
+          Picture{.state = std::move(first), .read = session->clock().Monotonic()})) {
   thread_ = std::thread([this] {
     NameThread("top");
     Run();
@@ -141,6 +142,7 @@ void TopFeed::Run() {
     const absl::Status status = ReadTop(client_, wanted_, &next.state);
     next.state.connected = !NoAnswer(status);
     if (next.state.connected) next.status = status;
+    if (status.ok()) next.read = session_.clock().Monotonic();
     if (status.ok()) ReadOpen(open, &next);
     const bool goes_on = next.status.ok();
     Publish(std::move(next));

@@ -31,6 +31,7 @@ class TopFeed {
  public:
   struct Picture {
     TopState state;
+    absl::Duration read;          // when the state was read, by the session's monotonic clock
     std::optional<OpenJob> open;  // of Open(), once it was read
     std::string news;             // what came of the last Stop()
     absl::Status status;          // an error after which nothing more is read

@@ -13,6 +13,8 @@ namespace {
 
 // The time of day in the first line, and how long a job has been waiting, move without news.
 constexpr absl::Duration kDrawAgain = absl::Seconds(2);
+// A coordinator that says nothing for so long is as good as gone, also while a call waits for it.
+constexpr absl::Duration kSilence = absl::Seconds(6);
 constexpr std::ptrdiff_t kPage = 10;
 constexpr char kShowCursor[] = "\x1B[?25h";
 constexpr char kHideCursor[] = "\x1B[?25l";
@@ -81,11 +83,13 @@ void TopScreen::Draw(const Picture& picture) {
   if (keyboard_ != nullptr) choice_.last_line = LastLine();
   const bool news = !picture.news.empty() && picture.news != seen_ && !typing_;
   if (news && !asked_.has_value()) choice_.last_line = picture.news;
+  TopState state = picture.state;
+  if (session_.clock().Monotonic() - picture.read > kSilence) state.connected = false;
   if (!open_.empty() && picture.open.has_value() && picture.open->job.id() == open_) {
-    block_.Draw("", OpenLines(*picture.open, picture.state.connected));
+    block_.Draw("", OpenLines(*picture.open, state.connected));
     return;
   }
-  block_.Draw("", TopView(picture.state, choice_, session_.now(),
+  block_.Draw("", TopView(state, choice_, session_.now(),
                           {.columns = session_.console().columns() - 1,
                            .rows = TerminalRows(),
                            .colours = session_.colours()}));
