@@ -84,6 +84,7 @@ TEST(JobHash, ChangesWithEveryOtherFieldOfModelNsaDataAndTrain) {
                                       "keep_checkpoints",
                                       "eval_batches",
                                       "out_dir",
+                                      "checkpoint_url",
                                       "audit_every",
                                       "loader_timeout_seconds",
                                       "allow_synthetic_fallback"};

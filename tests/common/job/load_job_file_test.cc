@@ -192,7 +192,7 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "limits", "sample", "resources.provisioner", "after", "not_before", "alerts",  // none
       "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
       "data.text_field", "data.mix", "data.val", "data.stream", "data.shuffle_window",
-      "train.out_dir",
+      "train.out_dir", "train.checkpoint_url",
       // Absent is the default, so that older workers take the job.
       "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.logit_softcap",
       "train.z_loss", "train.optimizer", "train.muon_lr", "train.muon_betas", "train.decay_steps",
