@@ -235,8 +235,8 @@ class JobStore {
   absl::StatusOr<bool> Tidy(absl::Time now, int rows);
 
   // Gives at most `pages` free pages back to the file system, in one transaction that takes about
-  // 20 ms; the file gets shorter. Does nothing while less than a tenth of the file is free. True when there is nothing
-  // to do.
+  // 20 ms; the file gets shorter. Does nothing while less than a tenth of the file is free. True
+  // when there is nothing to do.
   absl::StatusOr<bool> Shrink(int pages);
 
   struct Size {

@@ -44,8 +44,11 @@ TEST_F(RotationTest, KeepsTheNewestAndTouchesNothingElse) {
     const auto rotated = Rotate(2, day);
     ASSERT_OK(rotated.status());
     EXPECT_EQ(rotated->size.files, 1);
-    if (day == 2) EXPECT_THAT(rotated->removed, ElementsAre("nsa-20260921T141320Z"));
-    if (day < 2) EXPECT_THAT(rotated->removed, IsEmpty());
+    if (day == 2) {
+      EXPECT_THAT(rotated->removed, ElementsAre("nsa-20260921T141320Z"));
+    } else {
+      EXPECT_THAT(rotated->removed, IsEmpty());
+    }
   }
   EXPECT_THAT(Names(), ElementsAre("by-hand", "nsa-20200101T000000Z", "nsa-20200102T000000Z",
                                    "nsa-20260922T141320Z", "nsa-20260923T141320Z"))
