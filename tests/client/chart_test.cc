@@ -124,8 +124,8 @@ TEST(SvgChart, LongNamesThatEndDifferentlyStayDifferent) {
   chart.curves.push_back(chart.curves[0]);
   chart.curves[1].name = stem + "-lr-2";
   const std::string svg = SvgFile({chart}, 800, 400);
-  EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-1<"));
-  EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-2<"));
+  EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-1, last 3.000<"));
+  EXPECT_THAT(svg, HasSubstr("...aaaaaaaaaaaaaa-lr-2, last 3.000<"));
   const std::string text = Joined(TextChart(chart, {.columns = 100}));
   EXPECT_THAT(text, HasSubstr("-lr-1"));
   EXPECT_THAT(text, HasSubstr("-lr-2"));
@@ -169,8 +169,8 @@ TEST(SvgChart, DrawsALineDotsAndNames) {
   EXPECT_EQ(MarkupProblem(svg), "");
   EXPECT_EQ(Count(svg, "<polyline"), 2);
   EXPECT_EQ(Count(svg, "<circle"), 3) << "two validations and one in the legend";
-  EXPECT_THAT(svg, AllOf(HasSubstr(" class=\"f0\">training, last 1<"),
-                         HasSubstr(" class=\"f1\">validation, last 1.5<"), HasSubstr(">step<"),
+  EXPECT_THAT(svg, AllOf(HasSubstr(" class=\"f0\">training, last 1.000<"),
+                         HasSubstr(" class=\"f1\">validation, last 1.500<"), HasSubstr(">step<"),
                          HasSubstr("prefers-color-scheme"), Not(HasSubstr("band\"/>"))));
   EXPECT_THAT(SvgChart(chart, 800, 400), Not(HasSubstr("<style>")));
 }
@@ -342,7 +342,7 @@ TEST(TextChart, TellsCurvesApartWithoutColours) {
   chart.curves.push_back({.name = "val", .x = {2}, .y = {1.5}, .dots = true, .colour = 2});
   const std::string text =
       Joined(TextChart(chart, {.columns = 60, .rows = 9, .unicode = true, .colours = false}));
-  EXPECT_THAT(text, AllOf(HasSubstr("a low, last 1   b high, last 2   ● val, last 1.5"),
+  EXPECT_THAT(text, AllOf(HasSubstr("a low, last 1.000   b high, last 2.000   ● val, last 1.500"),
                           Not(HasSubstr("aaaa")), Not(HasSubstr("\x1B"))));
   const std::string area = text.substr(text.find('\n', text.find("● val")));
   EXPECT_GE(Count(area, "a"), 2) << text;

@@ -335,7 +335,7 @@ TEST_F(CommandsTest, NodesAreListed) {
             "box   READY        1/2  -     20.00 GiB    2 s ago    jdemo1234567\n");
   EXPECT_THAT(Run({"nodes", "-o", "wide"}).out,
               AllOf(HasSubstr("DRIVER  NCCL  AGENT  WORKERS  CLOCK  RANK ADDRESS  "
-                              "RANKS RUN AS  CUDA WORKER\n"),
+                              "RANKS RUN AS  CUDA WORKER  LABELS\n"),
                     HasSubstr("    -  -             agent's user  no GPU")));
   info.set_worker_hash("0123456789abcdef");
   info.set_cuda_worker_hash("fedcba9876543210");
