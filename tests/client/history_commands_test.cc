@@ -125,7 +125,7 @@ TEST_F(HistoryCommandsTest, PlotOfAJobWithoutAStepSaysSo) {
 
 TEST_F(HistoryCommandsTest, PlotRefusesWhatItCannotDraw) {
   EXPECT_THAT(Run({"plot", "demo", "--metric", "los"}).err,
-              StartsWith("nsactl: --metric: 'los' (loss, val_loss, "));
+              StartsWith("nsactl: --metric: 'los' (loss, learning_rate, "));
   EXPECT_THAT(Run({"plot", "demo", "--x", "miles"}).err, StartsWith("nsactl: --x: 'miles'"));
   EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.png")}).err,
               HasSubstr("x.png (a name that ends in .svg); "));
