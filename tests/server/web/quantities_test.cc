@@ -17,14 +17,16 @@ namespace {
 
 TEST(QuantitiesJson, IsTheTableAsThePageReadsIt) {
   std::vector<std::string> rows;
-  for (const Json& one : QuantitiesJson()["quantities"]) rows.push_back(Text(one));
+  const Json table = QuantitiesJson();
+  for (const Json& one : table["quantities"]) rows.push_back(Text(one));
   ExpectGolden("server/web/quantities.golden",
                absl::StrCat("{\"quantities\":[\n", absl::StrJoin(rows, ",\n"), "\n]}\n"));
 }
 
 TEST(QuantitiesJson, HasEachQuantityWithACurveAndNoOtherOfItsName) {
   std::set<std::string> curves;
-  for (const Json& one : QuantitiesJson()["quantities"]) {
+  const Json table = QuantitiesJson();
+  for (const Json& one : table["quantities"]) {
     if (!one["curve"]) continue;
     EXPECT_TRUE(curves.insert(one["name"]).second) << one;
   }
