@@ -323,11 +323,14 @@ TEST_F(RolesTest, ASubmitterReadsPastManyEventsOfOthers) {
   const std::string ada = *MakeToken(v1::ROLE_SUBMITTER, "ada");
   const auto of_bob = SubmitAs(*MakeToken(v1::ROLE_SUBMITTER, "bob"), "two");
   ASSERT_OK(of_bob);
-  v1::EditJobRequest note;
-  note.set_job(*of_bob);
-  for (int i = 0; i < 1'100; ++i) {
-    note.set_note(absl::StrCat("note ", i));
-    ASSERT_OK(Call<v1::EditJobResponse>(&v1::CoordinatorService::Stub::EditJob, people_.get(), note)
+  // Each of 64 problems that is muted, or is so no longer, is an event.
+  for (int call = 0; call < 18; ++call) {
+    v1::EditJobRequest edit;
+    edit.set_job(*of_bob);
+    for (int i = 0; i < 64; ++i) {
+      (call % 2 == 0 ? edit.add_mute() : edit.add_unmute())->assign(absl::StrCat("PROBLEM_", i));
+    }
+    ASSERT_OK(Call<v1::EditJobResponse>(&v1::CoordinatorService::Stub::EditJob, people_.get(), edit)
                   .status());
   }
   const auto of_ada = SubmitAs(ada, "one");
