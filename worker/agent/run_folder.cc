@@ -167,8 +167,8 @@ void DisownCopies(const fs::path& state_dir, const fs::path& lock) {
     const absl::StatusOr<ProcessIdentity> worker = ReadIdentity(folder.dir.identity());
     if (!worker.ok() || !IsAlive(*worker)) continue;
     spdlog::warn(
-        "{}: process {} runs for {} (this state folder is a copy of it): {}",
-        folder.key.ToString(), worker->pid, origin.folder.string(),
+        "{}: process {} runs for {} (this state folder is a copy of it): {}", folder.key.ToString(),
+        worker->pid, origin.folder.string(),
         gone ? "asked to end with a checkpoint, because the original is gone" : "left alone");
     if (gone) SignalProcess(*worker, SIGTERM).IgnoreError();
     const absl::Status noted = SaveExit(folder.dir.exit(), {});
