@@ -106,11 +106,12 @@ std::string UnmetText(const Requirements& required, const std::vector<Attributes
   }
   std::vector<std::string> unmet;
   std::vector<std::string> all;
-  for (const auto& [key, wanted] : required) {
-    all.push_back(absl::StrCat(key, ": ", wanted));
-    const bool met = std::ranges::any_of(
-        machines, [&](const auto& machine) { return MeetsOne(key, wanted, machine); });
-    if (!met) unmet.push_back(HasInstead(key, wanted, machines));
+  for (const auto& one : required) {
+    all.push_back(absl::StrCat(one.first, ": ", one.second));
+    const bool met = std::ranges::any_of(machines, [&](const Attributes& machine) {
+      return MeetsOne(one.first, one.second, machine);
+    });
+    if (!met) unmet.push_back(HasInstead(one.first, one.second, machines));
   }
   if (!unmet.empty()) return absl::StrJoin(unmet, ", ");
   return absl::StrCat(absl::StrJoin(all, ", "), " (each is met by a machine, but not all by one)");

@@ -217,7 +217,11 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::OpenIn(const std::filesystem
   if (!version.ok()) return OpenError(path, version.status());
   if (!make_new && *version == 0) NSA_RETURN_IF_ERROR(CheckMayBeNew(state_dir));
   absl::Status status = store->Migrate(*version);
-  if (status.ok()) store->MakeShrinkable();
+  if (status.ok()) {
+    // Not an error of the start: the store works as it is.
+    const absl::Status made = store->MakeShrinkable();
+    if (!made.ok()) spdlog::warn("job store: cannot be made to shrink: {}", made.ToString());
+  }
   if (status.ok()) status = store->Identify();
   if (status.ok()) status = store->Load();
   if (status.ok()) status = store->gpu_time_.Load(*store->database_);

@@ -358,7 +358,7 @@ class JobStore {
   absl::Status ForgetLocked(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the file one that can shrink, if it is not and small enough to be written anew at a
   // start.
-  void MakeShrinkable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status MakeShrinkable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status AddRequestTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> TidyLocked(absl::Time now, int rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> ShrinkLocked(int pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -47,23 +47,19 @@ absl::Status JobStore::AddRequestTimes() {
   return absl::OkStatus();
 }
 
-void JobStore::MakeShrinkable() {
-  const absl::Status made = [&]() -> absl::Status {
-    NSA_ASSIGN_OR_RETURN(const int64_t mode, database_->QueryInt("PRAGMA auto_vacuum"));
-    if (mode != 0) return absl::OkStatus();
-    NSA_ASSIGN_OR_RETURN(const int64_t pages, database_->QueryInt("PRAGMA page_count"));
-    NSA_ASSIGN_OR_RETURN(const int64_t page, database_->QueryInt("PRAGMA page_size"));
-    if (pages * page > kLargestWrittenAnew) {
-      spdlog::warn(
-          "job store: {} is of an earlier version, and too large to be made one that shrinks at a "
-          "start ({} MiB, at most {}); a backup that is restored is one",
-          database_->path().string(), pages * page >> 20, kLargestWrittenAnew >> 20);
-      return absl::OkStatus();
-    }
-    return database_->Execute("PRAGMA auto_vacuum=INCREMENTAL; VACUUM;");
-  }();
-  // It works as it is.
-  if (!made.ok()) spdlog::warn("job store: cannot be made to shrink: {}", made.ToString());
+absl::Status JobStore::MakeShrinkable() {
+  NSA_ASSIGN_OR_RETURN(const int64_t mode, database_->QueryInt("PRAGMA auto_vacuum"));
+  if (mode != 0) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const int64_t pages, database_->QueryInt("PRAGMA page_count"));
+  NSA_ASSIGN_OR_RETURN(const int64_t page, database_->QueryInt("PRAGMA page_size"));
+  if (pages * page > kLargestWrittenAnew) {
+    spdlog::warn(
+        "job store: {} was written by an earlier version and is too large to be converted at a "
+        "start ({} MiB, at most {}), so its file will not shrink; back it up and restore it",
+        database_->path().string(), pages * page >> 20, kLargestWrittenAnew >> 20);
+    return absl::OkStatus();
+  }
+  return database_->Execute("PRAGMA auto_vacuum=INCREMENTAL; VACUUM;");
 }
 
 absl::StatusOr<bool> JobStore::Tidy(absl::Time now, int rows) {
@@ -128,15 +124,17 @@ absl::StatusOr<bool> JobStore::ShrinkLocked(int pages) {
 
 absl::StatusOr<JobStore::Size> JobStore::SizeNow() const {
   Size size;
+  std::filesystem::path folder;
   {
     MutexLock lock(&mutex_);
+    folder = database_->path().parent_path();
     NSA_ASSIGN_OR_RETURN(const int64_t page, database_->QueryInt("PRAGMA page_size"));
     NSA_ASSIGN_OR_RETURN(const int64_t all, database_->QueryInt("PRAGMA page_count"));
     NSA_ASSIGN_OR_RETURN(const int64_t free, database_->QueryInt("PRAGMA freelist_count"));
     size = {.bytes = all * page, .free_bytes = free * page};
   }
   std::error_code error;
-  const auto disk = std::filesystem::space(database_->path().parent_path(), error);
+  const auto disk = std::filesystem::space(folder, error);
   if (error) return absl::InternalError(absl::StrCat("state folder: ", error.message()));
   size.disk_bytes = static_cast<int64_t>(disk.capacity);
   size.disk_free_bytes = static_cast<int64_t>(disk.available);

@@ -45,8 +45,8 @@ absl::Status CheckEntry(const std::string& where, const v1::QuotaConfig& quota) 
   return absl::OkStatus();
 }
 
-absl::Status OverQuota(std::string text) {
-  return WithReason(absl::FailedPreconditionError(std::move(text)), Reason::kOverQuota);
+absl::Status OverQuota(const std::string& text) {
+  return WithReason(absl::FailedPreconditionError(text), Reason::kOverQuota);
 }
 
 // Without a quota of GPU time: never.
