@@ -28,7 +28,6 @@
 #include "server/rpc/call.h"
 #include "server/rpc/coordinator_service.h"
 #include "server/rpc/fleet_service.h"
-#include "server/rpc/https_door.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/self_probe.h"
 #include "server/service_manager.h"
@@ -125,7 +124,6 @@ struct Server::Parts {
   std::unique_ptr<NodeControl> node_control;
   std::unique_ptr<Web> web;
   std::unique_ptr<MetricsHttp> metrics_http;
-  std::unique_ptr<HttpsDoor> https_door;  // null unless other machines reach the page
   std::unique_ptr<NoticeProgress> notice_progress;
   std::unique_ptr<Notifier> notifier;  // null without notices
   ChangeHub::Subscription notifier_wakes;
@@ -235,35 +233,31 @@ void Server::Parts::MakeWeb() {
 
 absl::Status Server::Parts::StartMetrics() {
   if (options.metrics_address.empty()) return absl::OkStatus();
-  const bool exposed = !IsLoopback(options.metrics_address);
-  NSA_ASSIGN_OR_RETURN(
-      metrics_http,
-      MetricsHttp::Start(
-          exposed ? "127.0.0.1:0" : options.metrics_address, [this] { return metrics.Text(); },
-          [this] { return serving ? store_health.problem() : "not serving"; },
-          [this](const HttpRequest& request) { return web->Answer(request); },
-          options.notices.page_url));
-  if (!exposed) return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(https_door, HttpsDoor::Open({.address = options.metrics_address,
-                                                    .tls = tls,
-                                                    .server = metrics_http->address(),
-                                                    .may_read = [this](std::string_view header) {
-                                                      return MayReadPage(auth, header);
-                                                    }}));
+  MetricsHttp::Options http{
+      .address = options.metrics_address,
+      .text = [this] { return metrics.Text(); },
+      .problem = [this] { return serving ? store_health.problem() : "not serving"; },
+      .pages = [this](const HttpRequest& request) { return web->Answer(request); },
+      .page_url = options.notices.page_url,
+      .tls = std::nullopt,
+      .may_read = nullptr};
+  if (!IsLoopback(options.metrics_address)) {
+    http.tls = tls;
+    http.may_read = [this](std::string_view header) { return MayReadPage(auth, header); };
+  }
+  NSA_ASSIGN_OR_RETURN(metrics_http, MetricsHttp::Start(std::move(http), clock));
   return absl::OkStatus();
 }
 
 const std::string& Server::Parts::HttpAddress() const {
   static const std::string* const kNone = new std::string;
-  if (https_door != nullptr) return https_door->address();
   return metrics_http == nullptr ? *kNone : metrics_http->address();
 }
 
 std::string Server::Parts::HttpUrl() const {
   const std::string& address = HttpAddress();
-  return address.empty()
-             ? ""
-             : absl::StrCat(https_door == nullptr ? "http://" : "https://", address, "/");
+  if (address.empty()) return "";
+  return absl::StrCat(IsLoopback(options.metrics_address) ? "http://" : "https://", address, "/");
 }
 
 void Server::Parts::ShowCertificates() {
@@ -512,7 +506,6 @@ Server::Server(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 Server::~Server() {
   Drain(absl::ZeroDuration());
   // Their threads use every other part.
-  parts_->https_door.reset();
   parts_->metrics_http.reset();
 }
 

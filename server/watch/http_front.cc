@@ -17,7 +17,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/thread_name.h"
 
@@ -28,6 +27,8 @@ constexpr size_t kMostHead = 16 << 10;
 constexpr size_t kMostBody = 16 << 10;
 constexpr size_t kPiece = 64 << 10;
 constexpr absl::Duration kRequestPatience = absl::Seconds(5);
+// From elsewhere, with TLS before it.
+constexpr absl::Duration kTlsRequestPatience = absl::Seconds(10);
 constexpr int kTickMilliseconds = 100;
 constexpr size_t kSlowWaiting = 64;
 // Slow answers that clients have not taken yet; the oldest makes room for a new one.
@@ -116,12 +117,10 @@ HttpFrontLimits HttpFrontLimits::OfThisProcess() {
 
 class HttpFront::Impl {
  public:
-  Impl(std::vector<Fd> listeners, Server server, Answer quick, Answer slow, HttpFrontLimits limits)
-      : listeners_(std::move(listeners)),
-        server_(std::move(server)),
-        quick_(std::move(quick)),
-        slow_(std::move(slow)),
-        limits_(limits),
+  Impl(Options options, const Clock& clock)
+      : options_(std::move(options)),
+        clock_(clock),
+        patience_(options_.tls.has_value() ? kTlsRequestPatience : kRequestPatience),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         slow_thread_([this] { AnswerSlowly(); }),
         thread_([this] { Loop(); }) {}
@@ -140,16 +139,19 @@ class HttpFront::Impl {
  private:
   struct Connection {
     Fd client;
+    std::unique_ptr<TlsSession> tls;  // null: in the clear
     Fd server;
     absl::Duration accepted;
     std::string request;
-    std::string reply;     // what the client has not taken yet
-    bool whole = false;    // the request is
-    bool passed = false;   // to the server, or will be when there is room
-    bool last = false;     // nothing is added to the reply
-    bool refused = false;  // the client may still be sending
-    bool slow = false;     // it asks for what is answered slowly
-    absl::Duration moved;  // when the client last took something of the reply, or it began
+    std::string reply;         // what the client has not taken yet
+    bool writes_next = false;  // the handshake has to write
+    bool whole = false;        // the request is
+    bool passed = false;       // to the server, or will be when there is room
+    bool last = false;         // nothing is added to the reply
+    bool refused = false;      // the client may still be sending
+    bool slow = false;         // it asks for what is answered slowly
+    bool ended = false;        // the client has the whole reply, and has been told so
+    absl::Duration moved;      // when the client last took something of the reply, or it began
   };
   using Connections = std::map<uint64_t, Connection>;  // the oldest first
 
@@ -157,6 +159,10 @@ class HttpFront::Impl {
   void Accept(int listener);
   // False when the connection is over.
   bool Serve(uint64_t id, Connection* connection, short client, short server);
+  // Read into or written from memory: what became of it, as TLS says it.
+  static TlsResult Read(Connection* connection, char* to, size_t size, size_t* got);
+  static TlsResult Write(Connection* connection, size_t* put);
+  static TlsResult Handshake(Connection* connection);
   bool Receive(uint64_t id, Connection* connection);
   void Decide(uint64_t id, Connection* connection);
   bool PassOn(Connection* connection);
@@ -167,11 +173,9 @@ class HttpFront::Impl {
   void TakeSlowAnswers();
   void AnswerSlowly();
 
-  const std::vector<Fd> listeners_;
-  const Server server_;
-  const Answer quick_;
-  const Answer slow_;
-  const HttpFrontLimits limits_;
+  const Options options_;
+  const Clock& clock_;
+  const absl::Duration patience_;
   const Fd wake_;
   std::atomic<bool> stopping_ = false;
 
@@ -196,21 +200,23 @@ void HttpFront::Impl::Loop() {
   std::vector<uint64_t> ids;
   while (!stopping_) {
     polled.assign(1, {.fd = wake_.get(), .events = POLLIN, .revents = 0});
-    for (const Fd& fd : listeners_)
+    for (const Fd& fd : options_.listeners) {
       polled.push_back({.fd = fd.get(), .events = POLLIN, .revents = 0});
+    }
     const size_t first = polled.size();
     ids.clear();
     for (const auto& [id, each] : connections_) {
       ids.push_back(id);
-      const short client = static_cast<short>((each.whole && !each.refused ? 0 : POLLIN) |
-                                              (each.reply.empty() ? 0 : POLLOUT));
+      const bool writes = each.writes_next || !each.reply.empty();
+      const short client =
+          static_cast<short>((each.whole && !each.refused ? 0 : POLLIN) | (writes ? POLLOUT : 0));
       const short server = each.reply.size() < kPiece ? POLLIN : 0;
       polled.push_back({.fd = each.client.get(), .events = client, .revents = 0});
       polled.push_back(
           {.fd = server == 0 ? -1 : each.server.get(), .events = server, .revents = 0});
     }
     poll(polled.data(), polled.size(), kTickMilliseconds);
-    now_ = RealClock().Monotonic();
+    now_ = clock_.Monotonic();
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto at = connections_.find(ids[i]);
       const pollfd* const pair = &polled[first + 2 * i];
@@ -220,8 +226,8 @@ void HttpFront::Impl::Loop() {
       }
     }
     TakeSlowAnswers();
-    for (size_t i = 0; i < listeners_.size(); ++i) {
-      if (polled[1 + i].revents != 0) Accept(listeners_[i].get());
+    for (size_t i = 0; i < options_.listeners.size(); ++i) {
+      if (polled[1 + i].revents != 0) Accept(options_.listeners[i].get());
     }
   }
 }
@@ -230,11 +236,12 @@ void HttpFront::Impl::Accept(int listener) {
   for (int i = 0; i < 32; ++i) {
     Fd client(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!client.valid()) return;
-    if (std::ssize(connections_) >= limits_.connections) {
+    if (std::ssize(connections_) >= options_.limits.connections) {
       MakeRoom();
-      if (std::ssize(connections_) >= limits_.connections) continue;
+      if (std::ssize(connections_) >= options_.limits.connections) continue;
     }
     Connection& connection = connections_[next_id_++];
+    if (options_.tls.has_value()) connection.tls = options_.tls->Accept(client.get());
     connection.client = std::move(client);
     connection.accepted = now_;
   }
@@ -257,23 +264,26 @@ void HttpFront::Impl::MakeRoom() {
 bool HttpFront::Impl::Serve(uint64_t id, Connection* connection, short client, short server) {
   if ((client & (POLLERR | POLLHUP)) != 0) return false;
   if (!connection->whole) {
-    if (now_ - connection->accepted > kRequestPatience) return false;
+    if (now_ - connection->accepted > patience_) return false;
     if (client != 0 && !Receive(id, connection)) return false;
   }
   if (connection->passed && !connection->server.valid() && !connection->last) {
-    if (passed_on_ >= limits_.passed_on) return true;
+    if (passed_on_ >= options_.limits.passed_on) return true;
     if (!PassOn(connection)) return false;
   }
   if (server != 0) Relay(connection);
   if (!Send(connection)) return false;
   if (!connection->last) return true;
   if (!connection->reply.empty()) return now_ - connection->moved < kReplyPatience;
+  if (!std::exchange(connection->ended, true)) {
+    if (connection->tls != nullptr) connection->tls->Close();
+    shutdown(connection->client.get(), SHUT_WR);
+  }
   return connection->refused && Linger(connection);
 }
 
 // False when the client has ended or had its time.
 bool HttpFront::Impl::Linger(Connection* connection) const {
-  shutdown(connection->client.get(), SHUT_WR);
   char piece[16 << 10];
   ssize_t got = 0;
   for (int i = 0; i < 16; ++i) {
@@ -283,13 +293,47 @@ bool HttpFront::Impl::Linger(Connection* connection) const {
   return got != 0 && MayGoOn(got) && now_ - connection->moved < kLinger;
 }
 
+TlsResult HttpFront::Impl::Read(Connection* connection, char* to, size_t size, size_t* got) {
+  if (connection->tls != nullptr) return connection->tls->Read(to, size, got);
+  const ssize_t read = recv(connection->client.get(), to, size, 0);
+  if (read == 0) return TlsResult::kEnded;
+  if (read < 0) return MayGoOn(read) ? TlsResult::kWantsRead : TlsResult::kBroken;
+  *got = static_cast<size_t>(read);
+  return TlsResult::kDone;
+}
+
+TlsResult HttpFront::Impl::Write(Connection* connection, size_t* put) {
+  const std::string& reply = connection->reply;
+  if (connection->tls != nullptr) return connection->tls->Write(reply.data(), reply.size(), put);
+  const ssize_t sent = send(connection->client.get(), reply.data(), reply.size(), MSG_NOSIGNAL);
+  if (sent < 0) return MayGoOn(sent) ? TlsResult::kWantsWrite : TlsResult::kBroken;
+  *put = static_cast<size_t>(sent);
+  return TlsResult::kDone;
+}
+
+TlsResult HttpFront::Impl::Handshake(Connection* connection) {
+  if (connection->tls == nullptr || connection->tls->ready()) return TlsResult::kDone;
+  const TlsResult shaken = connection->tls->Handshake();
+  connection->writes_next = shaken == TlsResult::kWantsWrite;
+  return shaken;
+}
+
 bool HttpFront::Impl::Receive(uint64_t id, Connection* connection) {
-  char piece[4 << 10];
-  const ssize_t got = recv(connection->client.get(), piece, sizeof piece, 0);
-  if (got == 0 || !MayGoOn(got)) return false;
-  if (got > 0) connection->request.append(piece, static_cast<size_t>(got));
-  const size_t size = WholeRequest(connection->request, &connection->reply);
-  if (size == 0 && connection->reply.empty()) return true;
+  const auto may_go_on = [](TlsResult result) {
+    return result == TlsResult::kWantsRead || result == TlsResult::kWantsWrite;
+  };
+  const TlsResult shaken = Handshake(connection);
+  if (shaken != TlsResult::kDone) return may_go_on(shaken);
+  size_t size = 0;
+  // To the end: what OpenSSL has read already does not wake poll(). What is too large is refused.
+  while (size == 0 && connection->reply.empty()) {
+    char piece[4 << 10];
+    size_t got = 0;
+    const TlsResult read = Read(connection, piece, sizeof piece, &got);
+    if (read != TlsResult::kDone) return may_go_on(read);
+    connection->request.append(piece, got);
+    size = WholeRequest(connection->request, &connection->reply);
+  }
   connection->whole = true;
   connection->request.resize(size);
   connection->moved = now_;
@@ -300,7 +344,7 @@ bool HttpFront::Impl::Receive(uint64_t id, Connection* connection) {
 
 // Who answers a whole request.
 void HttpFront::Impl::Decide(uint64_t id, Connection* connection) {
-  connection->reply = quick_(connection->request);
+  connection->reply = options_.quick(connection->request);
   connection->last = !connection->reply.empty();
   if (connection->last) return;
   connection->passed = !AsksFor(connection->request, "/metrics");
@@ -321,7 +365,7 @@ bool HttpFront::Impl::PassOn(Connection* connection) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return false;
   Fd own(pair[0]);
-  if (server_(Fd(pair[1]), std::move(connection->request))) {
+  if (options_.server(Fd(pair[1]), std::move(connection->request))) {
     connection->server = std::move(own);
     ++passed_on_;
   } else {
@@ -347,14 +391,15 @@ void HttpFront::Impl::Relay(Connection* connection) {
 }
 
 bool HttpFront::Impl::Send(Connection* connection) {
-  if (connection->reply.empty()) return true;
-  const ssize_t sent = send(connection->client.get(), connection->reply.data(),
-                            connection->reply.size(), MSG_NOSIGNAL);
-  if (sent > 0) {
-    connection->reply.erase(0, static_cast<size_t>(sent));
+  while (!connection->reply.empty()) {
+    size_t put = 0;
+    const TlsResult wrote = Write(connection, &put);
+    if (wrote == TlsResult::kWantsRead || wrote == TlsResult::kWantsWrite) return true;
+    if (wrote != TlsResult::kDone) return false;
+    connection->reply.erase(0, put);
     connection->moved = now_;
   }
-  return MayGoOn(sent);
+  return true;
 }
 
 void HttpFront::Impl::TakeSlowAnswers() {
@@ -385,17 +430,15 @@ void HttpFront::Impl::AnswerSlowly() {
       next = std::move(asked_.front());
       asked_.pop_front();
     }
-    std::string answer = slow_(next.second);
+    std::string answer = options_.slow(next.second);
     const MutexLock lock(&mutex_);
     answered_.emplace_back(next.first, std::move(answer));
     eventfd_write(wake_.get(), 1);
   }
 }
 
-HttpFront::HttpFront(std::vector<Fd> listeners, Server server, Answer quick, Answer slow,
-                     HttpFrontLimits limits)
-    : impl_(std::make_unique<Impl>(std::move(listeners), std::move(server), std::move(quick),
-                                   std::move(slow), limits)) {}
+HttpFront::HttpFront(Options options, const Clock& clock)
+    : impl_(std::make_unique<Impl>(std::move(options), clock)) {}
 HttpFront::~HttpFront() = default;
 
 }  // namespace nsa::server

@@ -1,15 +1,19 @@
-// Stands before the HTTP server and gives it whole requests only. A client that sends half a
-// request, or one slowly, occupies nothing but its connection here; what has its own answer (health
-// and metrics) never waits for a thread of that server, whoever holds them.
+// Stands before the HTTP server, ends TLS where other machines reach it, and gives it whole
+// requests only. A client that sends half a request, or one slowly, occupies nothing but its
+// connection here; what has its own answer (health and metrics) never waits for a thread of that
+// server, whoever holds them.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/rpc/tls_server.h"
 
 namespace nsa::server {
 
@@ -30,9 +34,17 @@ class HttpFront {
   // it. False, and closes it, when it takes no more at present.
   using Server = std::function<bool(Fd to, std::string request)>;
 
-  // `listeners` do not block.
-  HttpFront(std::vector<Fd> listeners, Server server, Answer quick, Answer slow,
-            HttpFrontLimits limits);
+  struct Options {
+    std::vector<Fd> listeners;     // they do not block
+    std::optional<TlsServer> tls;  // none: in the clear
+    Server server;
+    Answer quick;
+    Answer slow;
+    HttpFrontLimits limits;
+  };
+
+  // `clock` measures how long a client may take.
+  HttpFront(Options options, const Clock& clock);
   ~HttpFront();
 
  private:

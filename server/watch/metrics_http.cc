@@ -78,6 +78,13 @@ class HostCheck {
 constexpr char kPlain[] = "text/plain; charset=utf-8";
 constexpr char kPrometheus[] = "text/plain; version=0.0.4; charset=utf-8";
 
+// A browser asks its user for a password, and Prometheus has the token.
+std::string Unauthorized(bool bodiless) {
+  constexpr char kText[] = "a viewer's or operator's token is needed, also as a password\n";
+  return HeadOfReply(401, kPlain, sizeof kText - 1, {{"WWW-Authenticate", "Basic realm=\"nsa\""}}) +
+         (bodiless ? "" : kText);
+}
+
 std::string ReplyText(int status, const char* type, const std::string& body, bool bodiless) {
   return HeadOfReply(status, type, std::ssize(body)) + (bodiless ? "" : body);
 }
@@ -86,34 +93,43 @@ std::string ReplyText(int status, const char* type, const std::string& body, boo
 
 struct MetricsHttp::Impl {
   HostCheck host;
-  std::function<std::string()> metrics;
-  std::function<std::string()> problem;
+  Options options;
   HttpThreads pages;
   // Destroyed first: it passes requests on to all that.
   std::unique_ptr<HttpFront> front = nullptr;
 
-  // The whole reply to /healthz, and to every request under a name that is not ours; else empty.
+  // The whole reply to /healthz, and to every request that may not read or is under a name that is
+  // not ours; else empty.
   std::string Quick(std::string_view head) const;
 };
 
 std::string MetricsHttp::Impl::Quick(std::string_view head) const {
   const bool bodiless = head.starts_with("HEAD ");
+  const bool health = AsksFor(head, "/healthz");
+  if (!health && options.may_read && !options.may_read(HeaderOf(head, "authorization"))) {
+    return Unauthorized(bodiless);
+  }
   // A request without the header does not come from a browser.
   const std::string_view name = HeaderOf(head, "host");
   const std::string refusal =
       name.data() == nullptr ? "" : host.Refusal(absl::string_view(name.data(), name.size()));
   if (!refusal.empty()) return ReplyText(421, kPlain, refusal, bodiless);
-  if (!AsksFor(head, "/healthz")) return "";
-  const std::string why = problem();
+  if (!health) return "";
+  const std::string why = options.problem();
   return why.empty() ? ReplyText(200, kPlain, "ok\n", bodiless)
                      : ReplyText(503, kPlain, why + "\n", bodiless);
 }
 
-absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
-    const std::string& address, std::function<std::string()> text,
-    std::function<std::string()> problem, HttpHandler pages, const std::string& page_url) {
+absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(Options options,
+                                                                const Clock& clock) {
+  const std::string address = options.address;
+  std::optional<TlsServer> tls;
+  if (options.tls.has_value()) {
+    NSA_ASSIGN_OR_RETURN(tls, TlsServer::MakeForHttp(*options.tls));
+  }
   NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOnAll("metrics_address", address));
   const int port = PortOf(listeners.front().get());
+  HttpHandler pages = std::move(options.pages);
   if (pages == nullptr) {
     pages = [](const HttpRequest&) {
       return HttpReply{.status = 404, .type = kPlain, .body = "not found\n"};
@@ -121,9 +137,8 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
   }
   std::unique_ptr<Impl> impl;
   try {
-    impl.reset(new Impl{.host = HostCheck(address, page_url),
-                        .metrics = std::move(text),
-                        .problem = std::move(problem),
+    impl.reset(new Impl{.host = HostCheck(address, options.page_url),
+                        .options = std::move(options),
                         .pages = {kThreads, kWaiting, std::move(pages)}});
   } catch (const std::system_error& error) {
     return absl::UnavailableError(absl::StrCat("metrics_address: no threads for ", address, " (",
@@ -131,15 +146,20 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(
   }
   Impl& made = *impl;
   impl->front = std::make_unique<HttpFront>(
-      std::move(listeners),
-      [&made](Fd to, std::string request) {
-        return made.pages.Serve(std::move(to), std::move(request));
-      },
-      [&made](std::string_view head) { return made.Quick(head); },
-      [&made](std::string_view head) {
-        return ReplyText(200, kPrometheus, made.metrics(), head.starts_with("HEAD "));
-      },
-      HttpFrontLimits::OfThisProcess());
+      HttpFront::Options{.listeners = std::move(listeners),
+                         .tls = std::move(tls),
+                         .server =
+                             [&made](Fd to, std::string request) {
+                               return made.pages.Serve(std::move(to), std::move(request));
+                             },
+                         .quick = [&made](std::string_view head) { return made.Quick(head); },
+                         .slow =
+                             [&made](std::string_view head) {
+                               return ReplyText(200, kPrometheus, made.options.text(),
+                                                head.starts_with("HEAD "));
+                             },
+                         .limits = HttpFrontLimits::OfThisProcess()},
+      clock);
   const std::string bound = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
   return std::unique_ptr<MetricsHttp>(new MetricsHttp(std::move(impl), bound));
 }

@@ -111,7 +111,7 @@ def check_strangers(service):
         assert b"HTTP" not in answer, "answered in the clear"
     # Half requests occupy only their own connection, and end.
     half = []
-    for _ in range(140):
+    for _ in range(600):
         half.append(socket.create_connection(("127.0.0.1", service.port), 30))
         half[-1].sendall(b"\x16\x03")
     assert service.get("/healthz")[0] == 200, "others are still served"

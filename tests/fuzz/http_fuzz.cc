@@ -54,17 +54,25 @@ class Page {
               .warning = [] { return std::string(); },
               .token_file = "token",
               .trace_folder = std::filesystem::temp_directory_path().string()}),
-        http_(server::MetricsHttp::Start(
-            "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return std::string(); },
-            [this](const server::HttpRequest& request) {
-              server::HttpReply reply = web_.Answer(request);
-              reply.more = nullptr;  // the beginning of a stream is enough
-              return reply;
-            })) {
+        http_(server::MetricsHttp::Start({.address = "127.0.0.1:0",
+                                          .text = [] { return std::string("x 1\n"); },
+                                          .problem = [] { return std::string(); },
+                                          .pages =
+                                              [this](const server::HttpRequest& request) {
+                                                server::HttpReply reply = web_.Answer(request);
+                                                reply.more =
+                                                    nullptr;  // the beginning of a stream is enough
+                                                return reply;
+                                              },
+                                          .page_url = "",
+                                          .tls = std::nullopt,
+                                          .may_read = nullptr},
+                                         clock_)) {
     Require(http_.ok(), http_.status().ToString());
   }
 
   World world_;
+  const RealClock clock_;
   server::Executor files_;
   server::Web web_;
   absl::StatusOr<std::unique_ptr<server::MetricsHttp>> http_;

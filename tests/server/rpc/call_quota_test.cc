@@ -57,6 +57,9 @@ class UnreadAnswersTest : public ServerTest {
     std::unique_ptr<grpc::ClientReader<v1::WatchJobResponse>> stream;
   };
 
+  // They end by themselves; a slow machine is no reason for an earlier end.
+  static constexpr absl::Duration kPatience = absl::Minutes(3);
+
   // As long as a job may be.
   std::string SubmitLarge() {
     v1::JobSpec spec = Spec("large");
@@ -70,7 +73,7 @@ class UnreadAnswersTest : public ServerTest {
     return submitted.ok() ? submitted->job().id() : "";
   }
   Reader Watch(v1::CoordinatorService::Stub* stub, const std::string& id) {
-    Reader reader{.context = MakeContext(kTimeout, Token()), .stream = nullptr};
+    Reader reader{.context = MakeContext(kPatience, Token()), .stream = nullptr};
     v1::WatchJobRequest request;
     request.set_job(id);
     reader.stream = stub->WatchJob(reader.context.get(), request);
@@ -93,19 +96,20 @@ TEST_F(UnreadAnswersTest, AreCountedAndOthersOfTheCallerRefused) {
     v1::GetJobRequest request;
     request.set_job(id);
     v1::GetJobResponse response;
-    return stub->GetJob(MakeContext(kTimeout, Token()).get(), request, &response).error_code();
+    return stub->GetJob(MakeContext(kPatience, Token()).get(), request, &response).error_code();
   };
   EXPECT_EQ(get(), grpc::OK);
   // Each takes 2 MiB of 64.
   std::vector<Reader> readers;
-  for (int i = 0; i < 100; ++i) readers.push_back(Watch(stub.get(), id));
-  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return get() == grpc::RESOURCE_EXHAUSTED; }));
+  constexpr int kReaders = 40;
+  for (int i = 0; i < kReaders; ++i) readers.push_back(Watch(stub.get(), id));
+  EXPECT_TRUE(Within(kPatience, [&] { return get() == grpc::RESOURCE_EXHAUSTED; }));
   EXPECT_EQ(Get(id).id(), id) << "the unix socket";
   int refused = 0;
   for (Reader& reader : readers) refused += EndOf(&reader) == grpc::RESOURCE_EXHAUSTED;
   EXPECT_GT(refused, 0);
-  EXPECT_LT(refused, 90);
-  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return get() == grpc::OK; }));
+  EXPECT_LT(refused, kReaders - 10) << "others were not served";
+  EXPECT_TRUE(Within(kPatience, [&] { return get() == grpc::OK; }));
 }
 
 }  // namespace

@@ -3,14 +3,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/clock.h"
 #include "gmock/gmock.h"
 #include "server/watch/http_front.h"
+#include "tests/testing/fakes/fake_clock.h"
 #include "tests/testing/net/http_get.h"
 #include "tests/testing/status_matchers.h"
 
@@ -21,20 +24,31 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+MetricsHttp::Options At(const std::string& address) {
+  return {.address = address,
+          .text = [] { return std::string("x 1\n"); },
+          .problem = [] { return std::string(); },
+          .pages = nullptr,
+          .page_url = "",
+          .tls = std::nullopt,
+          .may_read = nullptr};
+}
+
 TEST(MetricsHttp, RefusesAPortThatIsTakenAndNamesIt) {
-  const auto text = [] { return std::string("x 1\n"); };
-  const auto healthy = [] { return std::string(); };
-  const auto first = MetricsHttp::Start("127.0.0.1:0", text, healthy);
+  const FakeClock clock;
+  const auto first = MetricsHttp::Start(At("127.0.0.1:0"), clock);
   ASSERT_OK(first.status());
-  EXPECT_THAT(MetricsHttp::Start((*first)->address(), text, healthy).status(),
+  EXPECT_THAT(MetricsHttp::Start(At((*first)->address()), clock).status(),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr((*first)->address())));
 }
 
+// Nobody's time is up unless a test advances the clock: an answer was not waited for.
 class MetricsHttpTest : public ::testing::Test {
  protected:
   MetricsHttpTest() {
-    auto started = MetricsHttp::Start(
-        "127.0.0.1:0", [] { return std::string("x 1\n"); }, [this] { return problem_; });
+    MetricsHttp::Options options = At("127.0.0.1:0");
+    options.problem = [this] { return problem_; };
+    auto started = MetricsHttp::Start(std::move(options), clock_);
     EXPECT_OK(started.status());
     if (started.ok()) http_ = *std::move(started);
   }
@@ -45,6 +59,7 @@ class MetricsHttpTest : public ::testing::Test {
                              absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: ", host, "\r\n\r\n")));
   }
 
+  FakeClock clock_;
   std::string problem_;  // set before a request
   std::unique_ptr<MetricsHttp> http_;
 };
@@ -85,9 +100,10 @@ TEST_F(MetricsHttpTest, LoopbackNamesMayHaveAnyPort) {
 }
 
 TEST(MetricsHttp, AnswersToTheHostOfPageUrl) {
-  const auto http = MetricsHttp::Start(
-      "127.0.0.1:0", [] { return std::string("x 1\n"); }, [] { return std::string(); }, nullptr,
-      "https://NSA.example.org:8443/page/");
+  const FakeClock clock;
+  MetricsHttp::Options options = At("127.0.0.1:0");
+  options.page_url = "https://NSA.example.org:8443/page/";
+  const auto http = MetricsHttp::Start(std::move(options), clock);
   ASSERT_OK(http.status());
   const auto ask = [&](const std::string& host) {
     return HttpRead(HttpSend((*http)->address(),
@@ -101,20 +117,24 @@ TEST(MetricsHttp, AnswersToTheHostOfPageUrl) {
   }
 }
 
+// The server has neither closed it nor sent something.
+bool IsOpen(const Fd& fd) {
+  char byte = 0;
+  return recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN;
+}
+
 TEST_F(MetricsHttpTest, FortyHalfRequestsDelayNobodyAndAreClosedInTime) {
   std::vector<Fd> half;
-  const absl::Duration begin = RealClock().Monotonic();
   for (int i = 0; i < 40; ++i) {
     half.push_back(HttpSend(http_->address(), "GET /metrics HTTP/1.1\r\nHost: loc"));
     ASSERT_TRUE(half.back().valid());
   }
   for (const char* path : {"/healthz", "/metrics"}) {
-    const absl::Duration asked = RealClock().Monotonic();
     EXPECT_THAT(Ask(path, "localhost"), HasSubstr("200 OK"));
-    EXPECT_LT(RealClock().Monotonic() - asked, absl::Seconds(2));
   }
-  for (const Fd& fd : half) HttpRead(fd);
-  EXPECT_LT(RealClock().Monotonic() - begin, absl::Seconds(6));
+  for (const Fd& fd : half) EXPECT_TRUE(IsOpen(fd));
+  clock_.Advance(absl::Seconds(6));
+  for (const Fd& fd : half) EXPECT_EQ(HttpRead(fd), "");
 }
 
 // More than there are threads, and each as long as it may be.
@@ -127,9 +147,7 @@ TEST_F(MetricsHttpTest, RequestsThatRenewThemselvesHoldNeitherHealthNorMetrics) 
   for (int round = 0; round < 3; ++round) {
     for (const Fd& fd : half) send(fd.get(), "X: y\r\n", 6, MSG_NOSIGNAL);
     for (const char* path : {"/healthz", "/metrics", "/"}) {
-      const absl::Duration asked = RealClock().Monotonic();
-      EXPECT_THAT(Ask(path, "localhost"), HasSubstr("HTTP/1.1 "));
-      EXPECT_LT(RealClock().Monotonic() - asked, absl::Seconds(1)) << path;
+      EXPECT_THAT(Ask(path, "localhost"), HasSubstr("HTTP/1.1 ")) << path;
     }
   }
 }
@@ -160,9 +178,7 @@ TEST_F(MetricsHttpTest, WhoeverFillsTheServerHoldsNeitherHealthNorMetrics) {
     ASSERT_TRUE(held.back().valid());
   }
   for (const char* path : {"/healthz", "/metrics"}) {
-    const absl::Duration asked = RealClock().Monotonic();
-    EXPECT_THAT(Ask(path, "localhost"), HasSubstr("200 OK"));
-    EXPECT_LT(RealClock().Monotonic() - asked, absl::Seconds(1)) << path;
+    EXPECT_THAT(Ask(path, "localhost"), HasSubstr("200 OK")) << path;
   }
 }
 

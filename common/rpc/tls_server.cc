@@ -1,4 +1,4 @@
-#include "server/rpc/gate/tls.h"
+#include "common/rpc/tls_server.h"
 
 #include <openssl/err.h>
 
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace nsa::server {
+namespace nsa {
 namespace {
 
 constexpr unsigned char kHttp2[] = {2, 'h', '2'};
@@ -183,4 +183,4 @@ TlsResult TlsSession::ResultOf(int returned) {
   }
 }
 
-}  // namespace nsa::server
+}  // namespace nsa

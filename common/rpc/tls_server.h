@@ -1,5 +1,5 @@
-// The server's side of TLS, by OpenSSL: for the gate with certificates as gRPC wants them, on both
-// sides; for HTTP with that of the server only.
+// The server's side of TLS, by OpenSSL: for gRPC with certificates on both sides, for HTTP with the
+// server's only.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -12,7 +12,7 @@
 #include "common/rpc/tls_files.h"
 #include "common/rpc/x509.h"
 
-namespace nsa::server {
+namespace nsa {
 
 // What became of an attempt to read or write.
 enum class TlsResult { kDone, kWantsRead, kWantsWrite, kEnded, kBroken };
@@ -67,4 +67,4 @@ class TlsServer {
   bool http2_;
 };
 
-}  // namespace nsa::server
+}  // namespace nsa
