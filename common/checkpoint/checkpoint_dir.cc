@@ -344,14 +344,18 @@ absl::StatusOr<NewestGood> FindNewestGood(const std::filesystem::path& out_dir) 
   return result;
 }
 
+bool RetentionKeeps(size_t newer, int keep, bool pinned, bool best) {
+  return pinned || best || newer < static_cast<size_t>(std::max(keep, 2));
+}
+
 std::vector<CheckpointEntry> PastRetention(const std::vector<CheckpointEntry>& all, int keep,
                                            int64_t best_step) {
   std::vector<CheckpointEntry> past;
-  const size_t newest = static_cast<size_t>(std::max(keep, 2));
-  for (size_t i = 0; i + newest < all.size(); ++i) {
+  for (size_t i = 0; i < all.size(); ++i) {
     std::error_code ignored;
     const bool pinned = std::filesystem::exists(all[i].path / kPinnedFile, ignored);
-    if (!pinned && all[i].step != best_step) past.push_back(all[i]);
+    const bool best = all[i].step == best_step;
+    if (!RetentionKeeps(all.size() - 1 - i, keep, pinned, best)) past.push_back(all[i]);
   }
   return past;
 }

@@ -2,6 +2,7 @@
 // tensors (worker/train/checkpoint/); proto/nsa/v1/checkpoint.proto defines the format.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -99,8 +100,11 @@ absl::StatusOr<NewestGood> FindNamed(const std::filesystem::path& path);
 // if the path is neither.
 std::optional<std::filesystem::path> LookUpNamed(const std::filesystem::path& path);
 
-// The checkpoints that retention may delete: all except the newest `keep` (at least 2), the pinned
-// ones and the one of `best_step`. `all` is oldest first.
+// Whether retention keeps a checkpoint that has so many newer ones: it is one of the newest `keep`
+// (at least 2), pinned, or the best.
+bool RetentionKeeps(size_t newer, int keep, bool pinned, bool best);
+
+// The checkpoints that retention may delete. `all` is oldest first.
 std::vector<CheckpointEntry> PastRetention(const std::vector<CheckpointEntry>& all, int keep,
                                            int64_t best_step);
 

@@ -27,17 +27,17 @@ struct Kept {
   bool pinned = false;
 };
 
-// The steps that retention leaves alone: the newest `keep`, the pinned ones and the best. `all` is
-// oldest first. Pure.
+// The steps that retention keeps. `all` is oldest first. Pure.
 std::set<int64_t> StepsToKeep(const std::vector<Kept>& all, int32_t keep) {
-  std::set<int64_t> steps;
   const Kept* best = nullptr;
-  for (size_t i = 0; i < all.size(); ++i) {
-    const Kept& one = all[i];
-    if (one.pinned || i + std::max(keep, 2) >= all.size()) steps.insert(one.step);
+  for (const Kept& one : all) {
     if (one.val_loss && (best == nullptr || *one.val_loss < *best->val_loss)) best = &one;
   }
-  if (best != nullptr) steps.insert(best->step);
+  std::set<int64_t> steps;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Kept& one = all[i];
+    if (RetentionKeeps(all.size() - 1 - i, keep, one.pinned, &one == best)) steps.insert(one.step);
+  }
   return steps;
 }
 
