@@ -135,9 +135,10 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(Options options,
       return HttpReply{.status = 404, .type = kPlain, .body = "not found\n"};
     };
   }
+  HostCheck host(address, options.page_url);
   std::unique_ptr<Impl> impl;
   try {
-    impl.reset(new Impl{.host = HostCheck(address, options.page_url),
+    impl.reset(new Impl{.host = std::move(host),
                         .options = std::move(options),
                         .pages = {kThreads, kWaiting, std::move(pages)}});
   } catch (const std::system_error& error) {
