@@ -98,7 +98,7 @@ class Checks:
             found.append([output.loss.detach()] + [parameter.grad.clone() for parameter in model.parameters()])
         for one, other in zip(*found):
             torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-        row = {name: tensor[1] for name, tensor in batch.items() if name in ("input_ids", "attention_mask")}
+        row = {name: tensor[1].cpu() for name, tensor in batch.items() if name in ("input_ids", "attention_mask")}  # Trainer moves it
         arguments = transformers.TrainingArguments(
             output_dir=str(self.folder / "trainer"), max_steps=6, per_device_train_batch_size=2, gradient_accumulation_steps=2, learning_rate=1e-2,
             gradient_checkpointing=True, logging_steps=1, save_strategy="no", report_to=[], use_cpu=self.device == "cpu")
