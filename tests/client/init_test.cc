@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -348,6 +349,12 @@ TEST(PlanJob, LargerDataOnALargerMachineIsALargerModel) {
   EXPECT_GE(large.model().dim(), 512);
   EXPECT_EQ(large.train().muon_lr(), 4e-3);
   EXPECT_LE(large.train().steps(), 4'500);
+  EXPECT_THAT(large.nsa().layers(), IsEmpty()) << "as every model that was measured at this size";
+  data.tokens = 2'000'000'000;
+  const v1::JobSpec largest = PlanJob(data, gpu, 7200).spec;
+  EXPECT_EQ(largest.model().dim(), 768);
+  EXPECT_THAT(largest.nsa().layers(), ElementsAre("win", "sel"));
+  EXPECT_EQ(largest.nsa().w(), 256);
 }
 
 }  // namespace
