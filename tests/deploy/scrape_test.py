@@ -30,7 +30,7 @@ resources: {{gpus: 2}}
 preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, THROUGHPUT_GUARD_OFF: a test, DATA_REPEATED: a test, LOST_WORK: a test}}}}
 """
 NEEDED = ("nsa_rpc_streams_active{", "nsa_job_val_loss{", "nsa_job_last_checkpoint_step{", "nsa_gate_entropy{", "nsa_job_attention_mass_kept{", "nsa_job_source_loss{", "nsa_job_val_set_loss{",
-          'rank="1"', "nsa_worker_up{", "nsa_job_goodput_ratio{")
+          'rank="1"', "nsa_worker_up{", "nsa_job_goodput_ratio{", "nsa_owner_quota_used_ratio{")
 
 
 def write_job(folder):
@@ -48,7 +48,9 @@ def main():
     with tempfile.TemporaryDirectory(prefix="nsa-scrape-") as name:
         folder = pathlib.Path(name)
         job = write_job(folder)
-        with Service(sys.argv[1], folder) as service:
+        config = folder / "coordinator.yaml"
+        config.write_text("quotas: [{owner: local, jobs: 10}]\n")
+        with Service(sys.argv[1], folder, arguments=("--config", config)) as service:
             submitted = service.ctl("submit", job)
             if submitted.returncode != 0:
                 sys.exit(f"submit: {submitted.returncode}\n{submitted.stdout}{submitted.stderr}")
@@ -60,7 +62,7 @@ def main():
                 text = service.scrape()
                 return text if all(word in text for word in NEEDED) else None
 
-            text = service.wait_until(scrape_with_everything, 60, f"a scrape with {NEEDED}")
+            text = service.wait_until(scrape_with_everything, 120, f"a scrape with {NEEDED}")
             service.ctl("stop", "scraped", "--now", check=True)
             service.wait_until(lambda: not service.processes("nsa-worker"), 120, "the workers' end")
             watcher.wait(30)
