@@ -420,8 +420,9 @@ void Metrics::ObserveUpload(const v1::Job& job, const v1::UploadRecord& upload, 
     series->Counter("nsa_job_checkpoint_upload_failures_total", id).Increment();
     return;
   }
+  // Older ones that are kept follow the newest.
   series->Gauge("nsa_job_last_uploaded_checkpoint_step", id)
-      .Set(static_cast<double>(upload.step()));
+      .Set(static_cast<double>(std::max(upload.step(), job.progress().uploaded_step())));
 }
 
 }  // namespace nsa::server
