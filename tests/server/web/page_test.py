@@ -27,6 +27,14 @@ if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/
     sys.exit(77)
 
 
+# The elements that reach out of the window, but for those in a box that scrolls.
+TOO_WIDE = """return [...document.querySelectorAll("body *")].filter((one) => {
+  if (one.getBoundingClientRect().right <= document.documentElement.clientWidth + 1) return false;
+  for (let box = one.parentElement; box; box = box.parentElement) if (getComputedStyle(box).overflowX != "visible") return false;
+  return true;
+}).map((one) => `${one.tagName} .${one.className} ${one.textContent.slice(0, 80)}`).join("; ")"""
+
+
 class Page:
     """A coordinator with its page."""
 
@@ -371,7 +379,7 @@ def check_shapes(page, browser, shots):
                 browser.until("document.querySelector('.timeline canvas')", "the picture")
             assert browser.run("return document.documentElement.dataset.theme") == theme
             wide = browser.run("return document.documentElement.scrollWidth")
-            assert wide <= width, f"{name} at {width}: {wide} pixels wide"
+            assert wide <= width, f"{name} at {width}: {wide} pixels wide: {browser.run(TOO_WIDE)}"
             browser.until(lambda: not browser.run("return document.getAnimations().some((one) => one instanceof CSSTransition)"), "that nothing moves")
             barriers += [f"{name} {theme} {width}: {one}" for one in browser.barriers() or []]
             if shots:
