@@ -102,7 +102,8 @@ Json EndOf(const Web::Parts& parts, const v1::Job& job) {
 
 }  // namespace
 
-Json SparkCache::Of(const v1::Job& job, bool may_read) {
+Json SparkCache::Of(const v1::Job& job, absl::Duration* left) {
+  const bool may_read = *left > absl::ZeroDuration();
   const bool ended = IsTerminal(job.state());
   const absl::Duration now = clock_.Monotonic();
   {
@@ -133,6 +134,7 @@ Json SparkCache::Of(const v1::Job& job, bool may_read) {
     }
   }
   Json row = {{"spark", std::move(points)}, {"best_val", record::JsonOrNull<Json>(best)}};
+  *left -= clock_.Monotonic() - now;
   MutexLock lock(&mutex_);
   if (sparks_.size() >= kMostSparks) sparks_.clear();
   sparks_[job.id()] = {job.progress().step(), now, row};
@@ -257,13 +259,11 @@ absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& reque
   NSA_ASSIGN_OR_RETURN(const int64_t cursor, parts.store.LastEvent());
   NSA_ASSIGN_OR_RETURN(const Selection wanted, Selection::Of(request));
   const Selected selected = Select(parts, wanted, static_cast<size_t>(offset));
-  absl::Duration reading;  // of curves; at least one more is read with each request
+  absl::Duration left = kSparkTime;  // to read curves; so at least one more with each request
   Json jobs = Json::array();
   for (const JobPtr& job : selected.jobs) {
     Json row = RowNow(parts, job);
-    const absl::Duration begin = parts.clock.Monotonic();
-    row.update(sparks->Of(job->job(), reading < kSparkTime));
-    reading += parts.clock.Monotonic() - begin;
+    row.update(sparks->Of(job->job(), &left));
     jobs.push_back(std::move(row));
   }
   NSA_ASSIGN_OR_RETURN(

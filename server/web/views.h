@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "server/watch/http.h"
 #include "server/web/json.h"
 #include "server/web/selection.h"
@@ -21,9 +22,10 @@ class SparkCache {
   static constexpr size_t kMostSparks = 2'000;  // about 2 KB each
 
   explicit SparkCache(JobStore& store, const Clock& clock) : store_(store), clock_(clock) {}
-  // {spark, best_val}: the shape of the loss and the lowest validation loss, null without one. Of
-  // what is not known and may not be read, which takes up to 5 ms, only `spark`, which is null.
-  Json Of(const v1::Job& job, bool may_read);
+  // {spark, best_val}: the shape of the loss and the lowest validation loss, null without one. What
+  // is not known is read, which takes up to 5 ms, if any time is `left`, and takes of it; without,
+  // there is only `spark`, which is null.
+  Json Of(const v1::Job& job, absl::Duration* left);
   void Forget(const std::string& job_id);
 
  private:

@@ -15,8 +15,9 @@ using ::testing::Le;
 
 constexpr int kJobs = 10'000;
 constexpr int kRequests = 10;
-// What the requests of this file may take of a processor.
-constexpr double kRequestSeconds = 0.05;
+// What a request may take of a processor, as a multiple of what Reference() takes: both are slower
+// on a processor that is shared with other work.
+constexpr double kRequestCost = 1.5;
 
 // Processor time of this process, the coordinator in it included.
 double ProcessorSeconds() {
@@ -26,6 +27,15 @@ double ProcessorSeconds() {
     return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
   };
   return seconds(use.ru_utime) + seconds(use.ru_stime);
+}
+
+// Writes and reads JSON, about 40 ms of a processor.
+void Reference() {
+  Json rows = Json::array();
+  for (int i = 0; i < 2'000; ++i) {
+    rows.push_back({{"id", i}, {"name", absl::StrCat("job-", i)}, {"loss", 1.0 / (i + 1)}});
+  }
+  EXPECT_EQ(Json::parse(rows.dump()), rows);
 }
 
 class ManyJobsTest : public ListTest {
@@ -42,6 +52,14 @@ class ManyJobsTest : public ListTest {
              for (int i = 0; i < kRequests; ++i) Ask(query);
            }) /
            kRequests;
+  }
+  static double MostSeconds() {
+    const double reference = SecondsWhile([] {
+                               for (int i = 0; i < kRequests; ++i) Reference();
+                             }) /
+                             kRequests;
+    std::printf("reference: %.1f ms of a processor\n", 1e3 * reference);
+    return kRequestCost * reference;
   }
 };
 
@@ -60,7 +78,7 @@ TEST_F(ManyJobsTest, ARequestForTheListIsQuickAndSmall) {
     const size_t bytes = Ask(query).size();
     std::printf("fleet%s: %.1f ms of a processor, %zu bytes\n", query.c_str(), 1e3 * seconds,
                 bytes);
-    EXPECT_LT(seconds, kRequestSeconds) << query;
+    EXPECT_LT(seconds, MostSeconds()) << query;
     EXPECT_LT(bytes, 300'000u) << query;
   }
 }
@@ -72,7 +90,7 @@ TEST_F(ManyJobsTest, CurvesOfAPageOfLongJobsDoNotHoldTheListUp) {
   Json fleet = Fleet("");
   const double cold = ProcessorSeconds() - before;
   std::printf("200 long jobs: %.1f ms for the first request\n", 1e3 * cold);
-  EXPECT_LT(cold, 3 * kRequestSeconds);
+  EXPECT_LT(cold, 3 * MostSeconds());
   const auto unread = [&] {
     return std::ranges::count_if(fleet["jobs"],
                                  [](const Json& job) { return job["spark"].is_null(); });
@@ -83,7 +101,7 @@ TEST_F(ManyJobsTest, CurvesOfAPageOfLongJobsDoNotHoldTheListUp) {
   for (const Json& job : fleet["jobs"]) {
     EXPECT_THAT(job["spark"].size(), AllOf(Ge(24u), Le(48u))) << job["name"];
   }
-  EXPECT_LT(SecondsOf(""), kRequestSeconds);
+  EXPECT_LT(SecondsOf(""), MostSeconds());
 }
 
 TEST_F(ManyJobsTest, AStreamSendsTheRowsOfItsListOnly) {
@@ -99,7 +117,7 @@ TEST_F(ManyJobsTest, AStreamSendsTheRowsOfItsListOnly) {
   std::printf("stream of 50 of 10,000 active jobs: %zu bytes and %.0f ms of a processor in 3 s\n",
               text.size(), 1e3 * (used - idle));
   EXPECT_LT(text.size(), 100'000u);
-  EXPECT_LT(used - idle, 6 * kRequestSeconds);
+  EXPECT_LT(used - idle, 6 * MostSeconds());
   const std::set<std::string> rows = Rows(text);
   EXPECT_EQ(rows.size(), 50u);
   EXPECT_TRUE(rows.contains("job-10000") && rows.contains("job-9951")) << "the newest";
