@@ -71,7 +71,9 @@ def main():
         environment.update(PATH=programs(bin_dir, folder), NSA_STATE_DIR=str(folder / "state"), NSACTL_CONFIG="/dev/null", NSACTL_TIMEOUT="60s")
         try:
             done = subprocess.run(["bash", "-c", script], cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                  text=True, timeout=400)
+                                  text=True, timeout=900)
+        except subprocess.TimeoutExpired as late:
+            sys.exit(f"not done within {late.timeout:.0f} s:\n{(late.stdout or b'').decode(errors='replace')}")
         finally:
             for program in ("nsa-coordinator", "nsa-agent", "nsa-worker"):
                 subprocess.run(["pkill", "-x", program], env=environment, check=False)
