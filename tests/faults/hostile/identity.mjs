@@ -8,7 +8,7 @@ const codesOf = (answers) => tally(answers.map(({ code }) => code));
 const others = (world) => world.methods.filter(({ name }) => name !== 'Join');
 
 // What a role must not call: everything of agents, and what its row of the table in docs/security.md leaves out.
-const READS = ['GetJob', 'ListJobs', 'WatchJob', 'WatchEvents', 'WatchRecords', 'GetCurves', 'StreamLogs', 'ListSavedStacks', 'GetSavedStacks', 'ListCheckpoints', 'ListNodes', 'GetVersion'];
+const READS = ['GetJob', 'ListJobs', 'WatchJob', 'WatchEvents', 'WatchRecords', 'GetCurves', 'StreamLogs', 'ListSavedStacks', 'GetSavedStacks', 'ListCheckpoints', 'ListNodes', 'ListUse', 'GetVersion'];
 const SUBMITS = [...READS, 'SubmitJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'EditJob', 'DumpStack', 'ProfileJob', 'VerifyCheckpoint'];
 
 async function callAll(world, methods, options, code) {
@@ -45,10 +45,11 @@ const ofAnotherJob = {
 const seenInLists = {
   name: "a submitter's lists, watched for another's job",
   async run(world) {
-    const answers = await each([['ListJobs', {}], ['WatchEvents', {}], ['ListNodes', {}], ['GetVersion', {}]], 1, async ([name, request]) => {
+    const answers = await each([['ListJobs', {}], ['WatchEvents', {}], ['ListNodes', {}], ['ListUse', {}], ['GetVersion', {}]], 1, async ([name, request]) => {
       const answer = await world.call(name, request, { token: world.tokens.submitter });
       require(answer.code === 'OK', `${name}: ${answer.code} ${answer.message}`);
       require(!JSON.stringify(answer.response).includes(world.jobId), `${name} names the other's job`);
+      require(name !== 'ListUse' || (answer.response.owners ?? []).length <= 1, `${name} names other owners`);
       return answer;
     });
     return codesOf(answers);
