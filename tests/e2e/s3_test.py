@@ -191,8 +191,8 @@ def check_checkpoints(service, store, folder):
 
     # Another machine has nothing of it.
     shutil.rmtree(out / "checkpoints")
-    service.ctl("resume", job, "--set", "train.steps=40", check=True)
-    service.wait_until(lambda: "SUCCEEDED" in service.ctl("list").stdout, 300, "the resumed job")
+    service.ctl("resume", job, "--set", "train.steps=40", "--set", "restart.allow_new_schedule=true", check=True)
+    service.wait_until(lambda: {"SUCCEEDED", "FAILED"} & set(service.ctl("list").stdout.split()), 300, "the resumed job's end")
     told = events(service, job)
     assert "CHECKPOINT_DOWNLOADED" in told and re.search(r"RESUMED .*30", told), told
     assert complete_steps(store, job) == [30, 40], store.keys("runs/")
