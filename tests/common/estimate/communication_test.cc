@@ -26,8 +26,8 @@ TEST(Communication, ARingSendsNearlyTwiceTheGradients) {
   EXPECT_NEAR(SumSeconds(1'000, 1'000, 1'000), 2, 0.01);
 }
 
-// docs/two_gpus.md: two H100s, openstax_best.yaml of 2026-11-25, 65,536 tokens a step: 1,130,000 tok/s directly,
-// 480,000 over sockets of one host, which summed 157 MiB in 56 ms.
+// docs/two_gpus.md: two H100s, openstax_best.yaml of 2026-11-25, 65,536 tokens a step: 1,130,000
+// tok/s directly, 480,000 over sockets of one host, which summed 157 MiB in 56 ms.
 TEST(Communication, WhatWasMeasuredLiesBetweenTheTwoEstimates) {
   const double sockets = 157 * 1048576.0 / 0.056;
   const StepSeconds step = {.computing = 65'536 / 1'130'000.0,
