@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/base/thread_name.h"
+#include "common/rpc/block_sigpipe.h"
 
 namespace nsa::server {
 namespace {
@@ -196,6 +197,7 @@ class HttpFront::Impl {
 
 void HttpFront::Impl::Loop() {
   NameThread("http-front");
+  BlockSigpipe();
   std::vector<pollfd> polled;
   std::vector<uint64_t> ids;
   while (!stopping_) {

@@ -121,6 +121,12 @@ def check_strangers(service):
     with socket.create_connection(("localhost", service.port), 30) as raw, huge.wrap_socket(raw, server_hostname="localhost") as secure:
         secure.sendall(b"GET / HTTP/1.1\r\nX: " + b"a" * 20000 + b"\r\n\r\n")
         assert secure.recv(64).startswith(b"HTTP/1.1 431"), "a head of 20,000 bytes"
+    # Whoever leaves while a long reply is written ends nothing else.
+    viewer = service.token("leaver", "viewer")
+    for _ in range(30):
+        with socket.create_connection(("localhost", service.port), 30) as raw, service.trust.wrap_socket(raw, server_hostname="localhost") as secure:
+            secure.sendall(f"GET /metrics HTTP/1.1\r\nAuthorization: Bearer {viewer}\r\n\r\n".encode())
+    assert service.get("/healthz")[0] == 200, "the coordinator goes on"
     print("ok: strangers")
 
 

@@ -2,8 +2,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -28,6 +26,7 @@
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
+#include "common/rpc/block_sigpipe.h"
 #include "server/rpc/gate/connection.h"
 #include "server/rpc/gate/crowd.h"
 #include "spdlog/spdlog.h"
@@ -199,10 +198,7 @@ void Gate::Impl::StopAccepting() {
 
 void Gate::Impl::Loop() {
   NameThread("gate");
-  sigset_t pipe;
-  sigemptyset(&pipe);
-  sigaddset(&pipe, SIGPIPE);
-  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+  BlockSigpipe();
   absl::Duration stop_at = absl::InfiniteDuration();
   std::array<epoll_event, kEventsAtOnce> events;
   while (true) {
