@@ -18,6 +18,7 @@
 #include "server/store/lost_store.h"
 #include "server/store/random_id.h"
 #include "server/store/sealed.h"
+#include "spdlog/spdlog.h"
 
 namespace nsa::server {
 namespace {
