@@ -99,6 +99,7 @@ bool JobQuery::Holds(const v1::Job& job, absl::Time now) const {
       const auto is = [&](const std::string& word) { return IsText(word, "=", one.value); };
       return (is(StateWord(job)) || is(StateName(job.state()))) != not_it;
     }
+    if (one.key == "owner") return IsText(job.owner(), one.relation, one.value);
     const auto* figure = std::ranges::find(kFigures, one.key, &Figure::name);
     double wanted = 0;
     if (figure != std::end(kFigures) && absl::SimpleAtod(one.value, &wanted)) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/clean_text.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/estimate/health.h"
 #include "common/estimate/state_title.h"
@@ -105,13 +106,23 @@ void Count(const Placed& placed, FleetVerdict* verdict) {
   }
 }
 
-// "needs 2 GPUs", "needs 4 CPU slots on 2 machines".
+// "each needs 2 GPUs", "each needs 4 CPU slots on 2 machines".
 std::string NeedsText(const v1::JobSpec& spec) {
   const int ranks = std::max(1, spec.resources().gpus());
   const char* const what = spec.runtime().device() == v1::DEVICE_CPU ? "CPU slot" : "GPU";
   const int nodes = spec.resources().nodes();
-  return absl::StrCat("needs ", ranks, " ", what, ranks == 1 ? "" : "s",
+  return absl::StrCat("each needs ", ranks, " ", what, ranks == 1 ? "" : "s",
                       nodes > 1 ? absl::StrCat(" on ", nodes, " machines") : "");
+}
+
+// Why a job is in the queue, as the page says it of several.
+std::string WaitsFor(const v1::Job& job) {
+  if (job.reason() == Word(Reason::kWaitingForQuota)) {
+    return absl::StrCat("held by the quota of ", job.owner());
+  }
+  if (job.reason() == Word(Reason::kWaitingForTime)) return "until their start times";
+  if (job.reason() == Word(Reason::kWaitingForJobs)) return "for other jobs to end";
+  return NeedsText(job.spec());
 }
 
 // Collects the groups of the jobs that match.
@@ -121,7 +132,7 @@ class JobGroups {
     const v1::Job& job = placed.job->job();
     const bool of_sweep = job.spec().has_sweep();
     if (!of_sweep && job.state() != v1::Job::STATE_QUEUED) return;
-    std::string name = of_sweep ? job.spec().sweep().name() : NeedsText(job.spec());
+    std::string name = of_sweep ? job.spec().sweep().name() : WaitsFor(job);
     const auto [at, fresh] =
         index_.try_emplace({of_sweep, of_sweep ? job.owner() : "", name}, groups_.size());
     if (fresh) groups_.emplace_back();

@@ -55,7 +55,7 @@ class PlaceCache {
 // Jobs that the page folds into one row: those of a sweep, or those that wait for the same.
 struct JobGroup {
   bool of_sweep = false;
-  std::string name;  // of the sweep; "needs 2 GPUs"
+  std::string name;  // of the sweep; "each needs 2 GPUs"
   size_t jobs = 0;   // of those that match
   size_t need = 0;   // of these need somebody
   std::map<v1::Job::State, size_t> states;
@@ -73,7 +73,8 @@ struct FleetVerdict {
   std::vector<JobPtr> worst;  // at most kMostCards, the worst first
   JobPtr next_end;            // of the jobs that train the one that ends first
 };
-inline constexpr size_t kMostCards = 3;
+// The page shows three. It leaves out those that were looked at in its browser, so it gets more.
+inline constexpr size_t kMostCards = 12;
 // Fewer jobs that wait for the same are not folded; of a sweep two are.
 inline constexpr size_t kLeastWaiting = 3;
 

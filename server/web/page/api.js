@@ -189,7 +189,7 @@ function showSilence() {
   strip.hidden = !silent;
   if (!silent) return;
   showLive('reconnecting');
-  strip.textContent = `No news for ${span((Date.now() - news) / 1000)}; figures are of ${clock(news)} – trying again`;
+  strip.textContent = `No news for ${span((Date.now() - news) / 1000)}: showing figures from ${clock(news)}; reconnecting…`;
 }
 
 // What the coordinator warns of, below the top of the page.

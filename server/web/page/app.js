@@ -39,7 +39,7 @@ function showToken() {
 
 document.getElementById('token').addEventListener('click', async () => {
   if (hasToken()) {
-    if (await ask({ title: 'Forget the token?', text: 'This tab can only read then.', agree: 'Forget it', send: () => setToken('') })) toast('The token is forgotten; the page is read only.');
+    if (await ask({ title: 'Forget the token?', text: 'This tab will then be read-only.', agree: 'Forget it', send: () => setToken('') })) toast('The token is forgotten; the page is read only.');
   } else {
     await askToken();
   }
@@ -56,7 +56,7 @@ document.getElementById('theme').addEventListener('click', () => {
 function showZone() {
   const button = document.getElementById('zone');
   button.textContent = isUtc() ? 'UTC' : zoneName();
-  button.title = isUtc() ? 'Times are UTC; press for those of this machine' : `Times are of ${Intl.DateTimeFormat().resolvedOptions().timeZone}; press for UTC`;
+  button.title = isUtc() ? 'Times are in UTC; click for those of this machine' : `Times are in ${Intl.DateTimeFormat().resolvedOptions().timeZone}; click for UTC`;
 }
 
 document.getElementById('zone').addEventListener('click', () => {

@@ -1,16 +1,21 @@
-// What needs somebody: at most three cards, the worst first, with the buttons that mend it.
+// What needs someone: at most three cards, the worst first, with the buttons that mend it. They stand in the list of jobs and on the job's page.
 import { get, post, requestId } from './api.js';
 import { change } from './dialogs.js';
-import { askClone, askResume, askStacks, askStop, showLog } from './edit.js';
+import { askClone, askFork, askResume, askStacks, askStop, showLog } from './edit.js';
 import { copyText, h, toast, update } from './dom.js';
 import { ago, capital, number } from './format.js';
-import { isActive, markSeen, needsYou } from './rows.js';
+import { isActive, needsYou } from './rows.js';
 
 const MOST = 3;
 
+// Those that count, the worst first.
+export function problemsOf(job) {
+  return (job.problems || []).filter((one) => one.level !== 'note' && !one.muted);
+}
+
 // A coordinator without verdicts sends rows only.
 function cardOf(job) {
-  const problem = job.problems?.find((one) => one.level !== 'note' && !one.muted);
+  const [problem] = problemsOf(job);
   const actions = job.state === 'FAILED' ? [{ action: 'resume', text: job.checkpoint_step ? `Resume from ${number(job.checkpoint_step)}` : 'Resume' }, { action: 'log', text: 'Log, last 20 lines', rank: 0 }]
     : isActive(job) && job.health.level === 'bad' ? [{ action: 'stop', text: 'Stop' }, { action: 'clone', text: 'Clone' }] : [];
   return { id: job.id, name: job.name, level: job.health.level, cause: capital(job.health.why || job.health.words), evidence: job.health.why ? capital(job.health.state) : '',
@@ -19,8 +24,17 @@ function cardOf(job) {
 
 async function askMute(card, send) {
   const request = requestId();
-  await change({ title: `Mute this of ${card.name}?`, text: `${card.cause}: it no longer asks for anybody, until the job ends. The events still have it.`, agree: 'Mute until it ends',
-    send: () => send('mute', { mute: [card.word], unmute: [], request_id: request }) }, 'It is muted.');
+  const ended = !isActive(card);
+  await change({ title: ended ? `Mark as seen: ${card.name}` : `Mute this problem of ${card.name}?`, agree: ended ? 'Mark as seen' : 'Mute until it ends',
+    text: `${card.cause}. ${ended ? 'It no longer counts as needing someone, unless the job is resumed.' : 'It does not count as needing someone until the job ends.'} Its events are still recorded.`,
+    send: () => send('mute', { mute: [card.word], unmute: [], request_id: request }) }, ended ? 'Marked as seen.' : 'Muted.');
+}
+
+// To a part of this page, or to the page that has it.
+function goTo(part, address) {
+  const there = document.querySelector(part);
+  if (there) there.scrollIntoView({ behavior: 'smooth' });
+  else location.hash = address;
 }
 
 async function act(card, action) {
@@ -28,12 +42,17 @@ async function act(card, action) {
   const whole = () => get(`jobs/${encodeURIComponent(card.id)}`);
   if (action.action === 'stop') askStop(await whole(), send);
   else if (action.action === 'resume') askResume(await whole(), send);
-  else if (action.action === 'clone') askClone(await whole(), send, action.set);
+  else if (action.action === 'clone') {
+    const { 'restart.resume': path, ...changes } = action.set || {};
+    if (path) askFork(await whole(), send, { step: Number(/\d+$/.exec(path)), path }, changes);
+    else askClone(await whole(), send, changes);
+  }
   else if (action.action === 'log') showLog(await whole(), action.rank ?? 0);
   else if (action.action === 'stacks') askStacks(send);
   else if (action.action === 'mute') askMute(card, send);
-  else if (action.action === 'nodes') document.querySelector('.machines').scrollIntoView({ behavior: 'smooth' });
-  else if (['checkpoints', 'events'].includes(action.action) || !action.command) location.hash = `#/job/${card.id}`;
+  else if (action.action === 'nodes') goTo('.machines', '#/');
+  else if (['checkpoints', 'events'].includes(action.action)) goTo(`.job .${action.action}`, `#/job/${card.id}`);
+  else if (!action.command) location.hash = `#/job/${card.id}`;
   else if (await copyText(action.command)) toast(`Copied: ${action.command}`);
   else toast(action.command);
 }
@@ -50,14 +69,24 @@ function sinceText(card) {
   return [card.since_step && `since step ${number(card.since_step)}`, card.since && ago(card.since)].filter(Boolean).join(', ');
 }
 
-// `seen` is called when a failure was looked at and no longer asks for anybody in this browser.
-export function showCards(element, fleet, jobs, seen) {
+// `head`: what stands above the evidence; `more`: below it.
+function cardElement(card, head, more = []) {
+  return h('article', { class: `card ${card.level}`, data: { act: `card ${card.id} ${card.word} ${JSON.stringify(card.actions)}` } }, h('header', {}, head, h('span', { class: 'grow' }), h('small', {}, sinceText(card))),
+    card.evidence && h('p', { title: card.evidence }, capital(card.evidence)), more, h('div', { class: 'actions' }, card.actions.map((action, i) => button(card, action, i === 0))));
+}
+
+const cause = (card) => h('b', { class: card.level }, card.cause);
+
+// On the job's page, whose headline is the cause of the first.
+export function showProblems(element, job) {
+  const problems = problemsOf(job).slice(0, MOST);
+  element.hidden = problems.length === 0;
+  update(element, problems.map((one, i) => cardElement({ ...one, id: job.id, name: job.name, state: job.state }, i > 0 && cause(one))));
+}
+
+export function showCards(element, fleet, jobs) {
   const own = (card) => jobs.get(card.id);
   const cards = (fleet.verdict?.cards || [...jobs.values()].filter(needsYou).map(cardOf)).filter((card) => !own(card) || needsYou(own(card))).slice(0, MOST);
   element.hidden = cards.length === 0;
-  update(element, cards.map((card) => h('article', { class: `card ${card.level}`, data: { act: `card ${card.id} ${card.word} ${JSON.stringify(card.actions)}` } },
-    h('header', {}, h('b', { class: card.level }, card.cause), h('a', { href: `#/job/${card.id}`, title: card.name }, card.name), h('span', { class: 'grow' }), h('small', {}, sinceText(card))),
-    card.evidence && h('p', { title: card.evidence }, capital(card.evidence)), card.more > 0 && h('p', {}, `and ${card.more} more`),
-    h('div', { class: 'actions' }, card.actions.map((action, i) => button(card, action, i === 0)),
-      card.state === 'FAILED' && own(card) && h('button', { type: 'button', class: 'quiet', data: { act: 'seen' }, onclick: () => { markSeen(own(card)); seen(); } }, 'Seen')))));
+  update(element, cards.map((card) => cardElement(card, [cause(card), h('a', { href: `#/job/${card.id}`, title: card.name }, card.name)], card.more > 0 && h('p', {}, `and ${card.more} more`))));
 }

@@ -205,8 +205,8 @@ export class Chart {
     this.group.toggle(name, this.given.curves.map((curve) => curve.name), event.detail > 1);
   }
 
-  // `curves`: [{name, color, x, y, min, max, raw, dots, dash, part}]: `raw` is drawn pale behind `y`; one with a `part`, such as 'val', is told beside the curve
-  // of its name. `mode`: step, tokens, time or elapsed; `marks`: [{x, to, kind, text}], from `x` on to `to`, if it is there, are told where they are; `lanes`:
+  // `curves`: [{name, color, x, y, min, max, raw, dots, dash, part}]: `raw` is drawn pale behind `y`; one with a `part`, such as 'val', is shown beside the curve
+  // of its name. `mode`: step, tokens, time or elapsed; `marks`: [{x, to, kind, text}], from `x` on to `to`, if it is there, are labelled where they are; `lanes`:
   // [{color, marks}] have marks that are drawn, too; `broken`: [{from, to, step, open, name}] where the values, of `name` or of all, were not finite, up to the end
   // if `open`. They are drawn in one of the next frames; the first chart of a page at once.
   show(given) {

@@ -145,7 +145,7 @@ export function ticked(view, { write, untick, point }) {
       ['Ranks', (one) => one.job.ranks, String],
       ['Restarts', (one) => one.job.restarts, String],
     ];
-    replace(finals, jobs.length > 1 && other.length > 0 && h('p', { class: 'apart' }, 'The losses are of different data (', h('code', {}, other.slice(0, 4).join(', ')), other.length > 4 && ' …', '): not comparable.'),
+    replace(finals, jobs.length > 1 && other.length > 0 && h('p', { class: 'apart' }, 'These runs use different data (', h('code', {}, other.slice(0, 4).join(', ')), other.length > 4 && ' …', '), so their losses are not comparable.'),
       h('table', { class: 'figures-table' }, heads(title, ''),
       h('tbody', {}, figures.map(([name, of, format, wins]) => {
         const values = jobs.map(of);
@@ -164,7 +164,7 @@ export function ticked(view, { write, untick, point }) {
     const odd = (values, value) => jobs.length > 2 && 2 * values.filter((one) => one === value).length < jobs.length;
     replace(differences,
       h('label', { class: 'inline' }, h('input', { type: 'checkbox', checked: all, onchange: (event) => { all = event.target.checked; showDifferences(title); } }), `All ${rows.length} keys`),
-      shown.length === 0 ? h('p', { class: 'muted' }, jobs.length > 1 ? 'The configurations are equal, but for names and folders.' : 'Tick a second job to see what differs.')
+      shown.length === 0 ? h('p', { class: 'muted' }, jobs.length > 1 ? 'The configurations are identical except for names and folders.' : 'Tick a second job to see what differs.')
         : h('table', { class: 'differences' }, heads(title, 'Key'),
           h('tbody', {}, shown.map(([key, values]) => h('tr', { class: same(values) ? '' : 'differs' }, h('th', { scope: 'row' }, h('code', {}, key)), values.map((value) => h('td', { class: odd(values, value) ? 'num odd' : 'num', title: value.length > 40 ? value : null }, value)))))));
   }

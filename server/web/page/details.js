@@ -11,7 +11,7 @@ export function detailSection(id, current) {
   const path = `jobs/${encodeURIComponent(id)}`;
   const events = h('ol', { class: 'events', tabindex: '0', 'aria-label': 'What happened' });
   const ranks = h('div', { class: 'lanes' });
-  const checkpoints = h('div', { class: 'scroll' });
+  const checkpoints = h('div', { class: 'scroll checkpoints' });
   const data = h('section', { hidden: true });
   const stacks = h('div');
   const log = logSection(id, current);
@@ -54,7 +54,7 @@ export function detailSection(id, current) {
     const rows = sources.reduce((sum, one) => sum + one.rows, 0);
     update(data, h('h2', {}, 'Data'),
       nulls > 0 && h('p', { class: 'muted' }, `${nulls.toLocaleString('en-US')} lines and rows of the files without a text (null) were skipped.`),
-      empty > 0 && h('p', { class: 'muted' }, `${empty.toLocaleString('en-US')} empty ${empty === 1 ? 'file was' : 'files were'} passed.`),
+      empty > 0 && h('p', { class: 'muted' }, `${empty.toLocaleString('en-US')} empty ${empty === 1 ? 'file was' : 'files were'} skipped.`),
       sources.length > 0 && h('div', { class: 'scroll sources' }, table(['Source', 'Weight', 'Share', 'Epoch', 'Loss', 'Files'], sources.map((one) => h('tr', {}, h('td', {}, one.name),
         h('td', { class: 'num' }, number(one.weight)), h('td', { class: 'num' }, rows > 0 ? percent(one.rows / rows, 1) : '–'), h('td', { class: 'num' }, rows > 0 ? String(one.epoch) : '–'), h('td', { class: 'num' }, number(one.loss)), files(one))))),
       sets.length > 0 && h('div', { class: 'scroll sets' }, table(['Validation set', 'Loss', 'Tokens', 'Files'], sets.map((one) => h('tr', {}, h('td', {}, one.name),
@@ -67,7 +67,7 @@ export function detailSection(id, current) {
     const waived = Object.entries(job.waivers);
     replace(config,
       h('details', { open: true }, h('summary', {}, 'Preflight'),
-        waived.length + job.warnings.length === 0 && h('p', { class: 'muted' }, 'Nothing was waived and nothing warned about.'),
+        waived.length + job.warnings.length === 0 && h('p', { class: 'muted' }, 'No waivers and no warnings.'),
         h('ul', { class: 'findings' }, waived.map(([rule, reason]) => h('li', {}, h('b', { class: 'label warn' }, 'waived'), h('code', {}, rule), reason)),
           job.warnings.map((finding) => h('li', {}, h('b', { class: 'label warn' }, 'warning'), h('code', {}, finding.field), `${finding.problem}; ${finding.fix}`)))),
       h('details', {}, h('summary', {}, 'Configuration'), h('p', { class: 'muted' }, `hash ${job.config_hash}; files in `, h('code', {}, job.out_dir)), h('pre', { class: 'log' }, job.config_text)));
@@ -95,7 +95,7 @@ export function detailSection(id, current) {
     replace(checkpoints, list.length === 0 ? h('p', { class: 'muted' }, 'No checkpoint yet.') : h('table', {}, h('thead', {}, h('tr', {}, h('th', { class: 'num' }, 'Step'), h('th', { class: 'num' }, 'Validation'), h('th', { class: 'num' }, 'Size'), h('th', { class: 'num' }, 'Written'), h('th', {}, 'Kept'), h('th', {}, h('span', { class: 'hidden' }, 'Fork')))),
       h('tbody', {}, list.map((one) => h('tr', { title: one.path }, h('td', { class: 'num' }, one.step.toLocaleString('en-US')), h('td', { class: 'num' }, number(one.val_loss)), h('td', { class: 'num' }, bytes(one.bytes)), h('td', { class: 'num' }, ago(one.time)),
         h('td', {}, one.error ? h('span', { class: 'bad' }, one.error) : h('button', { type: 'button', class: 'quiet', data: { act: 'pin', step: String(one.step) }, onclick: () => askPin(one) }, one.pinned ? 'pinned' : 'pin…')),
-        h('td', {}, !one.error && h('button', { type: 'button', class: 'quiet', title: 'A new job that goes on at this checkpoint', data: { act: 'fork', step: String(one.step) }, onclick: () => askFork(current(), (verb, body) => post(`${path}/${verb}`, body), one) }, 'fork…')))))));
+        h('td', {}, !one.error && h('button', { type: 'button', class: 'quiet', title: 'A new job that continues from this checkpoint', data: { act: 'fork', step: String(one.step) }, onclick: () => askFork(current(), (verb, body) => post(`${path}/${verb}`, body), one) }, 'fork…')))))));
   }
 
   async function readStacks() {

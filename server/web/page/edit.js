@@ -16,7 +16,7 @@ export function askStop(job, send) {
     if (mode === 'at_step') return `Stop after step ${Number(step.value).toLocaleString('en-US')}`;
     return mode === 'now' ? `Stop now, ${loses}` : 'Stop the job';
   };
-  // Who types a step means it.
+  // Typing a step chooses it.
   const chooseStep = () => {
     step.form.elements.mode.value = 'at_step';
     step.form.dispatchEvent(new Event('change'));
@@ -55,13 +55,13 @@ export function askMany(verb, jobs) {
 
 export function askStacks(send) {
   return change({ title: 'Dump the stacks of all ranks?', text: 'They are taken from outside the processes: training goes on. The coordinator keeps the newest 20 dumps of a job.', agree: 'Dump stacks',
-    send: () => send('stacks') }, 'The stacks are saved; see Stacks on the page of the job.');
+    send: () => send('stacks') }, 'The stacks are saved; see Stacks on the job\'s page.');
 }
 
 export function askUnmute(job, send) {
   const request = requestId();
-  change({ title: `Unmute ${job.name}?`, text: 'What was muted asks for somebody again.', fields: [h('ul', { class: 'findings' }, job.mutes.map(({ problem, who }) => h('li', {}, h('code', {}, problem), `by ${who}`)))], agree: 'Unmute all of them',
-    send: () => send('mute', { mute: [], unmute: job.mutes.map(({ problem }) => problem), request_id: request }) }, 'Nothing of this job is muted.');
+  change({ title: `Unmute ${job.name}?`, text: 'These problems will count as needing someone again.', fields: [h('ul', { class: 'findings' }, job.mutes.map(({ problem, who }) => h('li', {}, h('code', {}, problem), `by ${who}`)))], agree: 'Unmute all of them',
+    send: () => send('mute', { mute: [], unmute: job.mutes.map(({ problem }) => problem), request_id: request }) }, 'Nothing is muted for this job.');
 }
 
 const LOG_LINES = 20;
@@ -72,14 +72,14 @@ export async function showLog(job, rank) {
   const ranks = rank >= 0 ? [rank] : Array.from({ length: Math.min(job.ranks, MOST_LOGS) }, (_, i) => i);
   const logs = await Promise.all(ranks.map((one) => get(`jobs/${job.id}/log`, { rank: String(one), lines: LOG_LINES })));
   show(`Log of ${job.name}`, { wide: true }, logs.flatMap((log, i) => [h('p', {}, `Rank ${ranks[i]}, the last ${LOG_LINES} lines`), h('pre', { class: 'log', tabindex: '0' }, log.text || 'Nothing was logged.')]),
-    h('p', {}, h('a', { href: `#/job/${job.id}` }, 'The page of the job')));
+    h('p', {}, h('a', { href: `#/job/${job.id}` }, 'Open the job')));
 }
 
 export function askNote(job, send) {
   const request = requestId();
   const text = h('textarea', { name: 'text', rows: '3', maxlength: '400', required: true, placeholder: 'What you changed, tried or saw' });
-  change({ title: `Note on ${job.name}`, text: 'It stays among the events of the job, with your name and the time.', fields: [h('label', {}, 'Note', text)], agree: 'Write it',
-    send: (data) => send('note', { text: data.get('text'), request_id: request }) }, 'The note is written.');
+  change({ title: `Note on ${job.name}`, text: 'It stays among the events of the job, with your name and the time.', fields: [h('label', {}, 'Note', text)], agree: 'Add note',
+    send: (data) => send('note', { text: data.get('text'), request_id: request }) }, 'Note added.');
 }
 
 // The labels of a text with one a line. Throws for a line that is none.
@@ -100,7 +100,7 @@ export function askLabels(job, send) {
   const text = h('textarea', { name: 'labels', rows: '6', spellcheck: 'false', placeholder: 'team=vision' });
   text.value = Object.entries(had).map(([key, value]) => `${key}=${value}`).join('\n');
   let back = null;  // the change that takes this one back
-  const undo = () => send('label', { ...back, request_id: requestId() }).then(() => toast('The labels are as they were.'), (error) => toast(error.message, true));
+  const undo = () => send('label', { ...back, request_id: requestId() }).then(() => toast('Change undone.'), (error) => toast(error.message, true));
   change({ title: `Labels of ${job.name}`, text: 'One a line, as key=value. Labels choose jobs: in the filter of this page, and with nsactl list --label.', fields: [h('label', {}, 'Labels', text)], agree: 'Change the labels',
     send: async (data) => {
       const now = labelsIn(data.get('labels'));
@@ -109,11 +109,11 @@ export function askLabels(job, send) {
       if (Object.keys(set).length + remove.length === 0) return;
       await send('label', { set, remove, request_id: request });
       back = { set: Object.fromEntries([...remove, ...Object.keys(set)].filter((key) => key in had).map((key) => [key, had[key]])), remove: Object.keys(set).filter((key) => !(key in had)) };
-    } }, () => toast('The labels are as you wrote them.', false, back && { text: 'Undo', act: undo }));
+    } }, () => toast('Labels changed.', false, back && { text: 'Undo', act: undo }));
 }
 
-// The text of a job file with another value of a key that is in it.
-export function withKey(text, path, value) {
+// The text of a job file with another value of a key; null if the key is not in it.
+function withOwnKey(text, path, value) {
   const keys = path.split('.');
   const lines = text.split('\n');
   let depth = 0;
@@ -122,7 +122,7 @@ export function withKey(text, path, value) {
   for (let i = 0; i < lines.length; ++i) {
     const [, space, key] = /^( *)([^ :#]+):/.exec(lines[i]) || [];
     if (key === undefined) continue;
-    if (space.length <= indent) return text;  // the part of the file that may have it is over
+    if (space.length <= indent) return null;  // the part of the file that may have it is over
     if (inner < 0) inner = space.length;
     if (space.length !== inner || key !== keys[depth]) continue;
     indent = space.length;
@@ -131,14 +131,15 @@ export function withKey(text, path, value) {
     lines[i] = `${space}${key}: ${value}`;
     return lines.join('\n');
   }
-  return text;
+  return null;
 }
 
 // The same; a key that the file does not have is added to its part.
-export function withNewKey(text, path, value) {
-  const changed = withKey(text, path, value);
-  if (changed !== text) return changed;
+export function withKey(text, path, value) {
+  const changed = withOwnKey(text, path, value);
+  if (changed !== null) return changed;
   const [part, key] = path.split('.');
+  if (key === undefined) return `${path}: ${value}\n${text}`;
   const head = new RegExp(`^${part}:[ ]*$`, 'm');
   return head.test(text) ? text.replace(head, `${part}:\n  ${key}: ${value}`) : `${text.trimEnd()}\n${part}:\n  ${key}: ${value}\n`;
 }
@@ -180,16 +181,21 @@ function submit(job, send, title, text, value) {
     } }, 'The new job is in the queue.').then((done) => { if (done) location.hash = `#/job/${made}`; });
 }
 
+function said(changes) {
+  const all = Object.entries(changes).map(([key, value]) => `${key}: ${value}`).join(', ');
+  return all && `Changed already: ${all}.`;
+}
+
 // The settings of this job as a job file, with another name and folder, and with `changes`: {key: value}.
 export function askClone(job, send, changes = {}) {
   const own = renamed(job, '-clone');
-  const changed = Object.entries(changes).map(([key, value]) => `${key}: ${value}`).join(', ');
-  submit(job, send, `A new job like ${job.name}`, [changed && `Changed already: ${changed}.`, 'Change what you want. It begins at step 0 and is checked by preflight; this job goes on.'].filter(Boolean),
+  submit(job, send, `A new job like ${job.name}`, [said(changes), 'Change what you want. The new job begins at step 0 and preflight checks it; this job is not affected.'].filter(Boolean),
     Object.entries(changes).reduce((text, [key, value]) => withKey(text, key, value), own));
 }
 
-// A new job that goes on at a checkpoint of this one, as nsactl fork makes it.
-export function askFork(job, send, { step, path }) {
-  const text = withNewKey(withKey(renamed(job, `-at-${step}`), 'restart.init', '""'), 'restart.resume', JSON.stringify(path));
-  submit(job, send, `A fork of ${job.name} at step ${number(step)}`, 'It goes on at this checkpoint, with what you change here, and is checked by preflight; this job is left alone.', text);
+// A new job that goes on at a checkpoint of this one, with `changes`, as nsactl fork makes it.
+export function askFork(job, send, { step, path }, changes = {}) {
+  const own = Object.entries({ ...(job.config.restart?.init && { 'restart.init': '""' }), 'restart.resume': JSON.stringify(path), ...changes });
+  submit(job, send, `A fork of ${job.name} at step ${number(step)}`, [said(changes), 'The new job continues from this checkpoint with what you change here, and preflight checks it; this job is not affected.'].filter(Boolean),
+    own.reduce((text, [key, value]) => withKey(text, key, value), renamed(job, `-at-${step}`)));
 }

@@ -1,7 +1,8 @@
 // The filter of the list. A word is a part of a name or an id, `team=lm` a label, `state=failed` a state, `train.lr>1e-3` a key of the job file, and `val<1.7` a figure. All must hold.
 import { get } from './api.js';
+import { bestOf } from './rows.js';
 
-export const FIGURES = { loss: (job) => job.loss, val: (job) => job.val_loss, step: (job) => job.step, steps: (job) => job.steps, progress: (job) => job.step / job.steps, speed: (job) => job.tokens_per_second,
+export const FIGURES = { loss: (job) => job.loss, val: (job) => job.val_loss, best: bestOf, step: (job) => job.step, steps: (job) => job.steps, progress: (job) => job.step / job.steps, speed: (job) => job.tokens_per_second,
   tokens: (job) => job.total_tokens, left: (job) => job.eta_seconds, ran: (job) => job.run_seconds, restarts: (job) => job.restarts, ranks: (job) => job.ranks };
 
 const TERM = /^([^=<>!]+)(<=|>=|!=|=|<|>)(.*)$/;
@@ -29,6 +30,10 @@ export function parse(text) {
       continue;  // it is being typed
     } else if (key === 'state' && operator === '=') {
       asked.state = value;
+    } else if (key === 'state') {
+      tests.push((job) => operator !== '!=' || ![job.state, job.title].some((word) => word.toLowerCase().startsWith(value.toLowerCase())));
+    } else if (key === 'owner') {
+      tests.push((job) => holds(job.owner, operator, value));
     } else if (key in FIGURES) {
       tests.push((job) => holds(FIGURES[key](job), operator, value));
     } else if (operator === '=' && !key.includes('.') && !asked.label) {

@@ -8,7 +8,7 @@ import { askMany, canResume } from './edit.js';
 import { Configs, differentData, parse } from './filter.js';
 import { brief, clock, dayOr, number, short, span } from './format.js';
 import { showMachines } from './machines.js';
-import { Happened, badge, isActive, isSettled, labels, lossText, needsYou, progress, sparkLine, sparkScale, sweepLink, waitsForSweep, words } from './rows.js';
+import { Happened, badge, bestOf, isActive, isSettled, labels, lossText, needsYou, progress, sparkLine, sparkScale, sweepLink, waitsForSweep, words } from './rows.js';
 import { parallelPicture } from './parallel.js';
 import { keyPictures, note, rank, sweepHead, sweptKeys, validated } from './sweep.js';
 import { linkButtons } from './views.js';
@@ -21,7 +21,6 @@ const MOST_ROWS = 1000;
 const BEST = 8;  // so many jobs of a sweep are ticked at first
 
 const ends = (job) => (isActive(job) ? (job.eta_seconds === null ? null : Date.now() + job.eta_seconds * 1000) : job.ended);
-const bestOf = (job) => (!(job.val_step > 0) || job.val_loss === null ? null : Math.min(job.val_loss, job.best_val ?? Infinity));
 
 // Columns of the list, and by what each sorts.
 const COLUMNS = [['name', 'Run', '', (job) => job.name], ['state', 'State', 'more', (job) => job.state], ['progress', 'Progress', 'wide more', (job) => job.step / job.steps],
@@ -210,7 +209,7 @@ export function fleetPage(main, parameters, sweep = null) {
     if (view.sort || sweep || !fleet) return of;
     const add = (fold) => { if (fold.ids.length > 1) for (const id of fold.ids) of.set(id, fold); };
     const known = new Map(all.map((job) => [job.id, job]));
-    const keyOf = (kind, name, job) => (kind === 'sweep' ? `${name}/${job?.owner}`.replaceAll(',', ';') : kind);
+    const keyOf = (kind, name, job) => (kind === 'sweep' ? `${name}/${job?.owner}` : `waiting/${name}`).replaceAll(',', ';');
     if (fleet.groups) {
       for (const group of fleet.groups) add({ ...group, key: keyOf(group.kind, group.name, known.get(group.ids[0])), ids: group.ids.filter((id) => known.has(id) && !needsYou(known.get(id))) });
       return of;
@@ -243,7 +242,7 @@ export function fleetPage(main, parameters, sweep = null) {
     const end = Math.max(0, ...inside.map((job) => ends(job) || 0));
     return h('tr', { class: 'fold', data: { fold: fold.key, act: fold.key }, onclick: (event) => { if (!event.target.closest('a')) unfold(fold.key); } },
       h('td', { class: 'pick' }, h('button', { type: 'button', class: 'quiet', 'aria-expanded': String(open), 'aria-label': `Jobs of ${fold.name}` }, open ? '▾' : '▸')),
-      h('td', { class: 'name' }, fold.kind === 'sweep' ? h('a', { href: sweepLink(inside[0]) }, fold.name) : h('b', {}, `${fold.jobs} jobs wait for the same`), h('div', { class: 'words', title: said }, fold.kind === 'sweep' ? said : fold.name)),
+      h('td', { class: 'name' }, fold.kind === 'sweep' ? h('a', { href: sweepLink(inside[0]) }, fold.name) : h('b', {}, `${fold.jobs} jobs waiting`), h('div', { class: 'words', title: said }, fold.kind === 'sweep' ? said : fold.name)),
       h('td', { class: 'more' }), h('td', { class: 'wide more' }), h('td', { class: 'sparkcell' }, best && sparkLine(best.spark, scale)), h('td', { class: 'num more' }),
       h('td', { class: 'num' }, best ? number(bestOf(best)) : '–'), starCell(best), h('td', { class: 'ends' }, end ? dayOr(end) : '–'), h('td', { class: 'more' }), h('td', { class: 'submitted more' }));
   }
@@ -300,7 +299,7 @@ export function fleetPage(main, parameters, sweep = null) {
     if (place && !same) [...body.rows].find((one) => one.dataset.act === place[0])?.querySelectorAll('a, input, button')[place[1]]?.focus({ preventScroll: true });
     table.hidden = all.length === 0;
     empty.hidden = all.length > 0;
-    replace(empty, view.q || view.state ? h('p', {}, 'No job matches. ', h('button', { type: 'button', class: 'quiet', onclick: () => { Object.assign(view, { state: '', q: '' }); field.value = ''; typed(); } }, 'Show all'))
+    replace(empty, view.q || view.state ? h('p', {}, 'No jobs match. ', h('button', { type: 'button', class: 'quiet', onclick: () => { Object.assign(view, { state: '', q: '' }); field.value = ''; typed(); } }, 'Show all'))
       : [h('p', {}, 'No job yet. Submit one:'), h('pre', {}, 'nsactl submit configs/jobs/demo.yaml')]);
     showRest();
   }
@@ -365,7 +364,7 @@ export function fleetPage(main, parameters, sweep = null) {
     update(head, h('h1', { class: 'sentence' }, h('i', { class: `dot ${red ? 'bad' : need ? 'warning' : running ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }),
       h('span', {}, need > 0 ? h('a', { class: 'looks', data: { act: 'look' }, href: address({ state: 'look' }) }, first) : first, others, h('span', { class: 'aside' }, aside(of)),
         of('FAILED') > 0 && h('a', { class: 'aside bad', href: '#/?state=FAILED' }, `${of('FAILED')} failed`))));
-    showCards(cards, fleet, jobs, () => { showSummary(); showJobs(); });
+    showCards(cards, fleet, jobs);
   }
 
   const wanted = () => (sweep ? { label: `sweep=${sweep}` } : { ...filter.asked, state: filter.asked.state || view.state });

@@ -27,7 +27,7 @@ function ramp(kind) {
 }
 
 export class Heat {
-  // `fixed`: the ends of the scale; without it those of the data. `alarm`: 'high' or 'low' values are a warning. What is not measured is hatched. `format` writes a value.
+  // `fixed`: the ends of the scale; without it those of the data. `alarm`: 'high' or 'low' values are a warning. What is not measured is hatched; the row of a layer that lacks the branch is blank. `format` writes a value.
   constructor({ title, note, about = null, fixed = null, alarm = 'plain', format = (value) => number(value, 3) }) {
     this.title = title;
     this.format = format;
@@ -79,14 +79,15 @@ export class Heat {
     const image = ctx.createImageData(columns, this.canvas.height);
     const colours = ramp(this.alarm);
     const scale = (SHADES - 1) / (this.high - this.low);
+    const blank = color('--panel').match(/\w\w/g).map((pair) => parseInt(pair, 16));
     // What is not measured at every step (an audit) holds until it is measured again.
-    layers.forEach((values, layer) => { let last = null; values.forEach((measured, i) => {
+    layers.forEach((values, layer) => { let last = null; const lacks = this.lacks(values); values.forEach((measured, i) => {
       const value = measured ?? last;
       last = value;
-      if (value === null) return;
+      if (value === null && !lacks) return;
       const shade = 3 * Math.min(Math.max(Math.round((value - this.low) * scale), 0), SHADES - 1);
       const pixel = 4 * (layer * columns + i);
-      for (let k = 0; k < 3; ++k) image.data[pixel + k] = colours[shade + k];
+      for (let k = 0; k < 3; ++k) image.data[pixel + k] = lacks ? blank[k] : colours[shade + k];
       image.data[pixel + 3] = 255;
     }); });
     ctx.putImageData(image, 0, 0);
@@ -134,9 +135,14 @@ export class Heat {
     replace(this.value, h('span', { class: 'value at' }, `layer ${layer}, step ${steps[i].toLocaleString('en-US')}`), h('span', { class: 'value' }, h('b', {}, this.at(layers[layer], i))));
   }
 
+  // Layers are measured together: one that has no value when others have is without the branch.
+  lacks(values) {
+    return values.every((value) => value === null) && this.data.layers.some((others) => others.some((value) => value !== null));
+  }
+
   // The value that is drawn there.
   at(values, i) {
-    if (values.every((value) => value === null)) return 'this layer has no such branch';
+    if (this.lacks(values)) return 'this layer has no such branch';
     const measured = values.slice(0, i + 1).findLast((value) => value !== null);
     return measured === undefined ? 'not measured yet' : this.format(measured);
   }

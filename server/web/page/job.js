@@ -7,6 +7,7 @@ import { setTokenFile } from './dialogs.js';
 import { h, painted, replace, toast, update } from './dom.js';
 import { ago, brief, bytes, capital, number, percent, seconds, short, span } from './format.js';
 import { heatSection } from './attention.js';
+import { problemsOf, showProblems } from './cards.js';
 import { detailSection } from './details.js';
 import { askClone, askLabels, askNote, askResume, askStacks, askStop, askUnmute, canResume } from './edit.js';
 import { traceSection } from './profile.js';
@@ -43,6 +44,7 @@ export function jobPage(main, id, parameters) {
   group.zoom = parameters.get('zoom')?.split('..').map(Number) ?? null;
 
   const head = h('section', { class: 'top' });
+  const problems = h('section', { class: 'cards', 'aria-label': 'What is wrong', hidden: true });
   const figures = h('dl', { class: 'figures' });
   const grid = h('div', { class: 'charts' });
   const attention = heatSection(id);
@@ -55,7 +57,7 @@ export function jobPage(main, id, parameters) {
   const logBox = h('input', { type: 'checkbox', checked: log, onchange: (event) => { log = event.target.checked; write(); showCurves(); } });
   const zoomChip = h('button', { type: 'button', class: 'chip', hidden: true, title: 'Show all', data: { act: 'zoom' }, onclick: () => group.zoomTo(null) });
   const compareLink = h('a', { class: 'button', href: `#/?on=${encodeURIComponent(id)}` }, 'Compare with…');
-  main.append(head, figures, traces.element,
+  main.append(head, problems, figures, traces.element,
     h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), zoomChip, h('span', { class: 'grow' }), compareLink, linkButtons()),
     grid, samples.element, attention.element, details.element);
 
@@ -229,15 +231,16 @@ export function jobPage(main, id, parameters) {
   function latest() {
     const { groups } = details.happened;
     const event = groups.length > 0 && groups[groups.length - 1].last;
-    const { why } = job.health;
-    if (event && why && (event.text.includes(why) || why.includes(event.text))) return false;  // the headline says it
+    const said = [job.health.why, ...problemsOf(job).map(({ evidence }) => evidence)].filter(Boolean);
+    if (event && said.some((one) => event.text.includes(one) || one.includes(event.text))) return false;  // it stands there already
     return event && h('p', { class: `latest ${event.severity}` }, h('time', { datetime: new Date(event.time).toISOString() }, ago(event.time)), h('b', {}, event.reason), h('span', {}, event.text));
   }
 
   // The problem first, in one line; what else there is to say stands below.
   function sentence() {
     const end = ending();
-    const { level, state, why, words } = job.health;
+    const { level, state, why: said, words } = job.health;
+    const why = problemsOf(job)[0]?.cause || said;
     const wrong = why && ['warning', 'bad'].includes(level);
     const at = end && h('span', { class: 'aside' }, `at ${end}`);
     return [h('h1', { class: 'sentence' }, h('i', { class: `dot ${level}`, 'aria-hidden': 'true' }), h('span', { title: wrong && why }, capital(wrong ? why : words), !wrong && at)),
@@ -245,6 +248,7 @@ export function jobPage(main, id, parameters) {
   }
 
   function showHead() {
+    showProblems(problems, job);
     update(head,
       h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, job.name), h('code', {}, job.id), labels(job), badge(job)),
       buttons(),

@@ -48,7 +48,7 @@ export function logSection(id, current) {
     const found = wanted ? lines.filter(({ line }) => line.toLowerCase().includes(wanted)) : lines;
     count.textContent = wanted ? `${found.length} of ${lines.length} lines` : `the last ${lines.length} lines`;
     const atEnd = follow.checked || box.scrollTop + box.clientHeight >= box.scrollHeight - 8;
-    replace(box, found.length === 0 && h('span', { class: 'muted' }, lines.length > 0 ? 'No line has that.' : 'Nothing was logged.'), found.map((line) => lineElement(line, wanted)));
+    replace(box, found.length === 0 && h('span', { class: 'muted' }, lines.length > 0 ? 'No matching lines.' : 'Nothing was logged.'), found.map((line) => lineElement(line, wanted)));
     if (atEnd) box.scrollTop = box.scrollHeight;
   }
 

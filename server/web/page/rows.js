@@ -18,6 +18,11 @@ export function waitsForSweep(job) {
   return job.state === 'STOPPED' && job.title === 'waiting';
 }
 
+// The lowest validation loss; null before the first validation and where it is not a number.
+export function bestOf(job) {
+  return !(job.val_step > 0) || job.val_loss === null ? null : Math.min(job.val_loss, job.best_val ?? Infinity);
+}
+
 export function wasDropped(job) {
   return job.reason === 'SWEEP_DROPPED';
 }

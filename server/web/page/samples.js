@@ -8,7 +8,7 @@ export function samplesSection(id) {
   const texts = h('div', { class: 'samples' });
   const sides = [side('After step', (place) => choose(0, place)), side('and after step', (place) => choose(1, place))];
   const two = h('input', { type: 'checkbox', onchange: () => { chosen[1] = steps[0]; read().catch((error) => toast(error.message, true)); } });
-  const choice = h('div', { class: 'filters', hidden: true }, sides[0].element, h('label', { class: 'inline' }, two, 'beside'), sides[1].element);
+  const choice = h('div', { class: 'filters', hidden: true }, sides[0].element, h('label', { class: 'inline' }, two, 'Compare two steps'), sides[1].element);
   const element = h('section', { hidden: true, 'aria-label': 'Samples' }, h('h2', {}, 'Samples'), choice, texts);
   let steps = [];
   const chosen = [null, null];  // the step of each side; null: the newest

@@ -32,7 +32,7 @@ export function sweepHead(name, jobs, keys, owners, owner) {
   const best = jobs.filter(validated).sort(rank)[0];
   const halved = jobs[0]?.sweep.halve_at ?? [];
   const values = best && keys.map((key) => `${key}=${best.labels[key] ?? '–'}`).join(', ');
-  const parts = [`${jobs.length} of ${jobs[0]?.sweep.jobs ?? 0} jobs`, active > 0 ? `${active} not ended` : 'all ended', halved.length > 0 && `halved after step ${halved.join(', ')}`];
+  const parts = [`${jobs.length} of ${jobs[0]?.sweep.jobs ?? 0} jobs`, active > 0 ? `${active} still to finish` : 'all ended', halved.length > 0 && `halved after step ${halved.join(', ')}`];
   return [h('div', { class: 'names' }, h('a', { href: '#/' }, 'All jobs'), h('span', { class: 'muted' }, '/'), h('b', {}, `sweep ${name}`),
     owners.length > 1 && h('span', { class: 'chips' }, owners.map((one) => h('a', { class: 'chip', 'aria-current': owner === one ? 'true' : undefined, href: `#/sweep/${encodeURIComponent(name)}?owner=${encodeURIComponent(one)}` }, one)))),
   h('h1', { class: 'sentence' }, h('i', { class: `dot ${active ? 'good' : 'waiting'}`, 'aria-hidden': 'true' }), h('span', {}, parts.filter(Boolean).join('; '))),

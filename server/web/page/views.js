@@ -16,7 +16,7 @@ async function copyLink() {
 export function showViews() {
   const list = h('ul', { class: 'findings' });
   const name = h('input', { type: 'text', maxlength: '60', placeholder: 'For example: my team tonight', 'aria-label': 'Name of this view', onkeydown: (event) => { if (event.key === 'Enter') { event.preventDefault(); add(); } } });
-  const draw = () => replace(list, known().length === 0 && h('li', { class: 'muted' }, 'None is kept yet.'), known().map((view) => h('li', {}, h('a', { href: view.address }, view.name), h('span', { class: 'grow' }),
+  const draw = () => replace(list, known().length === 0 && h('li', { class: 'muted' }, 'No saved views yet.'), known().map((view) => h('li', {}, h('a', { href: view.address }, view.name), h('span', { class: 'grow' }),
     h('button', { type: 'button', class: 'quiet', 'aria-label': `Forget ${view.name}`, onclick: () => { keep(known().filter((one) => one.name !== view.name)); draw(); } }, '×'))));
   function add() {
     const wanted = name.value.trim();

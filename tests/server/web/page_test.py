@@ -220,7 +220,7 @@ def check_note_and_clone(page, browser):
     browser.open(f"#/job/{page.job}")
     browser.click("button", "Note…")
     browser.type("dialog textarea", "learning rate looks too high")
-    browser.click("dialog button", "Write it")
+    browser.click("dialog button", "Add note")
     browser.until("[...document.querySelectorAll('.event')].some((one) => one.textContent.includes('learning rate looks too high (operator)'))", "the note")
     assert "learning rate looks too high" in page.service.ctl("events", page.job, check=True).stdout
     for text in ("", " ", "x" * 1001):

@@ -14,10 +14,12 @@ LOSS = "document.querySelector('.ticked .chart[data-of=loss]').chart"
 def night(stub):
     """A failed job, one that diverges, two that are fine, a finished baseline and one of other data."""
     wrong = {"word": "KILLED", "level": "bad", "cause": "Rank 0 was killed", "evidence": "signal 9 at step 813; restart.max_restarts 0", "since_step": 813, "since": NOW - 3600000, "muted": False,
-             "actions": [{"action": "resume", "text": "Resume from 800", "command": "nsactl resume j-lost"}, {"action": "log", "text": "Last 20 lines of the log of rank 0", "command": "nsactl logs j-lost", "rank": 0},
-                         {"action": "mute", "text": "Mute until it ends", "command": "nsactl mute j-lost KILLED"}]}
+             "actions": [{"action": "resume", "text": "Resume from step 800", "command": "nsactl resume j-lost"}, {"action": "log", "text": "Last 20 lines of the log of rank 0", "command": "nsactl logs j-lost", "rank": 0},
+                         {"action": "mute", "text": "Mark as seen", "command": "nsactl mute j-lost KILLED"}]}
     hot = {"word": "DIVERGED", "level": "bad", "cause": "The run has diverged", "evidence": "loss 8.07 (a uniform guess has 5.55); train.lr 10", "since_step": 4, "since": None, "muted": False,
-           "actions": [{"action": "clone", "text": "Clone with train.lr 0.001", "command": "nsactl fork j-hot", "set": {"train.lr": "0.001"}}]}
+           "actions": [{"action": "clone", "text": "Clone with train.lr 0.001, guard.max_grad_norm 5", "command": "nsactl fork j-hot", "set": {"train.lr": "0.001", "guard.max_grad_norm": "5"}},
+                       {"action": "clone", "text": "Fork from step 3 with train.lr 0.001", "command": "nsactl fork j-hot --at-step 3", "set": {"train.lr": "0.001", "restart.resume": "/hot/checkpoints/step-00000003"}},
+                       {"action": "mute", "text": "Mute until it ends", "command": "nsactl mute j-hot DIVERGED"}]}
     jobs = [row("hot", level="bad", said=("training, 65 %", "the run has diverged"), loss=8.07, val_loss=7.9, problems=[hot], needs_you=True),
             row("lost", "FAILED", "bad", ("failed at step 813", "rank 0 was killed"), ended=NOW - 3600000, val_loss=2.1, problems=[wrong], needs_you=True),
             row("a", val_loss=1.6, best_val=1.55, eta_seconds=600.0, labels={"team": "lm"}, problems=[], needs_you=False), row("b", val_loss=1.75, eta_seconds=1200.0, labels={"team": "vision"}, problems=[], needs_you=False),
@@ -29,7 +31,7 @@ def night(stub):
                  config_text="name: hot\ntrain:\n  lr: 10\n  out_dir: /hot\n")
         stub.replies[f"jobs/{job['id']}/log"] = {"rank": 0, "text": "the last line before the signal"}
     cards = [{"id": one["id"], "name": one["name"], "state": one["state"], "step": 813, "steps": 4900, "more": 0, **one["problems"][0]} for one in jobs[:2]]
-    stub.fleet(*jobs, look=2, verdict={"words": "2 need you. 2 of 3 are fine.", "need": 2, "fine": 2, "running": 3, "waiting": 0, "muted": 0, "cards": cards, "next_end": {"id": "j-a", "name": "a", "eta_seconds": 600.0}}, groups=[])
+    stub.fleet(*jobs, look=2, verdict={"words": "2 need you. 2 of 3 are fine.", "need": 2, "fine": 2, "running": 3, "waiting": 0, "muted": 0, "cards": cards, "next_end": {"id": "j-a", "name": "a", "ends": NOW + 600000}}, groups=[])
     return jobs
 
 
@@ -52,16 +54,31 @@ def check_night(stub, browser):
     browser.click("[data-act=card-log]")
     browser.until("document.querySelector('dialog pre')?.textContent === 'the last line before the signal'", "the log")
     browser.click("dialog button", "Close")
-    browser.click("[data-act=card-clone]")
-    browser.until("document.querySelector('dialog textarea').value.includes('  lr: 0.001')", "the changed job file")
+    browser.click("[data-act=card-clone]", "Clone with")
+    browser.until("['  lr: 0.001', 'guard:\\n  max_grad_norm: 5'].every((one) => document.querySelector('dialog textarea').value.includes(one))", "the changed job file")
+    assert "begins at step 0" in browser.text("dialog")
     browser.click("dialog button", "Cancel")
-    browser.click("[data-act=card-mute]")
+    browser.click("[data-act=card-clone]", "Fork from step 3")
+    browser.until("['name: hot-at-3', '  lr: 0.001', 'restart:\\n  resume: \"/hot/checkpoints/step-00000003\"'].every((one) => document.querySelector('dialog textarea').value.includes(one))", "the job file of the fork")
+    assert "continues from this checkpoint" in browser.text("dialog") and "begins at step 0" not in browser.text("dialog"), browser.text("dialog")
+    browser.click("dialog button", "Cancel")
+    browser.click("[data-act=card-mute]", "Mute until it ends")
+    assert "until the job ends" in browser.text("dialog")
+    browser.click("dialog button", "Cancel")
+    browser.click("[data-act=card-mute]", "Mark as seen")
+    assert "until the job ends" not in browser.text("dialog"), browser.text("dialog")
     browser.click("dialog button[type=submit]")
     browser.until("!document.querySelector('dialog')", "the mute")
     assert stub.posts[-1][0] == "/api/v1/jobs/j-lost/mute" and stub.posts[-1][1]["mute"] == ["KILLED"], stub.posts
     stub.replies["jobs/j-lost"]["mutes"] = [{"problem": "KILLED", "who": "mara", "time": NOW}]
     browser.open("#/job/j-lost")
     browser.until(READY, "the job")
+    assert browser.text(".sentence") == "Rank 0 was killed", "the same words as in the list"
+    card = browser.text(".job .card")
+    assert all(one in card for one in ("since step 813", "Signal 9 at step 813; restart.max_restarts 0", "Resume from step 800", "Last 20 lines of the log of rank 0", "Mark as seen")), card
+    browser.click(".job [data-act=card-log]")
+    browser.until("document.querySelector('dialog pre')?.textContent === 'the last line before the signal'", "the log")
+    browser.click("dialog button", "Close")
     browser.click("[data-act=unmute]")
     browser.click("dialog button", "Unmute all of them")
     browser.until("!document.querySelector('dialog')", "the unmute")
@@ -94,15 +111,17 @@ def check_folds(stub, browser):
     """Jobs of a sweep, and jobs that wait for the same, are one row each; what is unfolded stands in the address."""
     sweep = [row(f"s{i}", val_loss=1.9 - i / 10, labels={"sweep": "s"}, sweep={"name": "s", "jobs": 8, "index": i, "halve_at": []}) for i in range(3)]
     waiting = [row(f"w{i}", "QUEUED", "waiting", ("waiting", "needs 2 GPUs"), val_step=0, step=0) for i in range(4)]
-    stub.fleet(*sweep, *waiting, groups=[{"kind": "sweep", "name": "s", "ids": [job["id"] for job in sweep], "jobs": 8, "states": {"RUNNING": 8}, "need": 0, "best": {"id": "j-s2", "val_loss": 1.7}},
-                                         {"kind": "waiting", "name": "needs 2 GPUs", "ids": [job["id"] for job in waiting], "jobs": 4, "states": {"QUEUED": 4}, "need": 0, "best": None}])
+    held = [row(f"q{i}", "QUEUED", "waiting", ("waiting", "the quota of mara is used"), val_step=0, step=0) for i in range(3)]
+    stub.fleet(*sweep, *waiting, *held, groups=[{"kind": "sweep", "name": "s", "ids": [job["id"] for job in sweep], "jobs": 8, "states": {"RUNNING": 8}, "need": 0, "best": {"id": "j-s2", "val_loss": 1.7}},
+                                         {"kind": "waiting", "name": "each needs 2 GPUs", "ids": [job["id"] for job in waiting], "jobs": 4, "states": {"QUEUED": 4}, "need": 0, "best": None},
+                                         {"kind": "waiting", "name": "held by the quota of mara", "ids": [job["id"] for job in held], "jobs": 3, "states": {"QUEUED": 3}, "need": 0, "best": None}])
     opened(browser, count=0)
     told = browser.run("return [...document.querySelectorAll('.fold .name')].map((one) => one.textContent)")
-    assert told == ["s8 jobs · 3 training · best s2", "4 jobs wait for the sameneeds 2 GPUs"], told
+    assert told == ["s8 jobs · 3 training · best s2", "4 jobs waitingeach needs 2 GPUs", "3 jobs waitingheld by the quota of mara"], told
     browser.click(".fold button", "▸")
     browser.until(f"{NAMES} === 's0,s1,s2' && location.hash === '#/?open=s/operator'", "the jobs of the sweep")
-    opened(browser, "#/?open=waiting", 4)
-    assert browser.run(f"return {NAMES}") == "w0,w1,w2,w3"
+    opened(browser, "#/?open=waiting/held%20by%20the%20quota%20of%20mara", 3)
+    assert browser.run(f"return {NAMES}") == "q0,q1,q2", "one group is open, the other is not"
     print("ok: folds")
 
 
@@ -123,7 +142,7 @@ def check_filter(stub, browser):
     """The filter takes names, labels, states, keys and figures together; it stands in the address, and so does the order."""
     night(stub)
     opened(browser)
-    for text, wanted in (("val<1.7", "a,other"), ("train.lr>1", "hot"), ("train.lr<=1e-3 val<1.65", "a,other"), ("data.source=jsonl", "other"), ("val<1.8 step>=1000 loss!=3", "a,b,base,other")):
+    for text, wanted in (("val<1.7", "a,other"), ("train.lr>1", "hot"), ("train.lr<=1e-3 val<1.65", "a,other"), ("data.source=jsonl", "other"), ("val<1.8 step>=1000 loss!=3", "a,b,base,other"), ("best<1.56", "a,other"), ("owner=operator state!=succeeded state!=fail", "hot,a,b")):
         browser.type("input[aria-label=Filter]", text)
         browser.until(f"{NAMES} === '{wanted}'", f"the rows for {text}")
     for text, part in (("team=lm", "label=team%3Dlm"), ("state=failed", "state=failed"), ("book state=look", "name=book")):
@@ -220,19 +239,19 @@ WORDS = """const [done] = arguments;
   const { withKey } = await import('./edit.js');
   const { parse } = await import('./filter.js');
   const text = 'name: a\\nmodel:\\n  lr: 1\\ntrain:\\n  betas:\\n    lr: 2\\n  lr: 3\\nguard:\\n  x: 4';
-  const { asked, tests, keys } = parse('book team=lm state=failed left<60 owner=mara val<');
-  return [withKey(text, 'train.lr', '0.5'), withKey(text, 'guard.lr', '9') === text, withKey(text, 'name', 'b'), asked, tests.length, keys];
+  const { asked, tests, keys } = parse('book team=lm state=failed left<60 owner=mara state!=queued val<');
+  return [withKey(text, 'train.lr', '0.5'), withKey(text, 'guard.lr', '9'), withKey(text, 'name', 'b'), asked, tests.length, keys];
 })().then(done, (error) => done({ error: String(error) }));"""
 
 
 def check_words(_, browser):
-    """A clone changes the key that is meant and no other; of the filter, names, states and one label go to the coordinator."""
+    """A clone changes the key that is meant and no other, and adds one that is not there; of the filter, names, states and one label go to the coordinator."""
     browser.open("#/")
     source = WORDS.replace("'./edit.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'edit.js')").replace("'./filter.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'filter.js')")
-    changed, same, renamed, asked, tests, keys = browser.driver.execute_async_script(source)
+    changed, added, renamed, asked, tests, keys = browser.driver.execute_async_script(source)
     assert changed == "name: a\nmodel:\n  lr: 1\ntrain:\n  betas:\n    lr: 2\n  lr: 0.5\nguard:\n  x: 4", changed
-    assert same and renamed.startswith("name: b\n"), (same, renamed)
-    assert asked == {"state": "failed", "name": "book", "label": "team=lm"} and tests == 2 and not keys, (asked, tests, keys)
+    assert added.endswith("guard:\n  lr: 9\n  x: 4") and renamed.startswith("name: b\n"), (added, renamed)
+    assert asked == {"state": "failed", "name": "book", "label": "team=lm"} and tests == 3 and not keys, (asked, tests, keys)
     print("ok: words")
 
 

@@ -409,14 +409,14 @@ def check_silence(stub, browser):
     browser.run("const real = Date.now; window.ahead = 34000; Date.now = () => real.call(Date) + window.ahead")
     browser.until("!document.getElementById('stale').hidden", "that it says so", 10)
     assert browser.text("#stale").startswith("No news for 3"), browser.text("#stale")
-    assert "figures are of " in browser.text("#stale") and browser.run("return getComputedStyle(document.getElementById('main')).opacity") == "0.6"
+    assert "showing figures from " in browser.text("#stale") and browser.run("return getComputedStyle(document.getElementById('main')).opacity") == "0.6"
     stub.hangs = False
     browser.until("document.getElementById('stale').hidden && document.getElementById('live').textContent === 'live'", "news", 10)
     print("ok: silence")
 
 
 def check_heat(stub, browser):
-    """A value of 0 is drawn, and what is not measured is not; what is bad is red at both ends of the scales."""
+    """A value of 0 is drawn, what is not measured is hatched, and the row of a layer that lacks the branch is blank; what is bad is red at both ends of the scales."""
     steps = list(range(1, 11))
     values = {"share_sel": [[0.5] * 10, [0.0] * 10, [None] * 10], "gate_collapse": [[0.0] * 10, [1.0] * 10, [None] * 5 + [1.0] * 5], "gate_entropy": [[0.0] * 10, [1.0986] * 10, [1.0] * 10]}
     show(stub, browser, row("a"), layers={"width": 1, "layers": 3, "step": steps, "values": values})
@@ -432,7 +432,17 @@ def check_heat(stub, browser):
           .map(([name, x, y]) => [...of(name).getImageData(x, y, 1, 1).data])""")
     zero, none, all_collapsed, before, no_entropy, full_entropy = pixels
     assert zero[3] == 255 and zero[0] < 230, zero
-    assert none[3] == 0 and before[3] == 0, (none, before)
+    assert before[3] == 0, before
+    assert none[3] == 255 and "#{:02x}{:02x}{:02x}".format(*none[:3]) == browser.run("return getComputedStyle(document.documentElement).getPropertyValue('--panel')").strip(), none
+    shares = "[...document.querySelectorAll('.heat')].find((one) => one.textContent.includes('Share of selected'))"
+    browser.run(f"{shares}.querySelector('[aria-expanded]').click()")
+    cells = browser.run(f"return [...{shares}.querySelectorAll('.values-table tbody tr')].map((one) => one.cells[1].textContent)")
+    assert cells[2] == "this layer has no such branch" and "no such" not in cells[1], cells
+    values["share_sel"] = [[None] * 10] * 3
+    show(stub, browser, row("a"), layers={"width": 1, "layers": 3, "step": steps, "values": values})
+    browser.until("document.querySelectorAll('.heat canvas').length === 3", "the heat maps")
+    browser.run(f"{shares}.querySelector('[aria-expanded]').click()")
+    assert browser.run(f"return {shares}.querySelector('.values-table tbody td').textContent") == "not measured yet", "before the first audit nobody knows what a layer lacks"
     for bad in (all_collapsed, no_entropy):
         assert bad[0] > 150 > 60 > bad[1], bad
     assert full_entropy[1] > 150, full_entropy
@@ -471,7 +481,7 @@ def check_best(stub, browser):
     compared(stub, browser, 3, data=lambda i: {"source": "DATA_SOURCE_TEXT", "val": {"set": f"/val{i}"}})
     told = browser.run(f"return {best}")
     assert "loss" not in told and "alidation" not in told, told
-    assert "different data (data.val.set): not comparable" in browser.text(".apart")
+    assert "different data (data.val.set), so their losses are not comparable" in browser.text(".apart")
     compared(stub, browser, 3, lambda i, job, curve: job.update(step=1000 + i))
     assert "Final loss" not in browser.run(f"return {best}") and not browser.all(".apart")
 

@@ -35,7 +35,7 @@ def check_views(stub, browser):
     browser.until("location.hash === '#/job/j-a?x=tokens&y=log'", "all of the curve")
     browser.click("[data-act=views]")
     browser.click("dialog li button")
-    browser.until("document.querySelector('dialog').textContent.includes('None is kept yet')", "that it is forgotten")
+    browser.until("document.querySelector('dialog').textContent.includes('No saved views yet')", "that it is forgotten")
     browser.click("dialog button", "Close")
     browser.run("localStorage.removeItem('axis')")
     print("ok: views")
@@ -52,7 +52,7 @@ def check_undo(stub, browser):
     assert {key: stub.posts[-1][1][key] for key in ("set", "remove")} == {"set": {"phase": "two", "new": "yes"}, "remove": ["team"]}, stub.posts[-1]
     first = stub.posts[-1][1]["request_id"]
     browser.click("#toast button", "Undo")
-    browser.until("document.getElementById('toast').textContent.includes('as they were')", "that it is done")
+    browser.until("document.getElementById('toast').textContent.includes('Change undone')", "that it is done")
     assert {key: stub.posts[-1][1][key] for key in ("set", "remove")} == {"set": {"team": "lm", "phase": "one"}, "remove": ["new"]}, stub.posts[-1]
     assert stub.posts[-1][1]["request_id"] not in ("", first)
     print("ok: undo")
@@ -92,7 +92,7 @@ def check_samples(stub, browser):
     show(stub, browser, row("a"), config={"data": {"source": "DATA_SOURCE_TEXT"}, "sample": {"prompts": ["The "]}})
     told = "[...document.querySelectorAll('.sample')].map((one) => one.textContent).join('|')"
     browser.until(f"{told} === 'The text of 30064 tokens in 45 ms'", "the newest")
-    browser.click("label", "beside")
+    browser.click("label", "Compare two steps")
     browser.until(f"{told} === 'The text of 100step 100, 64 tokens in 45 ms|The text of 300step 300, 64 tokens in 45 ms'", "the first and the newest")
     browser.run("const one = document.querySelectorAll('.filters input[type=range]'); one[2].value = 1; one[2].dispatchEvent(new Event('input'))")
     browser.until(f"{told}.startsWith('The text of 200')", "the second and the newest")
