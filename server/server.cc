@@ -56,7 +56,7 @@ constexpr int kCallThreads = 4;
 constexpr int kAgentThreads = 4;
 constexpr int kFileThreads = 4;
 constexpr int kSlowThreads = 2;
-constexpr int kLaunchThreads = 2;
+constexpr int kLaunchThreads = 3;
 // How many calls may wait for such a thread. Each call takes seconds, so further clients are asked
 // to retry later.
 constexpr size_t kFileCalls = 64;

@@ -20,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "common/base/clean_text.h"
 #include "common/base/durable_folder.h"
 #include "common/base/fd.h"
@@ -101,6 +102,19 @@ absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
   return text;
 }
 
+absl::StatusOr<std::string> HashOpen(int fd, const std::function<bool()>& abandoned) {
+  const HashState hash;
+  std::vector<char> buffer(size_t{1} << 20);
+  ssize_t count = 0;
+  while ((count = read(fd, buffer.data(), buffer.size())) != 0) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::ErrnoToStatus(errno, "read");
+    if (abandoned && abandoned()) return absl::CancelledError("the caller no longer waits");
+    XXH3_128bits_update(hash.state, buffer.data(), static_cast<size_t>(count));
+  }
+  return Hex(XXH3_128bits_digest(hash.state));
+}
+
 // Describes what is wrong with a file; nothing if it is good.
 std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
                                      const v1::CheckpointFile& file,
@@ -109,13 +123,19 @@ std::optional<std::string> ProblemOf(const std::filesystem::path& checkpoint,
     return absl::StrFormat("state.json: file '%s' (must be a name within the folder)", file.name());
   }
   const std::filesystem::path path = checkpoint / file.name();
-  std::error_code error;
-  const auto bytes = static_cast<int64_t>(std::filesystem::file_size(path, error));
-  if (error) return absl::StrCat(file.name(), ": ", error.message());
-  if (bytes != file.bytes()) {
-    return absl::StrFormat("%s: %d bytes (state.json says %d)", file.name(), bytes, file.bytes());
+  const absl::StatusOr<Fd> fd = OpenJobFile(path, O_NOFOLLOW);
+  if (!fd.ok()) {
+    return absl::StrCat(
+        file.name(), ": ",
+        absl::StripPrefix(fd.status().message(), absl::StrCat(path.string(), ": ")));
   }
-  const absl::StatusOr<std::string> hash = HashFile(path, abandoned);
+  struct stat info {};
+  if (fstat(fd->get(), &info) != 0) return absl::StrCat(file.name(), ": ", std::strerror(errno));
+  if (info.st_size != file.bytes()) {
+    return absl::StrFormat("%s: %d bytes (state.json says %d)", file.name(), info.st_size,
+                           file.bytes());
+  }
+  const absl::StatusOr<std::string> hash = HashOpen(fd->get(), abandoned);
   if (!hash.ok()) return absl::StrCat(file.name(), ": ", hash.status().message());
   if (*hash != file.xxh3_128()) {
     return absl::StrFormat("%s: hash %s (state.json says %s)", file.name(), *hash, file.xxh3_128());
@@ -176,10 +196,16 @@ absl::StatusOr<std::vector<CheckpointEntry>> CheckpointsIn(const std::filesystem
   std::error_code error;
   std::filesystem::directory_iterator it(absl::StrCat("/proc/self/fd/", opened->get()), error);
   for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
+    if (JobFilesAreOver()) return absl::CancelledError("the caller no longer waits");
     const std::string name = it->path().filename().string();
     const std::optional<int64_t> step = StepOf(name);
     std::error_code ignored;
     if (step && !it->is_symlink(ignored) && it->is_directory(ignored)) {
+      if (entries.size() == kMostCheckpoints) {
+        return absl::ResourceExhaustedError(
+            absl::StrFormat("%s: more than %d checkpoints; move the older ones elsewhere",
+                            folder.string(), kMostCheckpoints));
+      }
       entries.push_back({*step, folder / name});
     }
   }
@@ -243,16 +269,9 @@ absl::StatusOr<v1::CheckpointState> ReadCheckpointState(const std::filesystem::p
 absl::StatusOr<std::string> HashFile(const std::filesystem::path& path,
                                      const std::function<bool()>& abandoned) {
   NSA_ASSIGN_OR_RETURN(const Fd fd, OpenJobFile(path, O_NOFOLLOW));
-  const HashState hash;
-  std::vector<char> buffer(size_t{1} << 20);
-  ssize_t count = 0;
-  while ((count = read(fd.get(), buffer.data(), buffer.size())) != 0) {
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::ErrnoToStatus(errno, path.string());
-    if (abandoned && abandoned()) return absl::CancelledError("the caller no longer waits");
-    XXH3_128bits_update(hash.state, buffer.data(), static_cast<size_t>(count));
-  }
-  return Hex(XXH3_128bits_digest(hash.state));
+  const absl::StatusOr<std::string> hash = HashOpen(fd.get(), abandoned);
+  if (hash.ok() || absl::IsCancelled(hash.status())) return hash;
+  return Annotate(hash.status(), path.string());
 }
 
 std::vector<std::string> VerifyCheckpoint(const std::filesystem::path& checkpoint,

@@ -37,8 +37,13 @@ std::string CheckpointName(int64_t step);
 // <out_dir>/checkpoints.
 std::filesystem::path CheckpointsDir(const std::filesystem::path& out_dir);
 
+// A folder with more checkpoints is not listed.
+inline constexpr size_t kMostCheckpoints = 100'000;
+
 // Published checkpoints, oldest first. Only exact names count: `step-00000100.backup` and
 // `….tmp-3` are not checkpoints. The list is empty if there are none, or no checkpoints folder.
+// ResourceExhausted if there are more than kMostCheckpoints; Cancelled if nobody needs the files of
+// this thread's JobFileScope any more.
 absl::StatusOr<std::vector<CheckpointEntry>> ListCheckpoints(const std::filesystem::path& out_dir);
 
 // The same for a folder that CheckpointsDir() returned.

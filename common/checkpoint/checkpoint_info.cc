@@ -7,7 +7,8 @@ v1::CheckpointInfo CheckpointInfoOf(const CheckpointEntry& entry) {
   info.set_step(entry.step);
   info.set_path(entry.path.string());
   std::error_code error;
-  info.set_pinned(std::filesystem::exists(entry.path / kPinnedFile, error));
+  info.set_pinned(
+      std::filesystem::exists(std::filesystem::symlink_status(entry.path / kPinnedFile, error)));
   const absl::StatusOr<v1::CheckpointState> state = ReadCheckpointState(entry.path);
   if (!state.ok()) {
     info.set_error(std::string(state.status().message()));

@@ -10,6 +10,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/beneath.h"
+#include "common/base/job_file.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
@@ -28,7 +29,7 @@ absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(
     const std::string& out_dir, const v1::ListCheckpointsRequest& request) {
   if (request.page_size() < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_size: ", request.page_size(), " (≥ 0); use 0 for the default"));
+        absl::StrCat("page_size: ", request.page_size(), " (at least 0); use 0 for the default"));
   }
   int64_t after = -1;
   if (!request.page_token().empty() && !absl::SimpleAtoi(request.page_token(), &after)) {
@@ -46,10 +47,26 @@ absl::StatusOr<v1::ListCheckpointsResponse> CheckpointsOf(
       response.set_next_page_token(absl::StrCat(response.checkpoints().rbegin()->step()));
       break;
     }
+    if (JobFilesAreOver()) return absl::CancelledError("the caller no longer waits");
     *response.add_checkpoints() = CheckpointInfoOf(entry);
     bytes += response.checkpoints().rbegin()->ByteSizeLong();
   }
   return response;
+}
+
+absl::StatusOr<std::vector<v1::CheckpointInfo>> NewestCheckpoints(const std::string& out_dir,
+                                                                  size_t most) {
+  NSA_ASSIGN_OR_RETURN(const auto entries, ListCheckpoints(out_dir));
+  std::vector<v1::CheckpointInfo> newest;
+  size_t bytes = 0;
+  for (auto entry = entries.rbegin(); entry != entries.rend() && newest.size() < most; ++entry) {
+    if (JobFilesAreOver()) return absl::CancelledError("the caller no longer waits");
+    newest.push_back(CheckpointInfoOf(*entry));
+    bytes += newest.back().ByteSizeLong();
+    if (bytes > limits::kPageBytes) break;
+  }
+  std::ranges::reverse(newest);
+  return newest;
 }
 
 absl::StatusOr<v1::VerifyCheckpointResponse> Verify(const std::string& out_dir, int64_t step,

@@ -26,7 +26,7 @@ using WorkerOf = std::function<std::optional<v1::WorkerObservation>(
 // (worker/train/step/resume.h).
 //
 // A rank whose next rank runs on another machine gets its address, once that is known. Ranks
-// whose allocation ends soon (decide/allocation/) are told to stop, in time for a checkpoint.
+// whose allocation ends soon (decide/allocation/) are asked to stop, in time for a checkpoint.
 std::vector<v1::WorkerAssignment> DesiredOn(const std::string& node,
                                             const std::vector<JobPtr>& active,
                                             const WorkerOf& worker_of, absl::Time now);

@@ -21,9 +21,9 @@ Executor::~Executor() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Executor::Run(std::function<void()> task) {
+void Executor::Run(std::function<void()> task, const std::string& of) {
   MutexLock lock(&mutex_);
-  tasks_.push_back({"", std::move(task)});
+  tasks_.push_back({of, std::move(task)});
   changed_.Signal();
 }
 

@@ -24,7 +24,7 @@ class Executor {
   // Runs all queued tasks, then ends the threads.
   ~Executor();
 
-  void Run(std::function<void()> task);
+  void Run(std::function<void()> task, const std::string& of = "");
 
   // Returns false, and drops the task, when the queue is full, or half of it is of this caller.
   // `of` is empty for tasks that are nobody's: they have no such limits.

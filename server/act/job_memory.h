@@ -20,7 +20,7 @@ namespace nsa::server {
 // Thread-safe; the lock means "one job's entry is being changed".
 class JobMemory {
  public:
-  // The fields that decide what agents are told. When one changes, agents have to be told again.
+  // The fields that decide what agents are sent. When one changes, that has to be sent again.
   struct Situation {
     State state = v1::Job::STATE_UNSPECIFIED;
     int64_t generation = 0;

@@ -43,7 +43,7 @@ std::string For(absl::Duration time) {
   return absl::StrCat(" for ", absl::ToInt64Seconds(time) / 10 * 10, " s");
 }
 
-// `stored`: the last step of rank 0 of which a record is stored.
+// `stored`: rank 0's last recorded step.
 std::string RankNote(const RankView& rank, int64_t stored) {
   if (rank.node != RankView::Node::kReady) {
     return absl::StrCat("no heartbeat from its machine", For(rank.silence));

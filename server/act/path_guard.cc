@@ -75,9 +75,8 @@ absl::StatusOr<std::string> PathGuard::RealOutDir(const std::string& out_dir) co
     so_far /= part;
     if (!fs::is_symlink(so_far, error) || fs::exists(so_far, error)) continue;
     return Refuse(field,
-                  absl::StrCat(out_dir, " leads through ", so_far.string(), ", a link to nothing (",
-                               fs::read_symlink(so_far, error).string(),
-                               "); make its target, or remove the link"));
+                  absl::StrCat(out_dir, " leads through ", so_far.string(),
+                               ", a link to nothing; make its target, or remove the link"));
   }
   const std::string real = Resolved(out_dir);
   if (real.empty()) {

@@ -170,7 +170,7 @@ void Reconciler::NoteGpuFaults(const std::vector<JobPtr>& active,
 JobFacts Reconciler::FactsOf(const v1::StoredJob& job) {
   const absl::Duration now = parts_.clock.Monotonic();
   // The situation at the first tick was decided before this process started, and agents may have
-  // been told then. So heartbeats count from the start of the process.
+  // received it then. So heartbeats count from the start of the process.
   const JobMemory::Entry memory = memory_.Observe(job, ticks_ == 0 ? parts_.fleet.started() : now);
   JobFacts facts = {.job = job,
                     .ranks = parts_.fleet.Ranks(job, memory.told),
@@ -244,7 +244,7 @@ void Reconciler::Do(const JobPtr& job, const action::Move& move) {
 // Preflight reads files and may take seconds, so it runs on the executor.
 void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
   memory_.SetChecking(job->job().id(), true);
-  parts_.executor.Run([this, job] {
+  const auto check_launch = [this, job] {
     const auto stopping = [this] {
       const MutexLock lock(&mutex_);
       return stopping_;
@@ -261,7 +261,9 @@ void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
     Act(job, AfterCheck(facts, check));
     memory_.SetChecking(job->job().id(), false);
     Wake();
-  });
+  };
+  // Jobs of one owner whose files are slow leave a thread for those of others.
+  parts_.executor.Run(check_launch, job->job().owner());
 }
 
 void Reconciler::Do(const JobPtr& job, const action::DumpStacks& dump) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/job_file.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
@@ -23,7 +24,8 @@ constexpr std::chrono::seconds kPatience{6};
 absl::StatusOr<int64_t> StepIn(const Json& body, const char* name) {
   const auto step = body.find(name);
   if (step == body.end() || !step->is_number_integer() || step->get<int64_t>() < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": not a step (≥ 1); give its number"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": not a step (at least 1); give its number"));
   }
   return step->get<int64_t>();
 }
@@ -101,14 +103,13 @@ absl::StatusOr<Json> SaveStacks(const Web::Parts& parts, const std::string& job)
   return Json{{"id", saved.id}};
 }
 
-absl::Status PinIn(const JobFolder& folder, int64_t step, bool pinned) {
-  const JobFileScope files(folder.files);
-  const std::string& out_dir = folder.out_dir;
+absl::Status PinIn(const std::string& out_dir, int64_t step, bool pinned) {
   NSA_ASSIGN_OR_RETURN(const auto entries, ListCheckpoints(out_dir));
   const auto found = std::ranges::find(entries, step, &CheckpointEntry::step);
   if (found == entries.end()) {
     return absl::NotFoundError(absl::StrCat("checkpoint: none of step ", step, " in ", out_dir));
   }
+  if (JobFilesAreOver()) return absl::CancelledError("the caller no longer waits");
   return SetPinned(found->path, pinned);
 }
 
@@ -121,15 +122,9 @@ absl::StatusOr<Json> Pin(const Web::Parts& parts, const std::string& job, const 
   const bool pinned = wanted->get<bool>();
   NSA_ASSIGN_OR_RETURN(const JobPtr stored, parts.store.Find(job));
   NSA_ASSIGN_OR_RETURN(const JobFolder folder, parts.control.OutDir(job));
-  const auto answer = std::make_shared<std::promise<absl::Status>>();
-  auto ready = answer->get_future();
-  const bool taken = parts.files.TryRun(
-      [answer, folder, step, pinned] { answer->set_value(PinIn(folder, step, pinned)); });
-  if (!taken || ready.wait_for(kPatience) != std::future_status::ready) {
-    return absl::UnavailableError(
-        absl::StrCat("checkpoints: ", folder.out_dir, " does not answer; try again later"));
-  }
-  NSA_RETURN_IF_ERROR(ready.get());
+  NSA_RETURN_IF_ERROR(InFolder(parts, folder, [step, pinned](const std::string& out_dir) {
+    return PinIn(out_dir, step, pinned);
+  }));
   NSA_RETURN_IF_ERROR(AddEvent(parts, stored->job().id(),
                                pinned ? Reason::kCheckpointPinned : Reason::kCheckpointUnpinned,
                                absl::StrCat("checkpoint of step ", step,

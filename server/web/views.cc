@@ -1,6 +1,7 @@
 #include "server/web/views.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -33,8 +34,7 @@ constexpr size_t kEventsOfJob = 500;
 constexpr size_t kSparkPoints = 48;
 constexpr absl::Duration kSparkAge = absl::Seconds(10);
 constexpr absl::Duration kSparkTime = absl::Milliseconds(25);
-constexpr size_t kMostCheckpoints = 1'000;
-constexpr std::chrono::seconds kFilePatience{5};
+constexpr size_t kShownCheckpoints = 1'000;
 
 int64_t Now(const Web::Parts& parts) { return absl::ToUnixNanos(parts.clock.Wall()); }
 
@@ -42,23 +42,6 @@ double PeakFlopsOf(const Web::Parts& parts, const v1::StoredJob& stored) {
   double peak = 0;
   for (const v1::GpuInfo& gpu : parts.fleet.GpusOf(stored)) peak += PeakFlops(gpu.name());
   return peak;
-}
-
-// The newest kMostCheckpoints, oldest first.
-absl::StatusOr<std::vector<v1::CheckpointInfo>> NewestCheckpoints(const JobFolder& folder) {
-  const JobFileScope files(folder.files);
-  std::vector<v1::CheckpointInfo> newest;
-  v1::ListCheckpointsRequest request;
-  do {
-    NSA_ASSIGN_OR_RETURN(const v1::ListCheckpointsResponse page,
-                         CheckpointsOf(folder.out_dir, request));
-    newest.insert(newest.end(), page.checkpoints().begin(), page.checkpoints().end());
-    if (newest.size() > kMostCheckpoints) {
-      newest.erase(newest.begin(), newest.end() - static_cast<std::ptrdiff_t>(kMostCheckpoints));
-    }
-    request.set_page_token(page.next_page_token());
-  } while (!request.page_token().empty());
-  return newest;
 }
 
 absl::StatusOr<std::vector<v1::CurveBucket>> BucketsFor(const Web::Parts& parts,
@@ -370,20 +353,36 @@ absl::StatusOr<Json> EventsView(const Web::Parts& parts, const std::string& job)
   return Json{{"events", std::move(list)}};
 }
 
+absl::Status InFolder(const Web::Parts& parts, JobFolder folder,
+                      std::function<absl::Status(const std::string& out_dir)> work) {
+  constexpr std::chrono::seconds kPatience{5};
+  const auto gone = std::make_shared<std::atomic<bool>>(false);  // nobody waits any more
+  const auto answer = std::make_shared<std::promise<absl::Status>>();
+  auto ready = answer->get_future();
+  folder.files.over = [gone, &draining = parts.draining] { return *gone || draining; };
+  const std::string out_dir = folder.out_dir;
+  const bool taken = parts.files.TryRun(
+      [answer, folder = std::move(folder), work = std::move(work)] {
+        const JobFileScope files(folder.files);
+        answer->set_value(work(folder.out_dir));
+      },
+      "the page");
+  if (taken && ready.wait_for(kPatience) == std::future_status::ready) return ready.get();
+  *gone = true;
+  return absl::UnavailableError(
+      absl::StrCat("checkpoints: ", out_dir, " does not answer; try again later"));
+}
+
 absl::StatusOr<Json> CheckpointsView(const Web::Parts& parts, const std::string& job) {
   NSA_ASSIGN_OR_RETURN(const JobFolder folder, parts.control.OutDir(job));
-  using Checkpoints = std::vector<v1::CheckpointInfo>;
-  const auto answer = std::make_shared<std::promise<absl::StatusOr<Checkpoints>>>();
-  auto ready = answer->get_future();
-  const bool taken =
-      parts.files.TryRun([answer, folder] { answer->set_value(NewestCheckpoints(folder)); });
-  if (!taken || ready.wait_for(kFilePatience) != std::future_status::ready) {
-    return absl::UnavailableError(
-        absl::StrCat("checkpoints: ", folder.out_dir, " does not answer; try again later"));
-  }
-  NSA_ASSIGN_OR_RETURN(const Checkpoints found, ready.get());
+  // The work may last longer than this call.
+  const auto found = std::make_shared<std::vector<v1::CheckpointInfo>>();
+  NSA_RETURN_IF_ERROR(InFolder(parts, folder, [found](const std::string& out_dir) -> absl::Status {
+    NSA_ASSIGN_OR_RETURN(*found, NewestCheckpoints(out_dir, kShownCheckpoints));
+    return absl::OkStatus();
+  }));
   Json list = Json::array();
-  for (const v1::CheckpointInfo& checkpoint : found) list.push_back(CheckpointJson(checkpoint));
+  for (const v1::CheckpointInfo& checkpoint : *found) list.push_back(CheckpointJson(checkpoint));
   return Json{{"checkpoints", std::move(list)}};
 }
 

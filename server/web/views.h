@@ -1,6 +1,7 @@
 // The replies to what the page reads. Every reply is bounded.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,13 @@ class SparkCache {
 // later rows is null then, and the next request finds more of them.
 absl::StatusOr<Json> FleetView(const Web::Parts& parts, const HttpRequest& request,
                                SparkCache* sparks);
+
+// Runs `work` with the folder's path on a thread that may read users' files, within the limits of
+// the job. Unavailable when there is none or it takes more than 5 s: it then ends at the next file
+// (JobFilesAreOver()), as when the coordinator goes down. All such work of the page together leaves
+// a thread for others.
+absl::Status InFolder(const Web::Parts& parts, JobFolder folder,
+                      std::function<absl::Status(const std::string& out_dir)> work);
 
 // Everything about a job except its curves; `parent` is {id, name, step} of the checkpoint that it
 // was forked from, or null.

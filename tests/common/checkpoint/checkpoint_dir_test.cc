@@ -305,6 +305,20 @@ TEST(CheckpointDir, WhatIsSaidOfADamagedManifestCanBeSent) {
   EXPECT_TRUE(received.ParseFromString(received.SerializeAsString()));
 }
 
+// A link may lead to a file that its maker may not read, and its size is not theirs to know either.
+TEST(CheckpointDir, AFileThatIsALinkIsNotFollowed) {
+  const TempDir dir;
+  MakeCheckpoint(dir.path(), 5);
+  const std::filesystem::path checkpoint = CheckpointsDir(dir.path()) / CheckpointName(5);
+  Write(dir / "secret", std::string(54'321, 'x'));
+  std::filesystem::remove(checkpoint / kModelFile);
+  std::filesystem::create_symlink(dir / "secret", checkpoint / kModelFile);
+  const std::vector<std::string> problems = VerifyCheckpoint(checkpoint);
+  ASSERT_EQ(problems.size(), 1u);
+  EXPECT_THAT(problems[0], StartsWith("model.safetensors: "));
+  EXPECT_THAT(problems[0], Not(HasSubstr("54321")));
+}
+
 TEST(CheckpointDir, AHugeManifestIsRefusedWithoutBeingRead) {
   const TempDir dir;
   const std::filesystem::path checkpoint = dir / "checkpoints/step-00000005";

@@ -45,6 +45,18 @@ TEST(Executor, OneCallerLeavesAThreadForOthers) {
   while (held.running() < 10) std::this_thread::yield();
 }
 
+TEST(Executor, TasksWithoutALimitLeaveAThreadForOthersToo) {
+  Held held;
+  Executor executor("test", 2);
+  for (int i = 0; i < 10; ++i) executor.Run(held.Task(), "mallory");
+  std::promise<void> done;
+  executor.Run([&done] { done.set_value(); }, "ada");
+  done.get_future().wait();
+  EXPECT_LE(held.running(), 1);
+  held.LetGo();
+  while (held.running() < 10) std::this_thread::yield();
+}
+
 TEST(Executor, OneCallerLeavesHalfOfTheQueueToOthers) {
   Held held;
   Executor executor("test", 1, 8);
