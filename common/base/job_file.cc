@@ -326,6 +326,13 @@ std::string ReadSome(int fd, int64_t at, int64_t most) {
   return text;
 }
 
+bool JobPathExists(const std::filesystem::path& path) {
+  const State& limits = Limits();
+  if (!limits.user.empty() && !MayEnter(limits, path.parent_path())) return false;
+  std::error_code error;
+  return fs::symlink_status(path, error).type() != fs::file_type::not_found;
+}
+
 std::optional<int64_t> JobFileBytes(const fs::path& path) {
   const absl::StatusOr<Opened> opened = OpenRegular(path, 0);
   if (!opened.ok()) return std::nullopt;

@@ -71,6 +71,10 @@ absl::StatusOr<Fd> OpenJobFolder(const std::filesystem::path& path);
 // read. The errors of OpenJobFile(); InvalidArgument if it is larger.
 absl::StatusOr<std::string> ReadJobFile(const std::filesystem::path& path, int64_t most);
 
+// Whether there is a file, folder or link, as far as the user may know: one may not look into a
+// folder that one may not enter.
+bool JobPathExists(const std::filesystem::path& path);
+
 // The size of a file that OpenJobFile() opens; nothing for another.
 std::optional<int64_t> JobFileBytes(const std::filesystem::path& path);
 

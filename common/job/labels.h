@@ -22,7 +22,8 @@ inline std::string LabelFault(std::string_view key, std::string_view value) {
                            key.size(), value.size(), kLongestLabelKey, kLongestLabelValue);
   }
   if (CleanText(key) == key && CleanText(value) == value) return "";
-  return "has control characters, or marks that turn the direction of writing (none); remove them";
+  return "has control characters, or marks that turn the direction of writing (not allowed); "
+         "remove them";
 }
 
 }  // namespace nsa

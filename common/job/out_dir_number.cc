@@ -1,11 +1,9 @@
 #include "common/job/out_dir_number.h"
 
-#include <filesystem>
-#include <system_error>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/base/job_file.h"
 
 namespace nsa {
 namespace {
@@ -32,11 +30,7 @@ void FillOutDir(const std::function<bool(const std::string& out_dir)>& taken, v1
   spec->mutable_train()->set_out_dir(folder);
 }
 
-bool IsThere(const std::string& out_dir) {
-  std::error_code error;
-  const auto status = std::filesystem::symlink_status(out_dir, error);
-  return status.type() != std::filesystem::file_type::not_found;
-}
+bool IsThere(const std::string& out_dir) { return JobPathExists(out_dir); }
 
 void FillOutDirHere(v1::JobSpec* spec) { FillOutDir(IsThere, spec); }
 

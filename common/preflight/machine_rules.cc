@@ -208,11 +208,9 @@ Problems HostMemoryExceeded(const PreflightFacts& facts) {
                : "prepare or stream the data, use less of it or fewer ranks, or more memory"}};
 }
 
-// The nearest folder above `path` that exists.
+// The nearest folder above `path` that exists, as far as the user may know.
 std::filesystem::path ExistingAncestor(std::filesystem::path path) {
-  std::error_code error;
-  while (!std::filesystem::exists(path, error) && path.has_parent_path() &&
-         path != path.parent_path()) {
+  while (!JobPathExists(path) && path.has_parent_path() && path != path.parent_path()) {
     path = path.parent_path();
   }
   return path;

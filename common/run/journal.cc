@@ -10,15 +10,17 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/run/run_file.h"
+#include "common/run/unpacked_bytes.h"
 #include "xxhash.h"
 
 namespace nsa {
 namespace {
 
 constexpr size_t kHeaderBytes = 8;
-constexpr uint32_t kMaxPayloadBytes = 64 << 20;
+constexpr uint32_t kMaxPayloadBytes = 2 * limits::kRecordBytes;
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the journal is little-endian");
 
@@ -130,6 +132,9 @@ absl::StatusOr<std::optional<v1::WorkerRecord>> JournalReader::Next() {
                               payload.data(), payload.size()));
   if (payload_bytes < payload.size()) return std::nullopt;
   if (Checksum(payload) != header.checksum) return damaged("wrong checksum");
+  if (!UnpackedBytes(*v1::WorkerRecord::descriptor(), payload).has_value()) {
+    return damaged("too many elements");
+  }
   v1::WorkerRecord record;
   if (!record.ParseFromString(payload)) return damaged("no record");
   offset_ += static_cast<int64_t>(kHeaderBytes + payload.size());

@@ -2,7 +2,7 @@
 // it.
 //
 // A record on disk is little-endian: u32 length of the payload, u32 lower half of XXH3-64 of the
-// payload, payload (a serialised WorkerRecord, at most 64 MiB). A record is appended with one
+// payload, payload (a serialised WorkerRecord, at most 2 MiB). A record is appended with one
 // write(2), so a worker that is killed leaves at most one incomplete record at the end, which the
 // reader never returns. The data survives the death of either process, because it is in the page
 // cache. It is not synced to disk: after a power loss the training state is lost as well, and
@@ -54,7 +54,7 @@ class JournalReader {
   JournalReader& operator=(const JournalReader&) = delete;
 
   // The next whole record; nothing if there is none yet. DataLoss, with the offset, if a record's
-  // length, checksum or content is wrong.
+  // length, checksum or content is wrong, or it would take far more memory than its bytes.
   absl::StatusOr<std::optional<v1::WorkerRecord>> Next();
 
   // Offset of the end of the last returned record.

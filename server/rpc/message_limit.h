@@ -1,12 +1,10 @@
 // The limits of a request, checked before it is unpacked: who sends it, its bytes, and what it
-// would take in memory. Two bytes on the wire can be an empty element, which takes some two
-// hundred: a request of 4 MiB would take 400 MiB.
+// would take in memory (common/run/unpacked_bytes.h).
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,13 +18,6 @@
 #include "server/rpc/stream.h"
 
 namespace nsa::server {
-
-// About how many bytes of memory `bytes` take when they are unpacked as a message of this type.
-// Nothing when it has more than 10,000 elements and one for each 8 bytes. An element is what takes
-// memory of its own: a text, a message, a field that is not known. For bytes that are no message:
-// what is taken until the parser refuses them.
-std::optional<int64_t> UnpackedBytes(const google::protobuf::Descriptor& type,
-                                     std::string_view bytes);
 
 // Decides whether a request is unpacked. One for each service.
 class RequestGate {

@@ -406,7 +406,7 @@ absl::StatusOr<JobStore::Page> JobStore::List(int32_t page_size, const std::stri
                                               const Filter& filter) const {
   if (page_size < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_size: ", page_size, " (≥ 0); use 0 for the default"));
+        absl::StrCat("page_size: ", page_size, " (at least 0); use 0 for the default"));
   }
   const size_t limit = page_size == 0 ? kDefaultPage : std::min(page_size, kLargestPage);
   MutexLock lock(&mutex_);

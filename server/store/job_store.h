@@ -312,7 +312,7 @@ class JobStore {
   };
   // By generation and rank.
   using Journals = std::map<std::pair<int64_t, int32_t>, RankJournal>;
-  // The last bucket of a curve, to which steps are added.
+  // The last bucket of a curve, to which steps are added. Of marks only the number is known.
   struct CurveTail {
     v1::CurveBucket last;
     size_t rows = 0;
@@ -383,6 +383,8 @@ class JobStore {
   absl::Status WriteCurveRow(int64_t number, CurveKind kind, int64_t step,
                              const google::protobuf::MessageLite& body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status AddMark(int64_t number, CurveKind kind, int64_t step, const v1::WorkerRecord& record,
+                       CurveTail* tail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Body>
   absl::StatusOr<std::vector<Body>> ReadCurve(int64_t number, CurveKind kind,
                                               int64_t from_step) const

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "server/decide/curve.h"
 #include "server/decide/lifecycle.h"
+#include "server/store/cut_texts.h"
 #include "server/store/job_store.h"
 #include "server/store/sealed.h"
 
@@ -23,6 +25,12 @@ constexpr int64_t kWholeSteps = 20'000;
 // Validations whose samples are kept.
 constexpr int kSampledSteps = 1'000;
 
+// The texts of a validation: sample.prompts has at most 8.
+constexpr int kSamplesOfStep = 16;
+
+// Validations, and checkpoints, that are marks of a curve. Of more, every second one goes.
+constexpr size_t kMarks = 10'000;
+
 constexpr char kInsert[] = "INSERT OR REPLACE INTO curve(job, kind, step, body) VALUES(?, ?, ?, ?)";
 
 bool IsBuckets(CurveKind kind) {
@@ -38,6 +46,23 @@ absl::Status JobStore::WriteCurveRow(int64_t number, CurveKind kind, int64_t ste
   NSA_ASSIGN_OR_RETURN(Statement row, database_->Prepare(kInsert));
   row.Bind(1, number).Bind(2, static_cast<int64_t>(kind)).Bind(3, step);
   return row.BindBlob(4, Seal(body)).Run();
+}
+
+// A curve has many marks, so their texts are short.
+absl::Status JobStore::AddMark(int64_t number, CurveKind kind, int64_t step,
+                               const v1::WorkerRecord& record, CurveTail* tail) {
+  v1::WorkerRecord mark = record;
+  CutTexts(&mark, limits::kReportedWordBytes);
+  NSA_RETURN_IF_ERROR(WriteCurveRow(number, kind, step, mark));
+  if (++tail->rows <= kMarks) return absl::OkStatus();
+  // The newest one stays.
+  NSA_ASSIGN_OR_RETURN(
+      Statement rows,
+      database_->Prepare("DELETE FROM curve WHERE job = ?1 AND kind = ?2 AND step IN (SELECT step "
+                         "FROM (SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS place FROM "
+                         "curve WHERE job = ?1 AND kind = ?2) WHERE place % 2 = 0)"));
+  NSA_RETURN_IF_ERROR(rows.Bind(1, number).Bind(2, static_cast<int64_t>(kind)).Run());
+  return LoadTail(number, kind, tail);
 }
 
 template <typename Body>
@@ -127,6 +152,7 @@ absl::Status JobStore::LoadTail(int64_t number, CurveKind kind, CurveTail* tail)
   NSA_ASSIGN_OR_RETURN(const bool found, rows.Step());
   if (!found) return absl::OkStatus();
   tail->rows = static_cast<size_t>(rows.Int(1));
+  if (!IsBuckets(kind)) return absl::OkStatus();
   return Annotate(Unseal(rows.Blob(0), &tail->last), "curve");
 }
 
@@ -156,7 +182,8 @@ absl::StatusOr<JobStore::CurveTails*> JobStore::LoadTails(const Entry& entry) {
   const std::string& id = entry.job->job().id();
   if (const auto known = curves_.find(id); known != curves_.end()) return &known->second;
   CurveTails tails;
-  for (const CurveKind kind : {CurveKind::kSteps, CurveKind::kLayers, CurveKind::kGpus}) {
+  for (const CurveKind kind : {CurveKind::kSteps, CurveKind::kLayers, CurveKind::kGpus,
+                               CurveKind::kEval, CurveKind::kCheckpoint}) {
     NSA_RETURN_IF_ERROR(LoadTail(entry.number, kind, &tails[kind]));
   }
   if (tails[CurveKind::kSteps].rows == 0) {
@@ -177,9 +204,11 @@ absl::Status JobStore::AddToCurve(int64_t number, int64_t generation,
       return AddBucket(number, CurveKind::kLayers, LayerBucket(record),
                        &(*tails)[CurveKind::kLayers]);
     case v1::WorkerRecord::kEval:
-      return WriteCurveRow(number, CurveKind::kEval, record.eval().step(), record);
+      return AddMark(number, CurveKind::kEval, record.eval().step(), record,
+                     &(*tails)[CurveKind::kEval]);
     case v1::WorkerRecord::kCheckpoint:
-      return WriteCurveRow(number, CurveKind::kCheckpoint, record.checkpoint().step(), record);
+      return AddMark(number, CurveKind::kCheckpoint, record.checkpoint().step(), record,
+                     &(*tails)[CurveKind::kCheckpoint]);
     case v1::WorkerRecord::kSample:
       return AddSample(number, record);
     default:
@@ -198,6 +227,7 @@ absl::Status JobStore::AddSample(int64_t number, const v1::WorkerRecord& record)
   row.Bind(1, number).Bind(2, kind).Bind(3, step);
   NSA_ASSIGN_OR_RETURN(const bool found, row.Step());
   if (found) NSA_RETURN_IF_ERROR(Annotate(Unseal(row.Blob(0), &samples), "samples"));
+  if (samples.records_size() >= kSamplesOfStep) return absl::OkStatus();
   *samples.add_records() = record;
   NSA_RETURN_IF_ERROR(WriteCurveRow(number, CurveKind::kSamples, step, samples));
   if (found) return absl::OkStatus();

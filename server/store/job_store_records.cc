@@ -37,9 +37,28 @@ void FoldInto(const v1::WorkerRecord& record, RankJournal* journal) {
   }
 }
 
+// Leaves what a job of this kind can have: the layers of its model, the sets of data.val.
+void KeepOwn(const v1::JobSpec& spec, v1::WorkerRecord* record) {
+  if (record->has_step()) {
+    auto& layers = *record->mutable_step()->mutable_layers();
+    const int32_t count = spec.model().n_layers();
+    const auto others = std::remove_if(layers.begin(), layers.end(), [&](const auto& layer) {
+      return layer.layer() < 0 || layer.layer() >= count;
+    });
+    layers.erase(others, layers.end());
+    if (layers.size() > count) layers.DeleteSubrange(count, layers.size() - count);
+  }
+  if (record->has_eval()) {
+    auto& sets = *record->mutable_eval()->mutable_sets();
+    const int count = spec.data().val_size();
+    if (sets.size() > count) sets.DeleteSubrange(count, sets.size() - count);
+  }
+}
+
 // The record within its limits. One that is still too large becomes an event that says so.
-v1::WorkerRecord WithinLimits(const v1::WorkerRecord& sent) {
+v1::WorkerRecord WithinLimits(const v1::WorkerRecord& sent, const v1::JobSpec& spec) {
   v1::WorkerRecord record = sent;
+  KeepOwn(spec, &record);
   // A text in a small record is small.
   if (record.ByteSizeLong() <= limits::kReportedTextBytes) return record;
   CutTexts(&record, record.has_sample() ? limits::kSampleTextBytes : limits::kReportedTextBytes);
@@ -54,12 +73,13 @@ v1::WorkerRecord WithinLimits(const v1::WorkerRecord& sent) {
 }
 
 // The records that continue the journal at `next`, without those that are already stored.
-std::vector<v1::WorkerRecord> Fresh(const v1::ReportRecordsRequest& request, int64_t next) {
+std::vector<v1::WorkerRecord> Fresh(const v1::ReportRecordsRequest& request,
+                                    const v1::JobSpec& spec, int64_t next) {
   std::vector<v1::WorkerRecord> fresh;
   for (const v1::WorkerRecord& record : request.records()) {
     if (record.sequence() < next) continue;
     if (record.sequence() > next) break;
-    fresh.push_back(WithinLimits(record));
+    fresh.push_back(WithinLimits(record, spec));
     ++next;
   }
   return fresh;
@@ -126,7 +146,7 @@ absl::StatusOr<JobStore::Appended> JobStore::AppendLocked(const v1::ReportRecord
   NSA_ASSIGN_OR_RETURN(RankJournal * journal,
                        LoadJournal(*entry, request.generation(), request.rank()));
   Appended appended{.next_sequence = journal->next_sequence,
-                    .fresh = Fresh(request, journal->next_sequence),
+                    .fresh = Fresh(request, entry->job->job().spec(), journal->next_sequence),
                     .current = request.generation() == entry->job->job().generation(),
                     .job = entry->job};
   if (appended.fresh.empty()) return appended;

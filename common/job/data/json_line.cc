@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
+#include "common/base/json_shape.h"
 #include "common/base/status.h"
 #include "common/job/data_source.h"
 #include "nlohmann/json.hpp"
@@ -17,6 +18,9 @@ namespace nsa {
 namespace {
 
 using Json = nlohmann::json;
+
+// A value takes about 64 bytes, so a line of two-byte values takes thirty times its size.
+constexpr size_t kLargeLine = 16 << 20;
 
 constexpr std::string_view kBlank = " \t\r\x1e";
 constexpr std::string_view kFix = "fix the file, or set data.source to what it holds";
@@ -139,6 +143,11 @@ absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
   if (line.starts_with('[')) {
     return Fault("a JSON array, not an object", line,
                  "if the file is one array, jq -c '.[]' FILE > NEW makes JSON lines of it");
+  }
+  if (line.size() > kLargeLine && !IsAsLargeAsItLooks(line)) {
+    return Fault(absl::StrCat("a line of ", line.size(), " bytes with more values than bytes for",
+                              " them (at most one value for each 4 bytes)"),
+                 line, "leave out the fields that are not texts");
   }
   Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {

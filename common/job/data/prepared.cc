@@ -133,7 +133,7 @@ std::string TokenizerWord(v1::Tokenizer tokenizer) {
 
 bool IsPreparedFolder(const fs::path& path) {
   std::error_code error;
-  return fs::is_directory(path, error);
+  return JobPathExists(path) && fs::is_directory(path, error);
 }
 
 std::string ShardName(int64_t index) { return absl::StrFormat("tokens-%05d", index); }

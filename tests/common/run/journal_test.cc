@@ -140,6 +140,36 @@ TEST(Journal, DamageIsReportedWithItsOffsetAndStays) {
   }
 }
 
+// Two bytes a layer: a record of 1 MiB would take 150 MB. The reader serves the ranks of all users.
+TEST(Journal, ARecordThatWouldTakeFarMoreMemoryThanItsBytesIsDamage) {
+  const TempDir folder;
+  v1::WorkerRecord record = Step(1);
+  for (int i = 0; i < 500'000; ++i) record.mutable_step()->add_layers();
+  const auto path = folder / "journal";
+  {
+    auto writer = JournalWriter::Create(path);
+    ASSERT_OK(writer);
+    ASSERT_OK((*writer)->Append(std::move(record)));
+  }
+  JournalReader reader(path);
+  EXPECT_THAT(reader.Next(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("too many elements")));
+}
+
+TEST(Journal, ARecordHasAtMostTwoMebibytes) {
+  const TempDir folder;
+  auto writer = JournalWriter::Create(folder / "journal");
+  ASSERT_OK(writer);
+  EXPECT_THAT((*writer)->Append(Event(std::string(3 << 20, 'x'))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("at most 2097152")));
+  // Of another writer, and as long as the file says it is.
+  std::string large(8, '\0');
+  const uint32_t length = 3 << 20;
+  std::memcpy(large.data(), &length, sizeof(length));
+  std::ofstream(folder / "other", std::ios::binary) << large;
+  EXPECT_THAT(JournalReader(folder / "other").Next(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("impossible length")));
+}
+
 TEST(Journal, RefusesAFileThatHoldsRecordsAlready) {
   const TempDir folder;
   const auto path = WriteSteps(folder, 1);

@@ -1,4 +1,4 @@
-#include "server/rpc/message_limit.h"
+#include "common/run/unpacked_bytes.h"
 
 #include <string>
 
@@ -9,7 +9,7 @@
 #include "nsa/v1/fleet.pb.h"
 #include "tests/testing/status_matchers.h"
 
-namespace nsa::server {
+namespace nsa {
 namespace {
 
 template <typename Message>
@@ -45,7 +45,7 @@ std::string Field(int number, const std::string& content) {
   return bytes;
 }
 
-TEST(MessageLimit, RefusesElementsThatTakeMoreMemoryThanTheyHaveBytes) {
+TEST(UnpackedBytes, RefusesElementsThatTakeMoreMemoryThanTheyHaveBytes) {
   EXPECT_TRUE(FitsAs<v1::HeartbeatRequest>(Empties(3, 10'000)));
   EXPECT_FALSE(FitsAs<v1::HeartbeatRequest>(Empties(3, 2'000'000)));
   EXPECT_FALSE(FitsAs<v1::ReportRecordsRequest>(Empties(4, 2'000'000)));
@@ -58,7 +58,7 @@ TEST(MessageLimit, RefusesElementsThatTakeMoreMemoryThanTheyHaveBytes) {
   EXPECT_FALSE(FitsAs<v1::HeartbeatRequest>(std::string(4'000'000, '\x7b'))) << "groups";
 }
 
-TEST(MessageLimit, TakesWhatIsAsLargeAsItLooks) {
+TEST(UnpackedBytes, TakesWhatIsAsLargeAsItLooks) {
   v1::ReportRecordsRequest records;
   for (int i = 0; i < 90'000; ++i) {
     v1::WorkerRecord& record = *records.add_records();
@@ -76,7 +76,7 @@ TEST(MessageLimit, TakesWhatIsAsLargeAsItLooks) {
   EXPECT_TRUE(FitsAs<v1::GetJobRequest>(""));
 }
 
-TEST(MessageLimit, LeavesBytesThatAreNoMessageToTheParser) {
+TEST(UnpackedBytes, LeavesBytesThatAreNoMessageToTheParser) {
   for (const std::string& bytes :
        {std::string("\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"), std::string("\x1a\x7f"),
         std::string("\x1a\xff\xff\xff\xff\x7f"), std::string("\x0f"), std::string(1, '\0')}) {
@@ -92,7 +92,7 @@ std::string Numbers(int number, size_t count) {
   return bytes;
 }
 
-TEST(MessageLimit, CountsAtLeastWhatUnpackingTakes) {
+TEST(UnpackedBytes, CountsAtLeastWhatUnpackingTakes) {
   const int job = 1;     // GetJobRequest.job, a text
   const int states = 3;  // ListJobsRequest.states
   const auto expect_counted = [](std::optional<int64_t> counted, int64_t taken) {
@@ -120,10 +120,10 @@ TEST(MessageLimit, CountsAtLeastWhatUnpackingTakes) {
                  TakenBy<v1::HeartbeatRequest>(workers));
 }
 
-TEST(MessageLimit, AFieldOfAnotherTypeThanItsOwnIsUnknown) {
+TEST(UnpackedBytes, AFieldOfAnotherTypeThanItsOwnIsUnknown) {
   EXPECT_FALSE(FitsAs<v1::GetJobRequest>(Numbers(1, 2'000'000)));
   EXPECT_FALSE(FitsAs<v1::HeartbeatRequest>(Numbers(3, 2'000'000)));
 }
 
 }  // namespace
-}  // namespace nsa::server
+}  // namespace nsa

@@ -164,5 +164,23 @@ TEST_F(UnixUserTest, AnOutDirThatTheUserCannotEnterTellsNothingOfItsJob) {
   EXPECT_NE(ToldAbout(nobody, spec), empty) << "whoever may read it is told";
 }
 
+TEST_F(UnixUserTest, AFolderThatTheUserCannotEnterTellsNothingOfItsNames) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, who may enter what nobody may not";
+  fs::permissions(folder_.path(), fs::perms(0755));
+  const std::string nobody = *MakeToken(v1::ROLE_SUBMITTER, "n", "", "nobody");
+  const fs::path closed = folder_ / "closed";
+  fs::create_directory(closed);
+  fs::permissions(closed, fs::perms(0700));
+  v1::JobSpec spec = Spec("demo");
+  spec.mutable_train()->set_out_dir(closed / "run-{n}");
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_TOKENS);
+  spec.mutable_data()->clear_path();
+  spec.mutable_data()->add_path(closed / "tokens");
+  const std::string empty = ToldAbout(nobody, spec);
+  std::ofstream(closed / "run-1") << "a file";
+  fs::create_directories(closed / "tokens");
+  EXPECT_EQ(ToldAbout(nobody, spec), empty) << "the same as of a folder with nothing in it";
+}
+
 }  // namespace
 }  // namespace nsa::server

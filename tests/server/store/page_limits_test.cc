@@ -72,6 +72,82 @@ TEST_F(PageLimits, ASampleKeepsItsText) {
   EXPECT_EQ(records->at(0).record().sample().text().size(), 50'000u);
 }
 
+// Records from `first` on, of the first generation and rank 0.
+v1::ReportRecordsRequest RecordsFrom(const std::string& job, int64_t first) {
+  v1::ReportRecordsRequest request;
+  request.set_job_id(job);
+  request.set_generation(1);
+  request.add_records()->set_sequence(first);
+  return request;
+}
+
+TEST_F(PageLimits, AStepHasTheLayersOfItsModelAndNoOthers) {
+  const std::string id = Insert("job");
+  v1::ReportRecordsRequest request = RecordsFrom(id, 1);
+  v1::StepRecord& step = *request.mutable_records(0)->mutable_step();
+  step.set_step(1);
+  for (int i = 0; i < 200'000; ++i) step.add_layers();  // all are layer 0
+  step.add_layers()->set_layer(1'000'000);
+  step.add_layers()->set_layer(-1);
+  ASSERT_OK(store_->AppendRecords(request).status());
+  const auto records = store_->Records(id, 0, 0, 100);
+  ASSERT_OK(records.status());
+  const int32_t layers = TinyJob("job", "", 1).model().n_layers();
+  EXPECT_EQ(records->at(0).record().step().layers_size(), layers);
+  const auto buckets = store_->Buckets(id, CurveKind::kLayers, 0);
+  ASSERT_OK(buckets.status());
+  ASSERT_EQ(buckets->size(), 1u);
+  EXPECT_LT(buckets->at(0).ByteSizeLong(), 10'000u);
+}
+
+TEST_F(PageLimits, AValidationHasTheSetsOfItsJobAndNoOthers) {
+  const std::string id = Insert("job");
+  v1::ReportRecordsRequest request = RecordsFrom(id, 1);
+  request.mutable_records(0)->mutable_eval()->set_step(1);
+  for (int i = 0; i < 10'000; ++i) request.mutable_records(0)->mutable_eval()->add_sets();
+  ASSERT_OK(store_->AppendRecords(request).status());
+  const auto marks = store_->Marks(id, CurveKind::kEval);
+  ASSERT_OK(marks.status());
+  ASSERT_EQ(marks->size(), 1u);
+  EXPECT_EQ(marks->at(0).eval().sets_size(), 0);
+}
+
+TEST_F(PageLimits, MarksOfACurveHaveShortTextsAndEverySecondGoesWhenThereAreTooMany) {
+  const std::string id = Insert("job");
+  v1::ReportRecordsRequest request = RecordsFrom(id, 1);
+  request.clear_records();
+  for (int64_t i = 1; i <= 10'002; ++i) {
+    v1::WorkerRecord& record = *request.add_records();
+    record.set_sequence(i);
+    record.mutable_checkpoint()->set_step(i);
+    if (i > 9'990) record.mutable_checkpoint()->set_error(std::string(4'000, 'x'));
+  }
+  ASSERT_OK(store_->AppendRecords(request).status());
+  const auto marks = store_->Marks(id, CurveKind::kCheckpoint);
+  ASSERT_OK(marks.status());
+  ASSERT_EQ(marks->size(), 5'002u);
+  EXPECT_EQ(marks->front().checkpoint().step(), 1);
+  EXPECT_EQ(marks->at(1).checkpoint().step(), 3);
+  EXPECT_EQ(marks->back().checkpoint().step(), 10'002);
+  EXPECT_EQ(marks->at(5'000).checkpoint().step(), 10'001) << "the newest that there was";
+  EXPECT_LE(marks->back().checkpoint().error().size(), limits::kReportedWordBytes);
+}
+
+TEST_F(PageLimits, AStepHasNoMoreSamplesThanAJobCanAskFor) {
+  const std::string id = Insert("job");
+  v1::ReportRecordsRequest request = RecordsFrom(id, 1);
+  request.clear_records();
+  for (int64_t i = 1; i <= 2'000; ++i) {
+    v1::WorkerRecord& record = *request.add_records();
+    record.set_sequence(i);
+    record.mutable_sample()->set_step(5);
+  }
+  ASSERT_OK(store_->AppendRecords(request).status());
+  const auto samples = store_->SamplesAt(id, 5);
+  ASSERT_OK(samples.status());
+  EXPECT_EQ(samples->records.size(), 16u);
+}
+
 TEST_F(PageLimits, APageOfLargeJobsEndsByBytesAndTheNextGoesOn) {
   std::map<std::string, int> seen;
   for (int i = 0; i < 24; ++i) {

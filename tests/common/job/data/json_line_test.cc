@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
 
 namespace nsa {
@@ -10,6 +11,7 @@ namespace {
 
 using testing::AllOf;
 using testing::EndsWith;
+using testing::HasSubstr;
 using testing::StartsWith;
 
 std::string TextOf(std::string_view line, std::string_view field = "text") {
@@ -89,6 +91,19 @@ TEST(JsonLine, SaysWhatIsWrongWithItAndWhatToDo) {
   EXPECT_THAT(TextOfJsonLine(R"({"doc": "a"})", "doc.text"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        StartsWith("no field 'doc.text' (fields: doc)")));
+}
+
+// 20 MiB of empty lists would take more than 400 MiB, and a line may have 256 MiB.
+TEST(JsonLine, ALargeLineIsTextAndNotValues) {
+  std::string lists = R"({"text": "a", "more": [[])";
+  while (lists.size() < (20 << 20)) lists += ",[],[],[],[],[],[],[],[]";
+  EXPECT_THAT(
+      TextOfJsonLine(lists + "]}", "text"),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more values than bytes for them")));
+  const auto text =
+      TextOfJsonLine(absl::StrCat(R"({"text": ")", std::string(20 << 20, ','), R"("})"), "text");
+  ASSERT_OK(text.status());
+  EXPECT_EQ((*text)->size(), size_t{20} << 20);
 }
 
 }  // namespace
