@@ -24,26 +24,8 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-root=$(mktemp -d /var/tmp/nsa-packages.XXXXXX)
-container=''
-finish() {
-  local status=$?
-  set +e
-  [ -z "$container" ] || { kill "$container"; wait "$container"; }
-  rm -rf --one-file-system "$root"
-  exit $status
-}
-trap finish EXIT
-say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
-die() {
-  printf 'packages_under_systemd.sh: %s\n' "$*" >&2
-  [ -z "$container" ] || inside journalctl --no-pager -n 40 -u 'nsa-*' >&2
-  exit 1
-}
-readonly CLEAN=(/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8)
-before_boot() { chroot "$root" "${CLEAN[@]}" "$@"; }
-inside() { nsenter --target "$first" --all "${CLEAN[@]}" "$@"; }
-ctl() { inside setpriv --reuid nsa --regid nsa --clear-groups env NSA_STATE_DIR=/var/lib/nsa HOME=/var/lib/nsa nsactl "$@"; }
+# shellcheck source=tests/deploy/container.sh
+. "$here/container.sh"
 # The one line of a page that has this text, as a user types it.
 line_of() { # line_of PAGE TEXT
   local found
@@ -57,15 +39,6 @@ as_documented() { # as_documented COMMAND; one that line_of has not found must n
 }
 property() { inside systemctl show --value -p "$2" "nsa-$1"; }
 worker() { inside pgrep -x nsa-worker; }
-# Waits until a command succeeds.
-within() { # within SECONDS COMMAND…
-  local end=$((SECONDS + $1))
-  shift
-  until "$@" >/dev/null 2>&1; do
-    [ $SECONDS -lt $end ] || die "not in time: $*"
-    sleep 0.3
-  done
-}
 state_is() { ctl list -o json | grep -q "STATE_$1"; }
 job_is() { ctl describe "$1" -o json | grep -q "\"state\": *\"STATE_$2\""; }
 stacks_of() { ctl dump-stack "$1" | grep -q nsa::train; }
@@ -82,14 +55,6 @@ goes_on() { # goes_on DAEMON OLD_PID
   echo "nsa-$1: process $2, now $(property "$1" MainPID); worker $trains goes on"
 }
 
-leader() { first=$(pgrep -P "$container" -x systemd); }
-boot() {
-  systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --console=pipe --boot -D "$root" </dev/null >>"$root/boot.log" 2>&1 &
-  container=$!
-  within 30 leader
-  leader
-  within 60 eval 'inside systemctl is-system-running | grep -qE "running|degraded"'
-}
 # A job for the container, as a file in /srv.
 job() { # job NAME STEPS OUT_DIR
   cat >"$root/srv/$1.yaml" <<JOB
@@ -127,19 +92,13 @@ jobs_work() { # jobs_work NAME
 }
 
 say "a bare root with systemd, and the packages"
-if [ -n "$tar" ]; then tar -C "$root" -xf "$tar"; else debootstrap --variant=minbase --include=ca-certificates bookworm "$root" >/dev/null; fi
-chmod 755 "$root"
-cp /etc/resolv.conf "$root/etc/"
-rm -f "$root/etc/apt/sources.list"
-cp -r /etc/apt/sources.list.d /etc/apt/apt.conf.d /etc/apt/keyrings "$root/etc/apt/" 2>/dev/null || true
+make_root "$tar"
 # The second sorts after the first, as a later commit does.
 readonly VERSIONS=(0.2.0~9.g111111111111 0.2.0~10.g000000000000)
 "$here/packages_test.sh" "$from" --keep "$root/packages-1" "${VERSIONS[0]}"
 "$here/packages_test.sh" "$build" --keep "$root/packages-2" "${VERSIONS[1]}"
 rm -rf "$root"/packages-*/_CPack_Packages
 readonly FIRST=(/packages-1/{nsa-coordinator,nsa-agent,nsactl}_"${VERSIONS[0]}"_amd64.deb) SECOND=(/packages-2/{nsa-coordinator,nsa-agent,nsactl}_"${VERSIONS[1]}"_amd64.deb)
-before_boot apt-get -qq update
-before_boot apt-get -qq install -y --no-install-recommends systemd systemd-sysv dbus procps sudo >/dev/null
 # What the packages of both builds depend on is fetched now; the container has no way out.
 before_boot apt-get -qq install -y --no-install-recommends --download-only "${FIRST[@]}" >/dev/null
 before_boot apt-get -qq install -y --no-install-recommends --download-only "${SECOND[@]}" >/dev/null

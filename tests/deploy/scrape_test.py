@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The metrics of a coordinator whose job trains on two ranks agree with the table of metrics, the dashboard and the alerts.
+"""The metrics of a coordinator whose job trains on two ranks agree with the table of metrics, the dashboard and the alerts. A job beyond its owner's quota is refused.
 
     tests/deploy/scrape_test.py BIN_DIR
 """
@@ -49,11 +49,16 @@ def main():
         folder = pathlib.Path(name)
         job = write_job(folder)
         config = folder / "coordinator.yaml"
-        config.write_text("quotas: [{owner: local, jobs: 10}]\n")
+        config.write_text("quotas: [{owner: local, jobs: 1}]\n")
         with Service(sys.argv[1], folder, arguments=("--config", config)) as service:
             submitted = service.ctl("submit", job)
             if submitted.returncode != 0:
                 sys.exit(f"submit: {submitted.returncode}\n{submitted.stdout}{submitted.stderr}")
+
+            second = folder / "second.yaml"
+            second.write_text(job.read_text().replace("name: scraped", "name: second").replace("/out\"", "/out-2\""))
+            refused = service.ctl("submit", second)
+            assert refused.returncode == 6 and "local has 1 " in refused.stderr and "at most 1" in refused.stderr, f"a job beyond the quota: {refused}"
 
             watcher = subprocess.Popen([service.bin / "nsactl", "watch", "scraped"], env=service.environment,
                                        stdout=subprocess.DEVNULL)  # an open stream

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "testing"))
 
@@ -69,6 +70,7 @@ def main():
         script = script_of(PAGE.read_text()).replace("127.0.0.1:8000", f"127.0.0.1:{ports.first}")
         environment = {key: value for key, value in os.environ.items() if not key.startswith("NSACTL_")}
         environment.update(PATH=programs(bin_dir, folder), NSA_STATE_DIR=str(folder / "state"), NSACTL_CONFIG="/dev/null", NSACTL_TIMEOUT="60s")
+        began = time.time()
         try:
             done = subprocess.run(["bash", "-c", script], cwd=work, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                   text=True, timeout=900)
@@ -80,6 +82,8 @@ def main():
         log = work / "coordinator.log"
         assert done.returncode == 0, f"{done.stdout}\n{log.read_text() if log.exists() else ''}"
         check(work, done.stdout)
+        first = min(path.stat().st_mtime for path in work.glob("out/my-text-1/checkpoints/step-*"))
+        print(f"first checkpoint {first - began:.0f} s after the first command, all of the tutorial in {time.time() - began:.0f} s")
 
 
 main()

@@ -1,0 +1,56 @@
+# A bare Debian that systemd has booted, as a container: for scripts that run as root and source this. Needs systemd-nspawn (package systemd-container). The
+# container has a network of its own and no way out: nothing of this machine is disturbed.
+#
+#   make_root [ROOT.tar]   the root in $root, with systemd and a list of packages; without ROOT.tar debootstrap makes one, which needs a network
+#   before_boot COMMAND…   in the root, with this machine's network
+#   boot                   boots it
+#   inside COMMAND…        in the booted container, as root
+#   within SECONDS COMMAND…, say TEXT, die TEXT
+#
+# All of it is gone when the script ends.
+root=$(mktemp -d /var/tmp/nsa-container.XXXXXX)
+container=''
+finish() {
+  local status=$?
+  set +e
+  [ -z "$container" ] || { kill "$container"; wait "$container"; }
+  rm -rf --one-file-system "$root"
+  exit $status
+}
+trap finish EXIT
+say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
+die() {
+  printf '%s: %s\n' "${0##*/}" "$*" >&2
+  [ -z "$container" ] || inside journalctl --no-pager -n 40 -u 'nsa-*' >&2
+  exit 1
+}
+readonly CLEAN=(/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive LANG=C.UTF-8)
+before_boot() { chroot "$root" "${CLEAN[@]}" "$@"; }
+inside() { nsenter --target "$first" --all "${CLEAN[@]}" "$@"; }
+ctl() { inside setpriv --reuid nsa --regid nsa --clear-groups env NSA_STATE_DIR=/var/lib/nsa HOME=/var/lib/nsa nsactl "$@"; }
+# Waits until a command succeeds.
+within() { # within SECONDS COMMAND…
+  local end=$((SECONDS + $1))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ $SECONDS -lt $end ] || die "not in time: $*"
+    sleep 0.3
+  done
+}
+make_root() {
+  if [ -n "${1:-}" ]; then tar -C "$root" -xf "$1"; else debootstrap --variant=minbase --include=ca-certificates bookworm "$root" >/dev/null; fi
+  chmod 755 "$root"
+  cp /etc/resolv.conf "$root/etc/"
+  rm -f "$root/etc/apt/sources.list"
+  cp -r /etc/apt/sources.list.d /etc/apt/apt.conf.d /etc/apt/keyrings "$root/etc/apt/" 2>/dev/null || true
+  before_boot apt-get -qq update
+  before_boot apt-get -qq install -y --no-install-recommends systemd systemd-sysv dbus procps sudo >/dev/null
+}
+leader() { first=$(pgrep -P "$container" -x systemd); }
+boot() {
+  systemd-nspawn --quiet --register=no --keep-unit --private-network --link-journal=no --console=pipe --boot -D "$root" </dev/null >>"$root/boot.log" 2>&1 &
+  container=$!
+  within 30 leader
+  leader
+  within 60 eval 'inside systemctl is-system-running | grep -qE "running|degraded"'
+}
