@@ -26,7 +26,7 @@ def escaped(line):
 
 
 def page(name, section, text, version):
-    """The help as a page: its first line, its usage, what is said of it, and each part under its heading, laid out as it is."""
+    """The help as a page: its first line, its usage, its description, and each part under its heading, laid out as it is."""
     lines = text.strip().split("\n")
     usage = next((line for line in lines if line.startswith("Usage: ")), f"Usage: {name}")
     what = next(line for line in lines if line and not line.startswith("Usage: "))

@@ -26,7 +26,7 @@ fs::path BesideThisProgram(const std::string& name) {
 absl::Status CheckTimes(const Options& options) {
   if (options.node_unknown < absl::Seconds(1)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("node_unknown_seconds: %g (≥ 1); heartbeats come every half second",
+        absl::StrFormat("node_unknown_seconds: %g (at least 1); heartbeats come every half second",
                         absl::ToDoubleSeconds(options.node_unknown)));
   }
   if (options.node_lost <= options.node_unknown) {
@@ -37,7 +37,7 @@ absl::Status CheckTimes(const Options& options) {
   }
   if (options.log_quota_bytes < 64 << 10) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("log_quota_bytes: %d (≥ 65536); raise it", options.log_quota_bytes));
+        absl::StrFormat("log_quota_bytes: %d (at least 65536); raise it", options.log_quota_bytes));
   }
   return absl::OkStatus();
 }

@@ -176,7 +176,7 @@ Check CheckCertificate(const CertificateEnd& end, absl::Time now) {
 Check CheckDescriptors(const rlimit& limit) {
   const bool few = limit.rlim_max != RLIM_INFINITY && limit.rlim_max < kFewDescriptors;
   return {few ? Level::kWarning : Level::kOk, "open files", Shown(limit.rlim_max),
-          few ? absl::StrCat("every connection is one (≥ ", kFewDescriptors,
+          few ? absl::StrCat("every connection is one (at least ", kFewDescriptors,
                              "); raise LimitNOFILE= of the unit or `ulimit -Hn`")
               : ""};
 }

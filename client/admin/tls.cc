@@ -105,8 +105,8 @@ absl::StatusOr<ExitCode> RenewAll(Session& session, const TlsFlags& flags) {
     session.Note("no certificate is valid longer than the authority ca.crt");
   }
   session.Note(
-      "copy each .crt to where it is used, then reload the coordinator and restart the agents; "
-      "workers go on training meanwhile");
+      "copy each .crt to where it is used, then reload the coordinator; agents read their new "
+      "files without a restart");
   return ExitCode::kOk;
 }
 

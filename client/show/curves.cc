@@ -38,8 +38,8 @@ double Shortest(float value) {
   return read;
 }
 
-// What stands for the values of a point: of several steps of a rank their mean, of several layers
-// what Quantity::keep says, as in the page's maps.
+// A point stands for the mean of several steps of a rank; for several layers, see Quantity::keep,
+// as in the page's maps.
 float Kept(const Metric& metric, const v1::CurveColumn& column, int point) {
   const record::Keep keep = metric.of() == record::Of::kLayer ? metric.keep : record::Keep::kMean;
   if (keep == record::Keep::kGreatest) return column.greatest(point);

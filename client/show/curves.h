@@ -54,10 +54,10 @@ class JobCurves {
   // restart or when the coordinator has thinned them: then all must be read again.
   bool Add(const v1::GetCurvesResponse& more);
 
-  // The values of a metric, of several layers or GPUs as Quantity::keep says, over steps, tokens,
-  // or seconds of training, which leave out the time between the end of a start and the first step
-  // of the next. What was not measured is left out; a value that is not finite leaves a gap and is
-  // counted.
+  // The values of a metric; layers and GPUs are combined by Quantity::keep. They are over steps,
+  // tokens, or seconds of training, which leave out the time between the end of a start and the
+  // first step of the next. What was not measured is left out; a value that is not finite leaves a
+  // gap and is counted.
   Curve CurveOf(const Metric& metric, Across across) const;
 
   // How many points there are; not more than steps.

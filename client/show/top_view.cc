@@ -250,7 +250,7 @@ std::vector<std::string> TopView(const TopState& state, const TopChoice& choice,
   const std::vector<std::string> rows =
       !jobs.empty()           ? JobLines(jobs, choice, now, size, room)
       : choice.filter.empty() ? std::vector<std::string>{"no jobs"}
-                              : std::vector<std::string>{"no jobs that are: " + choice.filter};
+                              : std::vector<std::string>{"no jobs match: " + choice.filter};
   lines.insert(lines.end(), rows.begin(), rows.end());
   lines.emplace_back();
   lines.insert(lines.end(), nodes.begin(), nodes.end());

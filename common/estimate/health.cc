@@ -42,6 +42,9 @@ int32_t GroupOf(double speed) {
 }
 double SpeedOf(int32_t group) { return std::pow(1.01, group); }
 
+// "2,800".
+std::string SpeedText(double speed) { return Grouped(std::llround(std::min(speed, kFastest))); }
+
 int64_t Samples(const v1::HealthMemory& memory) {
   int64_t samples = 0;
   for (const auto& [group, count] : memory.speeds()) samples += count;
@@ -192,9 +195,9 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
       return SaysPlateau(progress);
     case HealthRule::kUnsteadySpeed:
       if (memory.unsteady_steps() < kUnsteadySteps) return "";
-      return absl::StrFormat(
-          "%.0f tokens a second (%.0f in the median, at least 90 %% of it wanted)",
-          memory.smooth_tokens_per_second(), MedianSpeed(memory));
+      return absl::StrFormat("%s tokens a second (median %s; expected at least 90 %% of that)",
+                             SpeedText(memory.smooth_tokens_per_second()),
+                             SpeedText(MedianSpeed(memory)));
     case HealthRule::kMemoryCreep: {
       const auto first = static_cast<double>(memory.first_memory_bytes());
       const double grown = memory.smooth_memory_bytes() - first;
@@ -213,7 +216,7 @@ std::string Says(HealthRule rule, const v1::JobProgress& progress) {
                              progress.gates().lowest_entropy(), kLowEntropy);
     case HealthRule::kGateDominant:
       if (memory.dominant_steps() < kGateSteps) return "";
-      return absl::StrFormat("one branch has over %.1f of a layer's gate in the mean",
+      return absl::StrFormat("one branch takes over %.1f of a layer's gate on average",
                              kDominantShare);
     case HealthRule::kGateSaturated:
       if (memory.saturated_steps() < kGateSteps) return "";

@@ -66,7 +66,7 @@ absl::StatusOr<std::string> ReadSecretFile(std::string_view field, const fs::pat
   std::string line(absl::StripAsciiWhitespace(file.text.substr(0, file.text.find('\n'))));
   if (line.size() >= kShortest) return line;
   return absl::InvalidArgumentError(absl::StrCat(
-      View(field), ": ", path.string(), " has ", line.size(), " bytes in its first line (≥ ",
+      View(field), ": ", path.string(), " has ", line.size(), " bytes in its first line (at least ",
       kShortest, "); `openssl rand -hex 32` makes a good one"));
 }
 

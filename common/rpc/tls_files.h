@@ -16,7 +16,7 @@ namespace nsa {
 struct CertificateEnd {
   std::string field;  // tls.certificate_file or tls.client_ca_file
   std::string file;
-  absl::Time until;  // of several authorities in one file: the last one's
+  absl::Time until;  // expiry; for several authorities, the latest
 };
 
 // "ends on 2026-12-20 10:00Z, in 22 days".

@@ -29,7 +29,7 @@ int ChooseProtocol(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* le
   return SSL_TLSEXT_ERR_OK;
 }
 
-// A client that knows other protocols only is told none: it may speak HTTP/1.1 all the same.
+// A client that offers only other protocols gets no ALPN answer; it may still speak HTTP/1.1.
 int ChooseHttp1(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* length,
                 const unsigned char* offered, unsigned int offered_length, void* /*unused*/) {
   unsigned char* found = nullptr;

@@ -134,7 +134,7 @@ std::string UnaskedStopText(const JobFacts& facts, const std::string& at) {
   const Job& job = facts.job.job();
   if (EndsSoon(job, facts.wall_time)) {
     return absl::StrCat("its allocation ends at ", UtcText(job.allocation().end_unix_nanos()),
-                        ": the workers were told to save a checkpoint, and stopped ", at);
+                        ": the workers were asked to save a checkpoint, and stopped ", at);
   }
   return absl::StrCat("the workers were stopped from outside this service ", at);
 }

@@ -24,7 +24,7 @@ struct JobFacts {
   absl::Duration now;           // monotonic
   absl::Time wall_time;
   double jitter = 0.5;             // uniform in [0, 1): spreads restarts
-  absl::Duration told;             // monotonic: when agents were told the job's current situation
+  absl::Duration told;             // monotonic: when agents were sent the job's current situation
   bool checking = false;           // a preflight of this job is running
   HangState hang;                  // whether a hang is suspected
   absl::Duration last_checkpoint;  // how long the slowest checkpoint so far took

@@ -48,7 +48,7 @@ absl::StatusOr<v1::ListTokensResponse> ListTokens(const AccessStore& access,
                                                   const v1::ListTokensRequest& request) {
   if (request.page_size() < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_size: ", request.page_size(), " (≥ 0); use 0 for the default"));
+        absl::StrCat("page_size: ", request.page_size(), " (at least 0); use 0 for the default"));
   }
   const int size =
       request.page_size() == 0 ? kLargestPage : std::min(request.page_size(), kLargestPage);
@@ -83,7 +83,7 @@ absl::StatusOr<v1::ListAuditResponse> ListAudit(const AuditLog& audit,
                                                 const v1::ListAuditRequest& request) {
   if (request.page_size() < 0 || request.after_sequence() < 0 || request.tail() < 0) {
     return absl::InvalidArgumentError(
-        "page_size, after_sequence, tail: negative (≥ 0); use 0 for the default");
+        "page_size, after_sequence, tail: negative (at least 0); use 0 for the default");
   }
   const int size =
       request.page_size() == 0 ? kLargestPage : std::min(request.page_size(), kLargestPage);

@@ -151,7 +151,7 @@ class HttpFront::Impl {
     bool last = false;         // nothing is added to the reply
     bool refused = false;      // the client may still be sending
     bool slow = false;         // it asks for what is answered slowly
-    bool ended = false;        // the client has the whole reply, and has been told so
+    bool ended = false;        // the client has the whole reply, and has been notified
     absl::Duration moved;      // when the client last took something of the reply, or it began
   };
   using Connections = std::map<uint64_t, Connection>;  // the oldest first

@@ -49,8 +49,8 @@ inline constexpr FamilySpec kOwnFamilies[] = {
      "takes of the machine."},
     {kGauge, "nsa_coordinator_open_files", "", "File descriptors of the coordinator."},
     {kGauge, "nsa_certificate_expiry_timestamp_seconds", "file",
-     "Unix time at which a certificate that the coordinator uses ends; of several authorities in "
-     "one file, that of the last."},
+     "Unix time at which a certificate that the coordinator uses ends; if a file has several "
+     "authorities, the latest."},
     {kCounter, "nsa_rpc_requests_total", "method code", "Calls that have ended."},
     {kHistogram, "nsa_rpc_duration_seconds", "method", "Duration of unary calls, without streams.",
      kShortBuckets},

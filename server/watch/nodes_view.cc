@@ -73,7 +73,7 @@ absl::StatusOr<v1::ListNodesResponse> NodesView(const std::vector<NodeView>& nod
                                                 const v1::ListNodesRequest& request) {
   if (request.page_size() < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("page_size: ", request.page_size(), " (≥ 0); use 0 for the default"));
+        absl::StrCat("page_size: ", request.page_size(), " (at least 0); use 0 for the default"));
   }
   const int limit =
       request.page_size() == 0 ? kLargestPage : std::min(request.page_size(), kLargestPage);

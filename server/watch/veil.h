@@ -12,7 +12,7 @@
 namespace nsa::server {
 
 // The text with "(another's)" in place of every word that has the form of a job's id and is not the
-// id of one of the owner's jobs, so that the text does not tell which ids exist.
+// id of one of the owner's jobs, so the text does not reveal which ids exist.
 std::string Veiled(std::string_view text, const JobStore& store, const std::string& owner);
 
 // The same for the message of an error. Its code and payloads stay.

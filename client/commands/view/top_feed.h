@@ -16,7 +16,7 @@
 
 namespace nsa::client {
 
-// Reads jobs and machines. Who may not see the machines gets none.
+// Reads jobs and machines. Callers who may not see machines get none.
 absl::Status ReadTop(Client* client, const v1::ListJobsRequest& wanted, TopState* state);
 
 // One job with its curves.

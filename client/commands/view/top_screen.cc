@@ -101,8 +101,8 @@ std::string TopScreen::LastLine() const {
     return absl::StrCat("Stop ", asked_->name(), " after this step, with a checkpoint? y: stop it");
   }
   if (!open_.empty()) return "Esc back   x stop   q quit";
-  return absl::StrCat("Enter open  s order: ", choice_.reversed ? "not " : "",
-                      kTopOrders.at(choice_.order), "  r reverse  / filter",
+  return absl::StrCat("Enter open  s order: ", kTopOrders.at(choice_.order),
+                      choice_.reversed ? ", reversed" : "", "  r reverse  / filter",
                       choice_.filter.empty() ? "" : ": " + choice_.filter, "  x stop  q quit");
 }
 

@@ -55,8 +55,8 @@ struct Bucket {
   int64_t nonfinite = 0;  // values that are NaN or infinite
 };
 
-// The running mean of the buckets, each over as many on both sides. Empty for a curve that has no
-// noise to be told from: of few points, or one that seldom turns.
+// The running mean of the buckets, each over as many on both sides. Empty for a curve that has too
+// few points, or is too smooth, to separate from noise.
 std::vector<Bucket> RunningMean(const std::vector<Bucket>& buckets);
 
 // True when any value of a curve is finite.

@@ -18,7 +18,7 @@ constexpr int kLetterEvery = 12;  // columns from one letter on a curve to its n
 constexpr int kLetterShift =
     3;  // columns that a curve's first letter is behind that of the one before
 
-// Whether curves have letters, because they have no colours or no dots to be told apart by.
+// Whether curves have letters, because neither colours nor dots distinguish them.
 struct Letters {
   bool lines = false;
   bool measurements = false;

@@ -41,8 +41,7 @@ struct SweepDecision {
 // that step never goes on. A job that ended otherwise (failed, stopped by a user) takes no part.
 SweepDecision DecideSweep(const std::vector<const v1::StoredJob*>& jobs);
 
-// A job that stopped at a step of halve_at and of which its sweep has yet to decide whether it goes
-// on.
+// A job that stopped at a step of halve_at and whose sweep has not decided yet whether it goes on.
 bool IsPaused(const v1::StoredJob& stored);
 
 // The step at which a new job of this sweep stops first; 0: none.

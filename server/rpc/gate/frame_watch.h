@@ -1,7 +1,6 @@
 // Watches what a client sends over HTTP/2, by the heads of its frames only. gRPC 1.51 keeps what it
 // cannot handle yet without a limit: streams that are reset at once, header blocks that do not end,
-// frames that want an answer. Whoever sends more of those than any honest client does is ended
-// here.
+// frames that want an answer. Clients that send more of those than any honest one are disconnected.
 #pragma once
 
 #include <cstddef>

@@ -11,7 +11,7 @@
 //     room, the one that has said least and is oldest first, and never a known client;
 //   * ends connections that do not speak HTTP/2 in time, or more than their share (frame_watch.h);
 //   * spends a part of its time on TLS handshakes, and of that a part on those of one address;
-//   * holds at most 2 x 32 KiB of a connection. Whoever does not read is not read either.
+//   * holds at most 2 x 32 KiB of a connection. A client that does not read is not read from.
 //
 // One thread does all this.
 #pragma once

@@ -142,9 +142,9 @@ TEST_F(TopKeysTest, SelectSortFilterAndOpen) {
   top->Type("s");
   EXPECT_TRUE(top->Shows("order: name"));
   top->Type("r");
-  EXPECT_TRUE(top->Shows("order: not name"));
+  EXPECT_TRUE(top->Shows("order: name, reversed"));
   top->Type("/state=fi");
-  EXPECT_TRUE(top->Shows("no jobs that are: state=fi"));
+  EXPECT_TRUE(top->Shows("no jobs match: state=fi"));
   top->Type(
       "\x7F\x7F"
       "failed\r");
@@ -154,7 +154,7 @@ TEST_F(TopKeysTest, SelectSortFilterAndOpen) {
   EXPECT_TRUE(top->Shows("jold12345678a")) << "the job alone, as watch shows it";
   EXPECT_TRUE(top->Shows("Esc back"));
   top->Type("\x1B");
-  EXPECT_TRUE(top->Shows("order: not name"));
+  EXPECT_TRUE(top->Shows("order: name, reversed"));
   top->Type("q");
   EXPECT_EQ(top->ExitCodeOf(), 0);
   EXPECT_TRUE(top->IsRestored());

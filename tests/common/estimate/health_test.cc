@@ -213,7 +213,7 @@ TEST(Health, ASpeedOfLessThanNinetyPercentOfItsMedianIsSaid) {
     EXPECT_THAT(run.Problems(), IsEmpty()) << "a short disturbance";
     run.Do(100, other);
     EXPECT_THAT(run.Problems(), ElementsAre("UNSTEADY_SPEED")) << factor;
-    EXPECT_THAT(run.Health().words(), HasSubstr("in the median"));
+    EXPECT_THAT(run.Health().words(), HasSubstr(" tokens a second (median "));
   }
   MadeUpRun fast;
   fast.Do(400, [](v1::StepRecord* step) { step->set_tokens_per_second(500000); });

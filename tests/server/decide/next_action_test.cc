@@ -82,7 +82,7 @@ TEST(NextAction, AStopThatNobodyAskedForNamesWhoStoppedIt) {
   allocation.set_state(v1::Allocation::STATE_RUNNING);
   allocation.set_end_unix_nanos(absl::ToUnixNanos(stopped.Facts().wall_time + absl::Seconds(30)));
   EXPECT_EQ(text(),
-            "its allocation ends at 2027-01-15T08:00:30Z: the workers were told to save a "
+            "its allocation ends at 2027-01-15T08:00:30Z: the workers were asked to save a "
             "checkpoint, and stopped at step 7");
   EXPECT_EQ(Describe(Next(stopped.Facts())), "RANK_LOST PREEMPTED");
 }

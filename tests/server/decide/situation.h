@@ -18,7 +18,7 @@ using v1::Job;
 struct Situation {
   v1::StoredJob job;
   std::vector<RankView> ranks;
-  absl::Duration waited = absl::Seconds(1);  // since agents were told
+  absl::Duration waited = absl::Seconds(1);  // since agents were sent it
   bool checking = false;
   HangState hang;
   Refusals refusals;

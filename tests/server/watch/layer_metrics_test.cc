@@ -56,5 +56,19 @@ TEST(LayerMetrics, ALayerHasNoSeriesOfAGateOrABranchThatItLacks) {
   EXPECT_THAT(text, Not(HasSubstr("nsa_selection_window_overlap_ratio{")));
 }
 
+// layer_series: false in coordinator.yaml.
+TEST(LayerMetrics, WithoutSeriesOfLayersTheOthersStay) {
+  FakeClock clock;
+  Metrics metrics(clock, false);
+  v1::Job job;
+  job.set_id("j1");
+  job.set_state(v1::Job::STATE_RUNNING);
+  *job.mutable_spec() = TinyJob("demo", "/nowhere", 1);
+  metrics.ObserveRecords(job, 0, {Step()});
+  const std::string text = metrics.Text();
+  EXPECT_THAT(text, Not(HasSubstr("layer=\"")));
+  EXPECT_THAT(text, HasSubstr("job_id=\"j1\""));
+}
+
 }  // namespace
 }  // namespace nsa::server

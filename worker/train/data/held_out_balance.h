@@ -66,7 +66,7 @@ class HeldOutBalance {
     size_t part;
     int64_t begin;
     int64_t end;
-    std::optional<int64_t> document;  // where that begins of which they are only the end
+    std::optional<int64_t> document;  // start of the document they end; none for a whole one
   };
 
   int64_t HeldOutByHash() const;

@@ -33,7 +33,7 @@ class RowSource {
   // Number of rows in an epoch; at least 1.
   virtual int64_t rows() const = 0;
 
-  // The same for people: 0 if nobody has counted them, of several sources the sum.
+  // Rows to report; 0 if not counted; the sum for several sources.
   virtual int64_t counted_rows() const { return rows(); }
 
   // Whether it orders its rows itself: then they are asked for as 0, 1, 2, …

@@ -71,8 +71,8 @@ absl::Status CheckOrigins(const Origins& origins) {
   const std::string_view site = origins.sec_fetch_site == nullptr ? "" : origins.sec_fetch_site;
   if (origins.origin == nullptr && (site.empty() || site == "none")) return absl::OkStatus();
   return HttpError(403,
-                   "Origin: set (none): pages of a browser may not use this server; send the "
-                   "request from a program");
+                   "Origin: set (not allowed): pages of a browser may not use this server; send "
+                   "the request from a program");
 }
 
 }  // namespace nsa::train::serve

@@ -10,7 +10,7 @@ namespace nsa::train {
 
 // Blocks SIGTERM, SIGINT and SIGUSR1 (stack_signal.h) in this thread, in all threads that it starts
 // and in a program that it executes; ignores SIGPIPE and SIGXFSZ, so that a write fails with EPIPE
-// or EFBIG and its caller can say of which file.
+// or EFBIG and the caller can name the file.
 void BlockSignals();
 
 // SIGTERM, SIGINT and SIGPIPE have their default effect again; SIGUSR1 stays blocked and SIGXFSZ

@@ -270,7 +270,7 @@ absl::StatusOr<std::unique_ptr<PlainStream>> OpenPlain(const std::filesystem::pa
   }
   std::error_code error;
   if (!JobFilesAreLimited() && std::filesystem::is_fifo(path, error)) {
-    // By hand. Who waits for the data has a time limit.
+    // By hand. The reader enforces its own time limit.
     Fd pipe(open(path.c_str(), O_RDONLY | O_CLOEXEC));
     if (!pipe.valid()) return absl::ErrnoToStatus(errno, path.string());
     return std::make_unique<LocalStream>(std::move(pipe), path.string(), progress);

@@ -23,7 +23,7 @@ struct RemoteOptions {
   std::string endpoint = std::string(kHubEndpoint);
   std::string token;
   std::string token_from = "HF_TOKEN";  // the variable or the file that has it, for messages
-  // Who reads s3:// URLs, and where they lead; why that cannot be said.
+  // Credentials and endpoint for s3://, or why there are none.
   absl::StatusOr<S3Access> s3 = S3Access();
   // The commits at which branches are read. One that is missing here is asked for once.
   HubCommits hub_commits;
