@@ -11,9 +11,12 @@ import copy
 import os
 import pathlib
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
 import yaml
 
@@ -121,14 +124,14 @@ class Service:
 
     def __init__(self, bin_dir, folder, objects):
         self.folder = folder
-        self.ports = HeldPorts()
+        self.ports = HeldPorts(2)
         self.port = self.ports.first
         self.coordinator = Pod(bin_dir, folder, objects, "StatefulSet", "nsa-coordinator",
                                {"/var/lib/nsa": "c/var", "/run/nsa": "c/run", "/etc/nsa": "c/etc", "/secrets": "c/secrets", "/data": "data"})
         self.agent = Pod(bin_dir, folder, objects, "DaemonSet", "nsa-agent",
                          {"/var/lib/nsa": "a/var", "/run/nsa": "a/run", "/etc/nsa": "a/etc", "/secrets": "a/secrets", "/data": "data"})
         self.coordinator.write(manifests.one(objects, "ConfigMap", "nsa-coordinator")["data"],
-                               coordinator_yaml={"0.0.0.0:50951": f"127.0.0.1:{self.port}", "127.0.0.1:9464": "127.0.0.1:0"})
+                               coordinator_yaml={"0.0.0.0:50951": f"127.0.0.1:{self.port}", "0.0.0.0:9464": f"0.0.0.0:{self.ports.first + 1}"})
         self.agent.write(manifests.one(objects, "ConfigMap", "nsa-agent")["data"],
                          agent_yaml={"nsa-coordinator.nsa.svc:50951": f"localhost:{self.port}", "cpu_slots: 0": "cpu_slots: 1"})
         self.main = self.coordinator.spec["containers"][0]
@@ -176,6 +179,22 @@ def check_coordinator(service):
     assert [service.coordinator.run(probe)[0] for probe in probes] == [0, 0, 0]
     print("ok: coordinator and probes")
     return tls
+
+
+def check_scrape(service, tls):
+    """/metrics is served over TLS to those who have a token, as the page says."""
+    url = f"https://localhost:{service.ports.first + 1}/metrics"
+    trusted = ssl.create_default_context(cafile=tls / "ca.crt")
+    try:
+        urllib.request.urlopen(url, context=trusted, timeout=30)
+        raise AssertionError("served without a token")
+    except urllib.error.HTTPError as refused:
+        assert refused.code == 401, refused
+    token = service.ctl("token", "create", "prometheus", "--role", "viewer").stdout.strip()
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, context=trusted, timeout=30) as reply:
+        assert b"nsa_build_info" in reply.read()
+    print("ok: a scrape over TLS with a token")
 
 
 def check_backup(service, objects):
@@ -302,6 +321,7 @@ def main():
         service = Service(bin_dir, folder, objects)
         try:
             tls = check_coordinator(service)
+            check_scrape(service, tls)
             check_backup(service, objects)
             check_join(service, tls)
             if may_have_own_namespace():

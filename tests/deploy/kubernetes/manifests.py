@@ -79,22 +79,23 @@ def check_selectors(objects):
 
 
 def check_addresses(objects):
-    """One port and one name of the coordinator everywhere."""
+    """The ports and the name of the coordinator are the same everywhere."""
     coordinator = yaml.safe_load(one(objects, "ConfigMap", "nsa-coordinator")["data"]["coordinator.yaml"])
     agent = yaml.safe_load(one(objects, "ConfigMap", "nsa-agent")["data"]["agent.yaml"])
     service = one(objects, "Service", "nsa-coordinator")
     owner = one(objects, "StatefulSet", "nsa-coordinator")
     (main,) = owner["spec"]["template"]["spec"]["containers"]
-    (port,) = main["ports"]
-    (shown,) = service["spec"]["ports"]
-    number = int(coordinator["listen_address"].rpartition(":")[2])
-    assert port["containerPort"] == shown["port"] == number and shown["targetPort"] == port["name"], (port, shown, number)
+    numbers = {name: int(coordinator[key].rpartition(":")[2]) for name, key in (("grpc", "listen_address"), ("metrics", "metrics_address"))}
+    assert {one["name"]: one["containerPort"] for one in main["ports"]} == numbers, main["ports"]
+    assert {one["targetPort"]: one["port"] for one in service["spec"]["ports"]} == numbers, service["spec"]["ports"]
+    number = numbers["grpc"]
     host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
     assert agent["coordinator_address"] == f"{host}:{number}" and owner["spec"]["serviceName"] == service["metadata"]["name"], agent
     for text in (FOLDER / "join_nodes.sh").read_text(), (FOLDER / "README.md").read_text():
         assert f"--host {host}" in text
     ingress = one(objects, "NetworkPolicy", "nsa-coordinator")["spec"]["ingress"]
-    assert [rule["ports"] for rule in ingress] == [[{"protocol": "TCP", "port": port["name"]}]], ingress
+    assert [rule["ports"] for rule in ingress] == [[{"protocol": "TCP", "port": name}] for name in numbers], ingress
+    assert f"{host}:{numbers['metrics']}" in (FOLDER / "README.md").read_text()
     assert f"port: {number}" in (FOLDER / "4-network.yaml").read_text()
 
 
