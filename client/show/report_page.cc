@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +16,7 @@
 #include "client/show/job_text.h"
 #include "client/show/metrics_view.h"
 #include "common/base/count.h"
+#include "common/base/reason.h"
 #include "common/estimate/run_time.h"
 
 namespace nsa::client {
@@ -228,15 +231,55 @@ std::string PreflightSection(const v1::Job& job) {
   return html + rows.Table();
 }
 
+// Events that are one row: the page folds them alike (Folded in server/web/page/rows.js).
+struct EventGroup {
+  const v1::JobEvent* first = nullptr;
+  const v1::JobEvent* last = nullptr;
+  int64_t count = 0;
+
+  // "×12 since 2026-11-29 03:17:00: ", and the text of the last.
+  std::string Text() const {
+    if (count == 1) return last->text();
+    return absl::StrCat("×", count, " since ", Timestamp(first->unix_nanos()), ": ", last->text());
+  }
+};
+
+// Warnings and errors with one reason, of one rank and one start of the ranks, are one group,
+// others where they follow each other; notes are never folded. In the order of their last events.
+std::vector<EventGroup> Folded(const std::vector<v1::JobEvent>& events) {
+  using Key = std::tuple<std::string, int64_t, int32_t>;
+  std::map<Key, EventGroup> open;
+  std::vector<EventGroup> groups;
+  const auto close = [&groups](const EventGroup& group) {
+    if (group.count > 0) groups.push_back(group);
+  };
+  const v1::JobEvent* before = nullptr;
+  for (const v1::JobEvent& event : events) {
+    EventGroup& group = open[{event.reason(), event.generation(), event.rank()}];
+    const bool joins = event.severity() >= v1::SEVERITY_WARNING || group.last == before;
+    if (group.count > 0 && (!joins || event.reason() == Word(Reason::kNote))) {
+      close(group);
+      group = {};
+    }
+    if (group.count == 0) group.first = &event;
+    group.last = before = &event;
+    ++group.count;
+  }
+  for (const auto& [key, group] : open) close(group);
+  std::ranges::sort(groups, {}, &EventGroup::last);  // events are in one list, in order
+  return groups;
+}
+
 std::string EventsSection(const Report& report) {
   std::string html = Heading("Events");
-  const size_t count = report.events.size();
+  const std::vector<EventGroup> groups = Folded(report.events);
+  const size_t count = groups.size();
   const size_t first = count > kEvents ? count - kEvents : 0;
   if (first > 0) html += Soft(absl::StrCat("The last ", kEvents, " of ", count, "."));
   Rows rows({"Time", "Reason", "What happened", "Rank"});
   for (size_t i = first; i < count; ++i) {
-    const v1::JobEvent& event = report.events[i];
-    rows.Add({Timestamp(event.unix_nanos()), event.reason(), event.text(),
+    const v1::JobEvent& event = *groups[i].last;
+    rows.Add({Timestamp(event.unix_nanos()), event.reason(), groups[i].Text(),
               event.rank() < 0 ? "-" : absl::StrCat(event.rank())},
              ClassOf(event.severity()));
   }
@@ -247,9 +290,10 @@ std::string EventsSection(const Report& report) {
 // failed, saved stacks.
 std::string FaultsSection(const Report& report) {
   Rows rows({"Time", "Reason", "What happened"});
-  for (const v1::JobEvent& event : report.events) {
+  for (const EventGroup& group : Folded(report.events)) {
+    const v1::JobEvent& event = *group.last;
     if (event.severity() < v1::SEVERITY_WARNING) continue;
-    rows.Add({Timestamp(event.unix_nanos()), event.reason(), event.text()},
+    rows.Add({Timestamp(event.unix_nanos()), event.reason(), group.Text()},
              ClassOf(event.severity()));
   }
   for (const v1::WorkerRecord& failed : report.curves.FailedCheckpoints()) {
