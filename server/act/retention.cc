@@ -1,5 +1,8 @@
 #include "server/act/retention.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "server/act/job_control.h"
@@ -11,6 +14,8 @@ namespace {
 // Rows deleted in one transaction. It takes a few milliseconds, during which no other change can be
 // stored.
 constexpr int kRows = 500;
+// Old jobs that are looked for at a time, among all jobs.
+constexpr size_t kOldJobs = 64;
 constexpr absl::Duration kAgeCheckEvery = absl::Minutes(1);
 constexpr absl::Duration kRetry = absl::Minutes(1);
 
@@ -48,6 +53,7 @@ bool Retention::IsAgeDue(absl::Duration now) {
 void Retention::Work(bool by_age) {
   const absl::Time now = parts_.clock.Wall();
   const bool deletes = by_age && parts_.keep != absl::ZeroDuration();
+  std::vector<JobPtr> next;
   while (!parts_.draining) {
     // Jobs that are already deleted are removed first, so that little is left over at any time. A
     // job that cannot be removed does not hold up the others.
@@ -55,7 +61,7 @@ void Retention::Work(bool by_age) {
       if (PurgeSome(left)) continue;
       stuck_.insert(left);
       failed_ = true;
-    } else if (!deletes || !DeleteOne(now - parts_.keep)) {
+    } else if (!deletes || !DeleteNext(now - parts_.keep, &next)) {
       break;
     }
   }
@@ -74,11 +80,17 @@ void Retention::Tidy(absl::Time now) {
   }
 }
 
-// Returns false when there is no such job or deleting it failed.
-bool Retention::DeleteOne(absl::Time oldest_kept) {
-  const std::vector<JobPtr> old = parts_.store.EndedBefore(oldest_kept, 1);
-  if (old.empty()) return false;
-  const v1::Job& job = old.front()->job();
+// Deletes the last of `next`, which is filled when it is empty. Returns false when there is no such
+// job or deleting it failed.
+bool Retention::DeleteNext(absl::Time oldest_kept, std::vector<JobPtr>* next) {
+  if (next->empty()) {
+    *next = parts_.store.EndedBefore(oldest_kept, kOldJobs);
+    std::ranges::reverse(*next);
+  }
+  if (next->empty()) return false;
+  const JobPtr old = std::move(next->back());
+  next->pop_back();
+  const v1::Job& job = old->job();
   // The job may have been resumed or deleted meanwhile; then the next check skips it.
   const auto deleted = parts_.store.Delete(job.id(), DeletedBy::kRetention, "");
   if (!deleted.ok()) {

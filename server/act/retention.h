@@ -10,6 +10,7 @@
 #include <atomic>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "common/base/clock.h"
@@ -47,7 +48,7 @@ class Retention {
   bool IsAgeDue(absl::Duration now);
   void Work(bool by_age);
   void Tidy(absl::Time now);
-  bool DeleteOne(absl::Time oldest_kept);
+  bool DeleteNext(absl::Time oldest_kept, std::vector<JobPtr>* next);
   bool PurgeSome(const std::string& job_id);
   absl::Status RemoveFiles(const std::string& job_id) const;
 
