@@ -20,6 +20,7 @@
 #include "common/base/mutex.h"
 #include "common/base/thread_name.h"
 #include "common/rpc/block_sigpipe.h"
+#include "server/watch/tcp_source.h"
 
 namespace nsa::server {
 namespace {
@@ -31,6 +32,7 @@ constexpr absl::Duration kRequestPatience = absl::Seconds(5);
 // From elsewhere, with TLS before it.
 constexpr absl::Duration kTlsRequestPatience = absl::Seconds(10);
 constexpr int kTickMilliseconds = 100;
+constexpr absl::Duration kForgetEvery = absl::Seconds(15);
 constexpr size_t kSlowWaiting = 64;
 // Slow answers that clients have not taken yet; the oldest makes room for a new one.
 constexpr int kSlowHeld = 16;
@@ -122,6 +124,7 @@ class HttpFront::Impl {
       : options_(std::move(options)),
         clock_(clock),
         patience_(options_.tls.has_value() ? kTlsRequestPatience : kRequestPatience),
+        shares_(options_.limits.handshakes),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
         slow_thread_([this] { AnswerSlowly(); }),
         thread_([this] { Loop(); }) {}
@@ -141,6 +144,8 @@ class HttpFront::Impl {
   struct Connection {
     Fd client;
     std::unique_ptr<TlsSession> tls;  // null: in the clear
+    std::string neighbour;            // TcpSource::neighbour
+    bool held = false;                // its handshake waits for its share
     Fd server;
     absl::Duration accepted;
     std::string request;
@@ -163,7 +168,7 @@ class HttpFront::Impl {
   // Read into or written from memory: what became of it, as TLS says it.
   static TlsResult Read(Connection* connection, char* to, size_t size, size_t* got);
   static TlsResult Write(Connection* connection, size_t* put);
-  static TlsResult Handshake(Connection* connection);
+  TlsResult Handshake(Connection* connection);
   bool Receive(uint64_t id, Connection* connection);
   void Decide(uint64_t id, Connection* connection);
   bool PassOn(Connection* connection);
@@ -177,6 +182,7 @@ class HttpFront::Impl {
   const Options options_;
   const Clock& clock_;
   const absl::Duration patience_;
+  HandshakeShares shares_;  // used by the thread only
   const Fd wake_;
   std::atomic<bool> stopping_ = false;
 
@@ -185,6 +191,7 @@ class HttpFront::Impl {
   uint64_t next_id_ = 1;
   int passed_on_ = 0;
   absl::Duration now_;
+  absl::Duration forgotten_;  // when
 
   Mutex mutex_;
   CondVar changed_;
@@ -210,8 +217,10 @@ void HttpFront::Impl::Loop() {
     for (const auto& [id, each] : connections_) {
       ids.push_back(id);
       const bool writes = each.writes_next || !each.reply.empty();
-      const short client =
-          static_cast<short>((each.whole && !each.refused ? 0 : POLLIN) | (writes ? POLLOUT : 0));
+      const short client = each.held
+                               ? short{0}
+                               : static_cast<short>((each.whole && !each.refused ? 0 : POLLIN) |
+                                                    (writes ? POLLOUT : 0));
       const short server = each.reply.size() < kPiece ? POLLIN : 0;
       polled.push_back({.fd = each.client.get(), .events = client, .revents = 0});
       polled.push_back(
@@ -228,6 +237,10 @@ void HttpFront::Impl::Loop() {
       }
     }
     TakeSlowAnswers();
+    if (now_ - forgotten_ > kForgetEvery) {
+      shares_.Forget(now_);
+      forgotten_ = now_;
+    }
     for (size_t i = 0; i < options_.listeners.size(); ++i) {
       if (polled[1 + i].revents != 0) Accept(options_.listeners[i].get());
     }
@@ -236,7 +249,10 @@ void HttpFront::Impl::Loop() {
 
 void HttpFront::Impl::Accept(int listener) {
   for (int i = 0; i < 32; ++i) {
-    Fd client(accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    sockaddr_storage from{};
+    socklen_t size = sizeof from;
+    Fd client(
+        accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!client.valid()) return;
     if (std::ssize(connections_) >= options_.limits.connections) {
       MakeRoom();
@@ -245,6 +261,7 @@ void HttpFront::Impl::Accept(int listener) {
     Connection& connection = connections_[next_id_++];
     if (options_.tls.has_value()) connection.tls = options_.tls->Accept(client.get());
     connection.client = std::move(client);
+    connection.neighbour = SourceOf(from).neighbour;
     connection.accepted = now_;
   }
 }
@@ -267,7 +284,7 @@ bool HttpFront::Impl::Serve(uint64_t id, Connection* connection, short client, s
   if ((client & (POLLERR | POLLHUP)) != 0) return false;
   if (!connection->whole) {
     if (now_ - connection->accepted > patience_) return false;
-    if (client != 0 && !Receive(id, connection)) return false;
+    if ((client != 0 || connection->held) && !Receive(id, connection)) return false;
   }
   if (connection->passed && !connection->server.valid() && !connection->last) {
     if (passed_on_ >= options_.limits.passed_on) return true;
@@ -315,7 +332,11 @@ TlsResult HttpFront::Impl::Write(Connection* connection, size_t* put) {
 
 TlsResult HttpFront::Impl::Handshake(Connection* connection) {
   if (connection->tls == nullptr || connection->tls->ready()) return TlsResult::kDone;
+  connection->held = !shares_.May(connection->neighbour, false, now_);
+  if (connection->held) return TlsResult::kWantsRead;
+  const absl::Duration before = ProcessorTimeOfThread();
   const TlsResult shaken = connection->tls->Handshake();
+  shares_.Note(connection->neighbour, false, ProcessorTimeOfThread() - before, now_);
   connection->writes_next = shaken == TlsResult::kWantsWrite;
   return shaken;
 }
@@ -349,6 +370,7 @@ void HttpFront::Impl::Decide(uint64_t id, Connection* connection) {
   connection->reply = options_.quick(connection->request);
   connection->last = !connection->reply.empty();
   if (connection->last) return;
+  if (connection->tls != nullptr) shares_.Trust(connection->neighbour, now_);  // it has a token
   connection->passed = !AsksFor(connection->request, "/metrics");
   if (connection->passed) return;
   const MutexLock lock(&mutex_);

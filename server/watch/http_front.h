@@ -14,12 +14,15 @@
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/rpc/tls_server.h"
+#include "server/watch/handshake_shares.h"
 
 namespace nsa::server {
 
 struct HttpFrontLimits {
   int connections = 512;  // the oldest without a whole request makes room for a new one
   int passed_on = 160;    // at a time; others wait
+  // A neighbour with a token is trusted for an hour.
+  HandshakeShares::Limits handshakes;
   // An eighth and a sixteenth of the descriptors that this process may open, at most the above.
   static HttpFrontLimits OfThisProcess();
 };
@@ -27,8 +30,8 @@ struct HttpFrontLimits {
 class HttpFront {
  public:
   // The whole reply to a request, by its head. `quick` is called for every request, on the thread
-  // that serves all connections; empty: another answers. `slow` answers what AsksFor /metrics, on a
-  // thread of its own.
+  // that serves all connections; empty: another answers, because the request may be answered.
+  // `slow` answers what AsksFor /metrics, on a thread of its own.
   using Answer = std::function<std::string(std::string_view head)>;
   // Takes a whole request, body included, and the socket on which to answer it and then to close
   // it. False, and closes it, when it takes no more at present.

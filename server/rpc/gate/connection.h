@@ -12,9 +12,9 @@
 #include "absl/time/time.h"
 #include "common/base/fd.h"
 #include "common/rpc/tls_server.h"
-#include "server/rpc/gate/address.h"
 #include "server/rpc/gate/callers.h"
 #include "server/rpc/gate/frame_watch.h"
+#include "server/watch/tcp_source.h"
 
 namespace nsa::server {
 

@@ -3,16 +3,8 @@
 #include <iterator>
 
 namespace nsa::server {
-namespace {
 
-// How long a neighbour is trusted after its last known client has left: an agent comes back, also
-// after its network was away.
-constexpr absl::Duration kTrust = absl::Hours(1);
-
-}  // namespace
-
-Crowd::Crowd(const GateLimits& limits)
-    : limits_(limits), handshakes_(limits.handshakes, limits.handshakes_burst) {}
+Crowd::Crowd(const GateLimits& limits) : limits_(limits), shares_(limits.handshakes) {}
 
 const Crowd::Neighbour* Crowd::Find(const std::string& name) const {
   const auto found = neighbours_.find(name);
@@ -39,7 +31,7 @@ std::optional<uint64_t> Crowd::Victim(const std::string& neighbour) const {
 }
 
 Crowd::Member Crowd::Add(uint64_t id, const std::string& neighbour) {
-  const auto at = neighbours_.try_emplace(neighbour, limits_).first;
+  const auto at = neighbours_.try_emplace(neighbour, Neighbour{.name = neighbour}).first;
   const Member member(id, &at->second);
   ++members_;
   ++at->second.connections;
@@ -67,24 +59,22 @@ void Crowd::Remove(const Member& member) {
 }
 
 bool Crowd::MayHandshake(const Member& member, absl::Duration now) {
-  Neighbour& own = *member.neighbour_;
-  return own.handshakes.Left(now) && (own.Trusted(now) || handshakes_.Left(now));
+  const Neighbour& own = *member.neighbour_;
+  return shares_.May(own.name, own.HasKnown(), now);
 }
 
 void Crowd::NoteHandshake(const Member& member, absl::Duration processor, absl::Duration now) {
-  Neighbour& own = *member.neighbour_;
-  own.handshakes.Use(absl::ToDoubleSeconds(processor));
-  if (!own.Trusted(now)) handshakes_.Use(absl::ToDoubleSeconds(processor));
+  const Neighbour& own = *member.neighbour_;
+  shares_.Note(own.name, own.HasKnown(), processor, now);
 }
 
 void Crowd::Forget(absl::Duration now) {
   for (auto each = neighbours_.begin(); each != neighbours_.end();) {
-    Neighbour& neighbour = each->second;
-    if (neighbour.HasKnown()) neighbour.trusted_until = now + kTrust;
-    const bool kept =
-        neighbour.connections > 0 || neighbour.Trusted(now) || !neighbour.handshakes.Full(now);
-    each = kept ? std::next(each) : neighbours_.erase(each);
+    const Neighbour& neighbour = each->second;
+    if (neighbour.HasKnown()) shares_.Trust(neighbour.name, now);
+    each = neighbour.connections > 0 ? std::next(each) : neighbours_.erase(each);
   }
+  shares_.Forget(now);
 }
 
 }  // namespace nsa::server

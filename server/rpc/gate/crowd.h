@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "server/rpc/gate/bucket.h"
 #include "server/rpc/gate/gate.h"
+#include "server/watch/handshake_shares.h"
 
 namespace nsa::server {
 
@@ -52,30 +52,22 @@ class Crowd {
   int known() const { return members_ - strangers(); }
   int strangers() const { return static_cast<int>(strangers_.size()); }
 
-  // Whether the handshake of this connection may go on, and the processor time that it then took.
-  // Each neighbour has a share. All together have another, but for those that have a known client
-  // or had one within the last hour.
+  // HandshakeShares, in which a neighbour with a known client is trusted.
   bool MayHandshake(const Member& member, absl::Duration now);
   void NoteHandshake(const Member& member, absl::Duration processor, absl::Duration now);
 
-  // Forgets neighbours whose share is whole again. To be called several times a minute.
+  // Forgets neighbours without connections. To be called several times a minute.
   void Forget(absl::Duration now);
 
  private:
   // Those that have said nothing come first, and of them the oldest.
   using Strangers = std::set<std::pair<bool, uint64_t>>;
   struct Neighbour {
-    explicit Neighbour(const GateLimits& limits)
-        : handshakes(limits.handshakes_of_neighbour, limits.handshakes_of_neighbour_burst) {}
-
+    std::string name;
     int connections = 0;
     Strangers strangers;
-    Bucket handshakes;
-    // It had a known client until shortly before.
-    absl::Duration trusted_until = -absl::InfiniteDuration();
 
     bool HasKnown() const { return connections > static_cast<int>(strangers.size()); }
-    bool Trusted(absl::Duration now) const { return HasKnown() || now < trusted_until; }
   };
 
   const Neighbour* Find(const std::string& name) const;
@@ -85,7 +77,7 @@ class Crowd {
   std::map<std::string, Neighbour> neighbours_;
   Strangers strangers_;
   int members_ = 0;
-  Bucket handshakes_;  // of those without a known client
+  HandshakeShares shares_;
 };
 
 }  // namespace nsa::server

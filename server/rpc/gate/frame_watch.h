@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "absl/time/time.h"
-#include "server/rpc/gate/bucket.h"
+#include "server/watch/bucket.h"
 
 namespace nsa::server {
 

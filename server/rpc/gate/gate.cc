@@ -10,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <optional>
@@ -50,13 +49,6 @@ constexpr double kHandedOn = 500;
 
 // What an event of epoll is about: an id and, in the two lowest bits, one of these.
 enum Tag : uint64_t { kWoken = 0, kListener = 1, kClient = 2, kBackend = 3 };
-
-// Of this thread.
-absl::Duration ProcessorTime() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return absl::DurationFromTimespec(time);
-}
 
 }  // namespace
 
@@ -318,9 +310,9 @@ Connection::State Gate::Impl::Move(Watched* watched) {
   if (!connection.handshakes()) return connection.Pump(now_);
   watched->held = !crowd_.MayHandshake(watched->member, now_);
   if (watched->held) return Connection::State::kOpen;
-  const absl::Duration before = ProcessorTime();
+  const absl::Duration before = ProcessorTimeOfThread();
   const Connection::State state = connection.Pump(now_);
-  const absl::Duration took = ProcessorTime() - before;
+  const absl::Duration took = ProcessorTimeOfThread() - before;
   crowd_.NoteHandshake(watched->member, took, now_);
   handshake_nanos_ += absl::ToInt64Nanoseconds(took);
   return state;

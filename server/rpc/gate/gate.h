@@ -24,6 +24,7 @@
 #include "absl/time/time.h"
 #include "common/base/fd.h"
 #include "common/rpc/tls_files.h"
+#include "server/watch/handshake_shares.h"
 
 namespace nsa::server {
 
@@ -36,12 +37,7 @@ struct GateLimits {
   // Streams of all strangers that have begun and not ended. One takes gRPC 25 KB; beyond, the
   // stranger with the most is ended.
   size_t open_streams = 8'000;
-  // Processor time of TLS handshakes: of one neighbour, and of all without a known client together,
-  // as a share of one processor and in seconds at once. Those beyond it wait.
-  double handshakes_of_neighbour = 0.1;
-  double handshakes_of_neighbour_burst = 0.25;
-  double handshakes = 0.3;
-  double handshakes_burst = 0.5;
+  HandshakeShares::Limits handshakes;
   absl::Duration greeting = absl::Seconds(10);  // until a client speaks HTTP/2, TLS included
   absl::Duration silence = absl::Minutes(1);    // of a stranger
 

@@ -55,10 +55,8 @@ TEST(Crowd, AKnownClientNeverMakesRoom) {
   EXPECT_EQ(crowd.strangers(), 0);
 }
 
-constexpr GateLimits kHandshakes = {.handshakes_of_neighbour = 0.1,
-                                    .handshakes_of_neighbour_burst = 0.2,
-                                    .handshakes = 0.2,
-                                    .handshakes_burst = 0.5};
+constexpr GateLimits kHandshakes = {
+    .handshakes = {.of_neighbour = 0.1, .of_neighbour_burst = 0.2, .all = 0.2, .all_burst = 0.5}};
 
 TEST(Crowd, HandshakesOfANeighbourHaveAShareOfTheProcessor) {
   Crowd crowd(kHandshakes);

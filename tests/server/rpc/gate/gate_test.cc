@@ -320,9 +320,7 @@ class TlsGateTest : public GateTest {
 };
 
 TEST_F(TlsGateTest, HandshakesOfOneAddressWaitWhenTheyHaveHadTheirShare) {
-  Start({.handshakes_of_neighbour = 1e-6,
-         .handshakes_of_neighbour_burst = 0.3,
-         .handshakes_burst = 1'000,
+  Start({.handshakes = {.of_neighbour = 1e-6, .of_neighbour_burst = 0.3, .all_burst = 1'000},
          .greeting = absl::Seconds(3)});
   // Each costs the gate some tenths of a millisecond, or some milliseconds under a sanitizer.
   int done = 0;

@@ -1,4 +1,4 @@
-#include "server/rpc/gate/bucket.h"
+#include "server/watch/bucket.h"
 
 #include <algorithm>
 

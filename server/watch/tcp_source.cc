@@ -1,4 +1,4 @@
-#include "server/rpc/gate/address.h"
+#include "server/watch/tcp_source.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
