@@ -213,6 +213,7 @@ void Server::Parts::MakeWeb() {
       .control = *control,
       .fleet = fleet,
       .nodes = *nodes,
+      .board = board,
       .logs = logs,
       .stacks = stacks,
       .dumps = dumps,

@@ -210,7 +210,9 @@ Problems HostMemoryExceeded(const PreflightFacts& facts) {
 
 // The nearest folder above `path` that exists, as far as the user may know.
 std::filesystem::path ExistingAncestor(std::filesystem::path path) {
-  while (!JobPathExists(path) && path.has_parent_path() && path != path.parent_path()) {
+  std::error_code error;
+  const auto exists = [&] { return JobPathExists(path) && std::filesystem::exists(path, error); };
+  while (!exists() && path.has_parent_path() && path != path.parent_path()) {
     path = path.parent_path();
   }
   return path;

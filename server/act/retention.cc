@@ -80,8 +80,8 @@ void Retention::Tidy(absl::Time now) {
   }
 }
 
-// Deletes the last of `next`, which is filled when it is empty. Returns false when there is no such
-// job or deleting it failed.
+// Deletes the last of `next`, which is filled when it is empty, unless that job has changed since.
+// Returns false when there is none or deleting it failed.
 bool Retention::DeleteNext(absl::Time oldest_kept, std::vector<JobPtr>* next) {
   if (next->empty()) {
     *next = parts_.store.EndedBefore(oldest_kept, kOldJobs);
@@ -91,7 +91,9 @@ bool Retention::DeleteNext(absl::Time oldest_kept, std::vector<JobPtr>* next) {
   const JobPtr old = std::move(next->back());
   next->pop_back();
   const v1::Job& job = old->job();
-  // The job may have been resumed or deleted meanwhile; then the next check skips it.
+  // It may have been resumed or deleted meanwhile; the next look decides.
+  const absl::StatusOr<JobPtr> now = parts_.store.Find(job.id());
+  if (!now.ok() || *now != old) return true;
   const auto deleted = parts_.store.Delete(job.id(), DeletedBy::kRetention, "");
   if (!deleted.ok()) {
     spdlog::warn("job {}: not deleted: {}", job.id(), std::string(deleted.status().message()));

@@ -23,7 +23,7 @@ struct RankView {
   std::string node_name;
   // Time since the last heartbeat of its machine, or since this coordinator started.
   absl::Duration silence;
-  // A heartbeat has arrived since agents were sent the job's current situation, so a worker that is
+  // A heartbeat has arrived since agents were told the job's current situation, so a worker that is
   // not in it does not exist.
   bool heard_since_told = false;
   // The free memory of its slot was measured since then. (Agents do not query the GPU driver for

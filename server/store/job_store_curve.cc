@@ -55,6 +55,8 @@ absl::Status JobStore::AddMark(int64_t number, CurveKind kind, int64_t step,
   CutTexts(&mark, limits::kReportedWordBytes);
   NSA_RETURN_IF_ERROR(WriteCurveRow(number, kind, step, mark));
   if (++tail->rows <= kMarks) return absl::OkStatus();
+  NSA_RETURN_IF_ERROR(LoadTail(number, kind, tail));  // a step that is repeated replaces its row
+  if (tail->rows <= kMarks) return absl::OkStatus();
   // The newest one stays.
   NSA_ASSIGN_OR_RETURN(
       Statement rows,

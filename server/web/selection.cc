@@ -115,24 +115,27 @@ std::string NeedsText(const v1::JobSpec& spec) {
                       nodes > 1 ? absl::StrCat(" on ", nodes, " machines") : "");
 }
 
-// Why a job is in the queue, as the page says it of several.
-std::string WaitsFor(const v1::Job& job) {
-  if (job.reason() == Word(Reason::kWaitingForQuota)) {
+// Why a job is in the queue, as the page says it of several. `reason` is that of the board.
+std::string WaitsFor(const v1::Job& job, const std::string& reason) {
+  if (reason == Word(Reason::kWaitingForQuota)) {
     return absl::StrCat("held by the quota of ", job.owner());
   }
-  if (job.reason() == Word(Reason::kWaitingForTime)) return "until their start times";
-  if (job.reason() == Word(Reason::kWaitingForJobs)) return "for other jobs to end";
+  if (reason == Word(Reason::kWaitingForTime)) return "until their start times";
+  if (reason == Word(Reason::kWaitingForJobs)) return "for other jobs to end";
   return NeedsText(job.spec());
 }
 
 // Collects the groups of the jobs that match.
 class JobGroups {
  public:
+  explicit JobGroups(const QueueBoard& board) : board_(board) {}
+
   void Add(const Placed& placed, bool sent) {
     const v1::Job& job = placed.job->job();
     const bool of_sweep = job.spec().has_sweep();
     if (!of_sweep && job.state() != v1::Job::STATE_QUEUED) return;
-    std::string name = of_sweep ? job.spec().sweep().name() : WaitsFor(job);
+    std::string name =
+        of_sweep ? job.spec().sweep().name() : WaitsFor(job, board_.PlaceOf(job.id()).reason);
     const auto [at, fresh] =
         index_.try_emplace({of_sweep, of_sweep ? job.owner() : "", name}, groups_.size());
     if (fresh) groups_.emplace_back();
@@ -160,6 +163,7 @@ class JobGroups {
 
  private:
   using Key = std::tuple<bool, std::string, std::string>;
+  const QueueBoard& board_;
   std::map<Key, size_t> index_;
   std::vector<JobGroup> groups_;
 };
@@ -232,7 +236,7 @@ Selected Select(const Web::Parts& parts, const Selection& wanted, size_t offset)
   const size_t count = jobs.active.size() + jobs.count_ended;
   const std::string lower = absl::AsciiStrToLower(wanted.name);
   Selected selected;
-  JobGroups groups;
+  JobGroups groups(parts.board);
   for (Placed& placed : InOrder(parts, std::move(jobs))) {
     const v1::Job& one = placed.job->job();
     Count(placed, &selected.verdict);

@@ -23,6 +23,7 @@
 #include "server/store/stack_store.h"
 #include "server/watch/change_hub.h"
 #include "server/watch/http.h"
+#include "server/watch/queue_board.h"
 
 namespace nsa::server {
 
@@ -40,6 +41,7 @@ class Web {
     JobControl& control;
     const Fleet& fleet;
     const NodeStore& nodes;
+    const QueueBoard& board;
     LogStore& logs;
     StackStore& stacks;
     DumpBroker& dumps;

@@ -37,6 +37,7 @@ class Page {
               .control = *world_.life().control,
               .fleet = world_.life().fleet,
               .nodes = *world_.life().nodes,
+              .board = world_.life().board,
               .logs = world_.life().logs,
               .stacks = world_.life().stacks,
               .dumps = world_.life().dumps,

@@ -3,10 +3,10 @@
 // stays as it is.
 #include <utility>
 
+#include "common/run/unpacked_bytes.h"
 #include "server/act/checkpoints.h"
 #include "server/act/edit/edit_job.h"
 #include "server/rpc/heartbeat_limits.h"
-#include "server/rpc/message_limit.h"
 #include "server/rpc/tokens.h"
 #include "server/watch/nodes_view.h"
 #include "server/watch/veil.h"
@@ -37,7 +37,7 @@ template <typename Request, typename Work>
 Call MakeCall(const char* method, bool changes, Work work) {
   return {method, changes, [work](std::string_view bytes, const Caller& caller) -> absl::Status {
             Request request;
-            if (!server::UnpackedBytes(*Request::descriptor(), bytes).has_value() ||
+            if (!UnpackedBytes(*Request::descriptor(), bytes).has_value() ||
                 !request.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
               return absl::InvalidArgumentError("no request");
             }

@@ -145,8 +145,8 @@ absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
                  "if the file is one array, jq -c '.[]' FILE > NEW makes JSON lines of it");
   }
   if (line.size() > kLargeLine && !IsAsLargeAsItLooks(line)) {
-    return Fault(absl::StrCat("a line of ", line.size(), " bytes with more values than bytes for",
-                              " them (at most one value for each 4 bytes)"),
+    return Fault(absl::StrCat("a line of ", line.size(), " bytes with too many values (at most ",
+                              "one for each 4 bytes, and an object for each 128)"),
                  line, "leave out the fields that are not texts");
   }
   Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);

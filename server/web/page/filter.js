@@ -33,7 +33,8 @@ export function parse(text) {
     } else if (key === 'state') {
       tests.push((job) => operator !== '!=' || ![job.state, job.title].some((word) => word.toLowerCase().startsWith(value.toLowerCase())));
     } else if (key === 'owner') {
-      tests.push((job) => holds(job.owner, operator, value));
+      const begins = (job) => (job.owner || '').toLowerCase().startsWith(value.toLowerCase());
+      tests.push((job) => (operator === '!=' ? !begins(job) : operator === '=' && begins(job)));
     } else if (key in FIGURES) {
       tests.push((job) => holds(FIGURES[key](job), operator, value));
     } else if (operator === '=' && !key.includes('.') && !asked.label) {

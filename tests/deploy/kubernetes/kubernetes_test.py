@@ -191,7 +191,8 @@ def check_scrape(service, tls):
     except urllib.error.HTTPError as refused:
         assert refused.code == 401, refused
     token = service.ctl("token", "create", "prometheus", "--role", "viewer").stdout.strip()
-    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    # Prometheus asks for the Service's name.
+    asked = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}", "Host": "nsa-coordinator.nsa.svc:9464"})
     with urllib.request.urlopen(asked, context=trusted, timeout=30) as reply:
         assert b"nsa_build_info" in reply.read()
     print("ok: a scrape over TLS with a token")

@@ -95,7 +95,7 @@ def check_addresses(objects):
         assert f"--host {host}" in text
     ingress = one(objects, "NetworkPolicy", "nsa-coordinator")["spec"]["ingress"]
     assert [rule["ports"] for rule in ingress] == [[{"protocol": "TCP", "port": name}] for name in numbers], ingress
-    assert f"{host}:{numbers['metrics']}" in (FOLDER / "README.md").read_text()
+    assert f"{host}:{numbers['metrics']}" in (FOLDER / "README.md").read_text() and coordinator["page_url"] == f"https://{host}:{numbers['metrics']}/"
     assert f"port: {number}" in (FOLDER / "4-network.yaml").read_text()
 
 

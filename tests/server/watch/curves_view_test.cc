@@ -125,13 +125,24 @@ TEST_F(CurvesViewTest, RefusesWhatThereIsNot) {
 }
 
 TEST_F(CurvesViewTest, AMillionStepsAreLessThanAMegabyte) {
+  constexpr int kLayers = 24;
+  ASSERT_OK(store_
+                ->Update(id_,
+                         [](v1::StoredJob* job, std::vector<v1::JobEvent>*) {
+                           job->mutable_job()->mutable_spec()->mutable_model()->set_n_layers(
+                               kLayers);
+                           return absl::OkStatus();
+                         })
+                .status());
   for (int64_t step = 50; step <= 1'000'000; step += 50) {
     v1::StepRecord& record = *Next().mutable_step();
     record.set_step(step);
     record.set_loss(1 / static_cast<double>(step));
     record.set_total_tokens(step << 20);
-    for (int layer = 0; layer < 24; ++layer) {
-      record.add_layers()->mutable_gate()->set_entropy_mean(1 / static_cast<double>(layer + step));
+    for (int layer = 0; layer < kLayers; ++layer) {
+      v1::LayerStats& stats = *record.add_layers();
+      stats.set_layer(layer);
+      stats.mutable_gate()->set_entropy_mean(1 / static_cast<double>(layer + step));
     }
     if (step % 1'000 != 0) continue;
     v1::EvalRecord& eval = *Next().mutable_eval();

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/rpc/tls_files.h"
 #include "common/rpc/x509.h"
 #include "gtest/gtest.h"
@@ -56,7 +57,7 @@ class HttpFrontTlsTest : public ::testing::Test {
     options.server = [](Fd, std::string) { return false; };  // answered with 503
     options.slow = [](std::string_view) { return std::string(); };
     options.limits.handshakes = handshakes;
-    front_ = std::make_unique<HttpFront>(std::move(options), RealClock());
+    front_ = std::make_unique<HttpFront>(std::move(options), clock_);
   }
 
   // The status of what is answered to a request from this address; 0: nothing within two seconds.
@@ -83,6 +84,7 @@ class HttpFrontTlsTest : public ::testing::Test {
   sockaddr_in address_{};
   const std::unique_ptr<SSL_CTX, x509::Free<SSL_CTX_free>> context_{
       SSL_CTX_new(TLS_client_method())};
+  const RealClock clock_;
   std::unique_ptr<HttpFront> front_;
 };
 

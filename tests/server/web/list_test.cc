@@ -2,6 +2,7 @@
 #include "server/web/assets.h"
 #include "tests/server/web/list_fixture.h"
 #include "tests/testing/file_size_limit.h"
+#include "tests/testing/within.h"
 
 namespace nsa::server {
 namespace {
@@ -129,6 +130,23 @@ TEST_F(ListTest, JobsThatWaitForTheSameFoldIntoOneGroup) {
   EXPECT_EQ(groups[0]["states"]["QUEUED"], 3);
   EXPECT_EQ(groups[0]["name"], "each needs 1 CPU slot");
   EXPECT_TRUE(Fleet("?name=job-1")["groups"].empty()) << "two would be no gain";
+}
+
+TEST_F(ListTest, JobsThatWaitForATimeAreNotAmongThoseThatWaitForSlots) {
+  Fill(Job::STATE_QUEUED, 1, 3, 0);
+  for (int i = 0; i < 3; ++i) {
+    v1::JobSpec spec = Spec(absl::StrCat("later-", i));
+    spec.set_not_before("20h");
+    Submit(spec);
+  }
+  std::set<std::string> names;
+  EXPECT_TRUE(Within(absl::Seconds(60), [&] {
+    names.clear();
+    for (const Json& group : Fleet("")["groups"]) names.insert(group["name"].get<std::string>());
+    return names.size() == 2;
+  }));
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre("each needs 1 CPU slot", "until their start times"));
 }
 
 TEST_F(ListTest, ALongReplyIsCompressedForThoseThatTakeIt) {

@@ -99,7 +99,7 @@ TEST(JsonLine, ALargeLineIsTextAndNotValues) {
   while (lists.size() < (20 << 20)) lists += ",[],[],[],[],[],[],[],[]";
   EXPECT_THAT(
       TextOfJsonLine(lists + "]}", "text"),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("more values than bytes for them")));
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with too many values")));
   const auto text =
       TextOfJsonLine(absl::StrCat(R"({"text": ")", std::string(20 << 20, ','), R"("})"), "text");
   ASSERT_OK(text.status());
