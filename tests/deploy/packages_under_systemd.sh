@@ -24,7 +24,8 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-# shellcheck source=tests/deploy/container.sh
+root='' container='' # container.sh sets them
+# shellcheck source=/dev/null
 . "$here/container.sh"
 # The one line of a page that has this text, as a user types it.
 line_of() { # line_of PAGE TEXT
