@@ -136,13 +136,14 @@ TEST_F(ListTest, JobsThatWaitForATimeAreNotAmongThoseThatWaitForSlots) {
   Fill(Job::STATE_QUEUED, 1, 3, 0);
   for (int i = 0; i < 3; ++i) {
     v1::JobSpec spec = Spec(absl::StrCat("later-", i));
-    spec.set_not_before("20h");
+    spec.set_not_before("+20h");
     Submit(spec);
   }
   std::set<std::string> names;
   EXPECT_TRUE(Within(absl::Seconds(60), [&] {
     names.clear();
-    for (const Json& group : Fleet("")["groups"]) names.insert(group["name"].get<std::string>());
+    const Json fleet = Fleet("");
+    for (const Json& group : fleet["groups"]) names.insert(group["name"].get<std::string>());
     return names.size() == 2;
   }));
   EXPECT_THAT(names,

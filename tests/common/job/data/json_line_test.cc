@@ -93,17 +93,16 @@ TEST(JsonLine, SaysWhatIsWrongWithItAndWhatToDo) {
                        StartsWith("no field 'doc.text' (fields: doc)")));
 }
 
-// 20 MiB of empty lists would take more than 400 MiB, and a line may have 256 MiB.
+// 17 MiB of empty lists would take more than 350 MiB, and a line may have 256 MiB.
 TEST(JsonLine, ALargeLineIsTextAndNotValues) {
   std::string lists = R"({"text": "a", "more": [[])";
-  while (lists.size() < (20 << 20)) lists += ",[],[],[],[],[],[],[],[]";
-  EXPECT_THAT(
-      TextOfJsonLine(lists + "]}", "text"),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with too many values")));
+  while (lists.size() < (17 << 20)) lists += ",[],[],[],[],[],[],[],[]";
+  EXPECT_THAT(TextOfJsonLine(lists + "]}", "text"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with too many values")));
   const auto text =
-      TextOfJsonLine(absl::StrCat(R"({"text": ")", std::string(20 << 20, ','), R"("})"), "text");
+      TextOfJsonLine(absl::StrCat(R"({"text": ")", std::string(17 << 20, ','), R"("})"), "text");
   ASSERT_OK(text.status());
-  EXPECT_EQ((*text)->size(), size_t{20} << 20);
+  EXPECT_EQ((*text)->size(), size_t{17} << 20);
 }
 
 }  // namespace
