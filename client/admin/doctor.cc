@@ -87,7 +87,8 @@ void CheckLimits(Session& session, std::vector<Check>* checks) {
 absl::Status CheckPorts(const v1::CoordinatorConfig& config, std::vector<Check>* checks) {
   const auto ask = [&](const char* setting, const std::string& address, bool grpc) {
     if (address.empty()) return absl::OkStatus();
-    NSA_ASSIGN_OR_RETURN(const PortUser user, AskPort(address, grpc));
+    NSA_ASSIGN_OR_RETURN(const PortUser user,
+                         AskPort(address, grpc, config.tls().certificate_file()));
     checks->push_back(CheckPort(setting, address, user));
     return absl::OkStatus();
   };

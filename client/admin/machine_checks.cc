@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <netdb.h>
+#include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/statvfs.h>
@@ -19,6 +20,9 @@
 #include "common/base/beneath.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/rpc/block_sigpipe.h"
+#include "common/rpc/x509.h"
+#include "common/run/atomic_file.h"
 
 namespace nsa::client {
 namespace {
@@ -135,6 +139,29 @@ absl::StatusOr<Fd> Connect(const std::string& address) {
     }
   }
   return Fd();
+}
+
+// Whether the server at an address shows a certificate with the same key. Renewed certificates
+// keep theirs. A server that wants a client's certificate shows its own before.
+bool HasKeyOf(const std::string& address, const std::string& certificate_file) {
+  const absl::StatusOr<std::string> pem = ReadWholeFile(certificate_file);
+  if (certificate_file.empty() || !pem.ok()) return false;
+  const absl::StatusOr<x509::Cert> own = x509::ReadCert(*pem);
+  const absl::StatusOr<Fd> socket = Connect(address);
+  if (!own.ok() || !socket.ok() || !socket->valid()) return false;
+  BlockSigpipe();  // the server may refuse this client at any moment
+  constexpr timeval kPatience{.tv_sec = kPatienceMilliseconds / 1000, .tv_usec = 0};
+  fcntl(socket->get(), F_SETFL, 0);  // it blocks
+  setsockopt(socket->get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+  setsockopt(socket->get(), SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+  const std::unique_ptr<SSL_CTX, x509::Free<SSL_CTX_free>> context(
+      SSL_CTX_new(TLS_client_method()));
+  const std::unique_ptr<SSL, x509::Free<SSL_free>> ssl(SSL_new(context.get()));
+  SSL_set_fd(ssl.get(), socket->get());
+  SSL_connect(ssl.get());
+  const x509::Cert shown(SSL_get1_peer_certificate(ssl.get()));
+  return shown != nullptr &&
+         EVP_PKEY_eq(X509_get0_pubkey(shown.get()), X509_get0_pubkey(own->get())) == 1;
 }
 
 }  // namespace
@@ -277,7 +304,8 @@ Check CheckPort(const std::string& setting, const std::string& address, PortUser
           "`ss -ltnp` shows which; end it, or choose another port"};
 }
 
-absl::StatusOr<PortUser> AskPort(const std::string& address, bool grpc) {
+absl::StatusOr<PortUser> AskPort(const std::string& address, bool grpc,
+                                 const std::string& certificate_file) {
   absl::StatusOr<Fd> socket = Connect(address);
   if (!socket.ok()) return socket.status();
   if (!socket->valid()) return PortUser::kNobody;
@@ -300,7 +328,7 @@ absl::StatusOr<PortUser> AskPort(const std::string& address, bool grpc) {
   const bool ours = grpc ? answer.size() >= 9 && answer[3] == 4
                          : absl::StrContains(answer, "\r\n\r\nok\n") ||
                                absl::StrContains(answer, "\r\n\r\nnot serving\n");
-  return ours ? PortUser::kOurs : PortUser::kAnother;
+  return ours || HasKeyOf(address, certificate_file) ? PortUser::kOurs : PortUser::kAnother;
 }
 
 }  // namespace nsa::client

@@ -59,7 +59,9 @@ enum class PortUser { kNobody, kOurs, kAnother };
 Check CheckPort(const std::string& setting, const std::string& address, PortUser user);
 
 // `grpc`: whether a gRPC server is ours there, else an HTTP server whose /healthz answers as the
-// coordinator's. InvalidArgument for an address that is not HOST:PORT; waits two seconds at most.
-absl::StatusOr<PortUser> AskPort(const std::string& address, bool grpc);
+// coordinator's. Over TLS a server is ours that has the key of `certificate_file`; empty: without
+// TLS only. InvalidArgument for an address that is not HOST:PORT; waits some seconds at most.
+absl::StatusOr<PortUser> AskPort(const std::string& address, bool grpc,
+                                 const std::string& certificate_file = "");
 
 }  // namespace nsa::client

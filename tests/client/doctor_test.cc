@@ -12,10 +12,13 @@
 #include "absl/strings/str_cat.h"
 #include "client/admin/machine_checks.h"
 #include "common/base/fd.h"
+#include "common/run/atomic_file.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/nsactl_harness.h"
+#include "tests/testing/net/certificates.h"
+#include "tests/testing/temp_dir.h"
 
 namespace nsa::client {
 namespace {
@@ -207,6 +210,31 @@ TEST(Doctor, KnowsItsOwnPortsFromOthers) {
   EXPECT_EQ(*AskPort(absl::StrCat("127.0.0.1:", port), true), PortUser::kOurs);
   EXPECT_FALSE(AskPort("nonsense", true).ok());
   EXPECT_EQ(CheckPort("listen_address", free, PortUser::kAnother).level, Level::kFailed);
+}
+
+// A coordinator that other machines reach speaks TLS and wants a client's certificate.
+TEST(Doctor, KnowsItsOwnPortsOverTls) {
+  const TempDir folder;
+  ASSERT_TRUE(MakeCertificates(folder.path()));
+  grpc::SslServerCredentialsOptions options(
+      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.pem_root_certs = *ReadWholeFile(folder / "ca.crt");
+  options.pem_key_cert_pairs.push_back(
+      {*ReadWholeFile(folder / "server.key"), *ReadWholeFile(folder / "server.crt")});
+  FakeCoordinatorService service;
+  int port = 0;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(options), &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  for (const bool grpc : {true, false}) {
+    EXPECT_EQ(*AskPort(address, grpc, (folder / "server.crt").string()), PortUser::kOurs);
+    EXPECT_EQ(*AskPort(address, grpc, (folder / "client.crt").string()), PortUser::kAnother);
+    EXPECT_EQ(*AskPort(address, grpc), PortUser::kAnother);
+  }
+  const Answering other("SSH-2.0-OpenSSH_9.2\r\n");
+  EXPECT_EQ(*AskPort(other.address(), true, (folder / "server.crt").string()), PortUser::kAnother);
 }
 
 class DoctorCommandTest : public NsactlTest {};
