@@ -42,7 +42,7 @@ for word in RANK_KILLED RESUMED 'ada .*SubmitJob' 'prometheus'; do grep -qE "$wo
 inside curl -s 'http://localhost:9090/api/v1/query?query=up' | grep -q '"value":\[[0-9.]*,"1"\]' || die "Prometheus: $(inside curl -s 'http://localhost:9090/api/v1/targets')"
 inside curl -s 'http://localhost:9090/api/v1/rules' | grep -q NsaFlood || die "Prometheus has not the rules of the package"
 as_ada() { inside runuser -l ada -c "$*"; }
-for n in 1 2 3; do said=$(as_ada "nsactl submit job.yaml --set name=more-$n --set train.steps=100000" 2>&1) || break; done
+for n in 1 2 3; do said=$(as_ada "nsactl submit job.yaml --set name=more-$n --set train.steps=3000" 2>&1) || break; done
 [[ $n == 3 && $said == *"ada has 2 jobs"* ]] || die "the quota of two jobs: submit $n: $said"
 
 say "after a reboot"
