@@ -247,9 +247,11 @@ export function fleetPage(main, parameters, sweep = null) {
       h('td', { class: 'num' }, best ? number(bestOf(best)) : '–'), starCell(best), h('td', { class: 'ends' }, end ? dayOr(end) : '–'), h('td', { class: 'more' }), h('td', { class: 'submitted more' }));
   }
 
+  const passes = (job) => filter.tests.every((test) => test(job, configs.of(job.id)));
+
   // The jobs that the filter lets through, in the order of the list.
   function shown() {
-    const all = order.map((id) => jobs.get(id)).filter((job) => filter.tests.every((test) => test(job, configs.of(job.id))));
+    const all = order.map((id) => jobs.get(id)).filter(passes);
     const name = view.sort.replace('-', '');
     const value = COLUMNS.find(([one]) => one === name)?.[3] || (keys.includes(name) && ((job) => (Number.isFinite(Number(job.labels[name])) ? Number(job.labels[name]) : job.labels[name])));
     if (!value) return all;
@@ -457,7 +459,7 @@ export function fleetPage(main, parameters, sweep = null) {
         if (sweep && !before) continue;
         const job = { spark: null, best_val: null, ...before, ...fresh };  // the first two come with the list
         jobs.set(job.id, job);
-        if (!rewrite(job) || view.sort || filter.tests.length > 0 || groupOf(before) !== groupOf(job)) redrawSoon();
+        if (!rewrite(job) || view.sort || passes(before) !== passes(job) || groupOf(before) !== groupOf(job)) redrawSoon();
       }
       showSummary();
       if (sweep && changed.some((job) => jobs.has(job.id))) later(3000);
