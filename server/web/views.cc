@@ -86,6 +86,8 @@ Json EndOf(const Web::Parts& parts, const v1::Job& job) {
 }  // namespace
 
 Json SparkCache::Of(const v1::Job& job, absl::Duration* left) {
+  // Nothing to read: a thousand jobs in the queue would take the page a dozen requests.
+  if (job.progress().step() == 0) return Json{{"spark", Json::array()}, {"best_val", nullptr}};
   const bool may_read = *left > absl::ZeroDuration();
   const bool ended = IsTerminal(job.state());
   const absl::Duration now = clock_.Monotonic();
