@@ -74,9 +74,8 @@ absl::StatusOr<std::string> PathGuard::RealOutDir(const std::string& out_dir) co
   for (const fs::path& part : fs::path(out_dir).lexically_normal()) {
     so_far /= part;
     if (!fs::is_symlink(so_far, error) || fs::exists(so_far, error)) continue;
-    return Refuse(field,
-                  absl::StrCat(out_dir, " leads through ", so_far.string(),
-                               ", a link to nothing; make its target, or remove the link"));
+    return Refuse(field, absl::StrCat(out_dir, " leads through ", so_far.string(),
+                                      ", a link to nothing; make its target, or remove the link"));
   }
   const std::string real = Resolved(out_dir);
   if (real.empty()) {
