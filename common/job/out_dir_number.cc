@@ -30,8 +30,6 @@ void FillOutDir(const std::function<bool(const std::string& out_dir)>& taken, v1
   spec->mutable_train()->set_out_dir(folder);
 }
 
-bool IsThere(const std::string& out_dir) { return JobPathExists(out_dir); }
-
-void FillOutDirHere(v1::JobSpec* spec) { FillOutDir(IsThere, spec); }
+void FillOutDirHere(v1::JobSpec* spec) { FillOutDir(JobPathExists, spec); }
 
 }  // namespace nsa

@@ -17,9 +17,6 @@ bool HasOutDirNumber(const std::string& out_dir);
 // stay as they are.
 void FillOutDir(const std::function<bool(const std::string& out_dir)>& taken, v1::JobSpec* spec);
 
-// Whether there is anything of this name on this machine.
-bool IsThere(const std::string& out_dir);
-
 // FillOutDir() where a folder is taken if it is there.
 void FillOutDirHere(v1::JobSpec* spec);
 

@@ -24,6 +24,7 @@ class Executor {
   // Runs all queued tasks, then ends the threads.
   ~Executor();
 
+  // `of`: whose task it is; empty: nobody's.
   void Run(std::function<void()> task, const std::string& of = "");
 
   // Returns false, and drops the task, when the queue is full, or half of it is of this caller.

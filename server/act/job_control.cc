@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/count.h"
+#include "common/base/job_file.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/base/utc_text.h"
@@ -287,7 +288,7 @@ void JobControl::NumberOutDir(v1::JobSpec* spec) const {
       [&](const std::string& out_dir) {
         if (of_jobs.contains(out_dir)) return true;
         // CheckSpec() refuses a folder that may not be looked at.
-        return paths_.Check("train.out_dir", out_dir).ok() && IsThere(out_dir);
+        return paths_.Check("train.out_dir", out_dir).ok() && JobPathExists(out_dir);
       },
       spec);
 }

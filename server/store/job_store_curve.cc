@@ -54,8 +54,10 @@ absl::Status JobStore::AddMark(int64_t number, CurveKind kind, int64_t step,
   v1::WorkerRecord mark = record;
   CutTexts(&mark, limits::kReportedWordBytes);
   NSA_RETURN_IF_ERROR(WriteCurveRow(number, kind, step, mark));
-  if (++tail->rows <= kMarks) return absl::OkStatus();
-  NSA_RETURN_IF_ERROR(LoadTail(number, kind, tail));  // a step that is repeated replaces its row
+  // Counted at the first one, and where there may be too many: a repeated step replaces its row.
+  if (tail->rows == 0 || ++tail->rows > kMarks) {
+    NSA_RETURN_IF_ERROR(LoadTail(number, kind, tail));
+  }
   if (tail->rows <= kMarks) return absl::OkStatus();
   // The newest one stays.
   NSA_ASSIGN_OR_RETURN(
@@ -184,8 +186,7 @@ absl::StatusOr<JobStore::CurveTails*> JobStore::LoadTails(const Entry& entry) {
   const std::string& id = entry.job->job().id();
   if (const auto known = curves_.find(id); known != curves_.end()) return &known->second;
   CurveTails tails;
-  for (const CurveKind kind : {CurveKind::kSteps, CurveKind::kLayers, CurveKind::kGpus,
-                               CurveKind::kEval, CurveKind::kCheckpoint}) {
+  for (const CurveKind kind : {CurveKind::kSteps, CurveKind::kLayers, CurveKind::kGpus}) {
     NSA_RETURN_IF_ERROR(LoadTail(entry.number, kind, &tails[kind]));
   }
   if (tails[CurveKind::kSteps].rows == 0) {

@@ -5,6 +5,7 @@
 #   before_boot COMMAND…   in the root, with this machine's network
 #   boot                   boots it
 #   inside COMMAND…        in the booted container, as root
+#   ctl ARGUMENT…          nsactl there, as the coordinator's user; state_is STATE: a job has it
 #   within SECONDS COMMAND…, say TEXT, die TEXT
 #
 # All of it is gone when the script ends.
@@ -28,6 +29,7 @@ readonly CLEAN=(/usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTE
 before_boot() { chroot "$root" "${CLEAN[@]}" "$@"; }
 inside() { nsenter --target "$first" --all "${CLEAN[@]}" "$@"; }
 ctl() { inside setpriv --reuid nsa --regid nsa --clear-groups env NSA_STATE_DIR=/var/lib/nsa HOME=/var/lib/nsa nsactl "$@"; }
+state_is() { ctl list -o json | grep -q "STATE_$1"; } # any job's
 # Waits until a command succeeds.
 within() { # within SECONDS COMMAND…
   local end=$((SECONDS + $1))

@@ -10,7 +10,6 @@ root='' container='' # container.sh sets them
 # shellcheck source=/dev/null
 . "$here/container.sh"
 page=$here/../../docs/first_day.md
-state_is() { ctl list -o json | grep -q "STATE_$1"; }
 
 say "a bare root, a user with sudo, and the packages in her folder"
 make_root "${2:-}"

@@ -40,7 +40,6 @@ as_documented() { # as_documented COMMAND; one that line_of has not found must n
 }
 property() { inside systemctl show --value -p "$2" "nsa-$1"; }
 worker() { inside pgrep -x nsa-worker; }
-state_is() { ctl list -o json | grep -q "STATE_$1"; }
 job_is() { ctl describe "$1" -o json | grep -q "\"state\": *\"STATE_$2\""; }
 stacks_of() { ctl dump-stack "$1" | grep -q nsa::train; }
 resumes() { ctl events packaged | grep -c RESUMED || true; }

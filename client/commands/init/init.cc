@@ -16,8 +16,8 @@
 #include "client/show/shell_word.h"
 #include "common/base/count.h"
 #include "common/base/current_folder.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
-#include "common/job/out_dir_number.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -185,7 +185,7 @@ void PrintChoice(Session& session, const InitFlags& flags, const InitResult& res
 }
 
 absl::StatusOr<ExitCode> InitJob(Session& session, const InitFlags& flags) {
-  if (!flags.force && IsThere(flags.file)) {
+  if (!flags.force && JobPathExists(flags.file)) {
     return absl::AlreadyExistsError(absl::StrCat(
         flags.file, ": is there already, and stays; name another file with -o, or add --force"));
   }

@@ -53,6 +53,9 @@ export class Heat {
 
   show(steps, layers, width) {
     this.data = { steps, layers, width };
+    // Layers are measured together: one that has no value when others have is without the branch.
+    const empty = layers.filter((values) => values.every((value) => value === null));
+    this.lacking = new Set(empty.length < layers.length ? empty : []);
     const flat = layers.flat().filter((value) => value !== null);
     const [low, high] = this.fixed || [Math.min(...flat.length ? flat : [0]), Math.max(...flat.length ? flat : [1])];
     // A value that is the same everywhere is drawn in the middle of the colours: the lightest would look like no value.
@@ -81,7 +84,7 @@ export class Heat {
     const scale = (SHADES - 1) / (this.high - this.low);
     const blank = color('--panel').match(/\w\w/g).map((pair) => parseInt(pair, 16));
     // What is not measured at every step (an audit) holds until it is measured again.
-    layers.forEach((values, layer) => { let last = null; const lacks = this.lacks(values); values.forEach((measured, i) => {
+    layers.forEach((values, layer) => { let last = null; const lacks = this.lacking.has(values); values.forEach((measured, i) => {
       const value = measured ?? last;
       last = value;
       if (value === null && !lacks) return;
@@ -135,14 +138,9 @@ export class Heat {
     replace(this.value, h('span', { class: 'value at' }, `layer ${layer}, step ${steps[i].toLocaleString('en-US')}`), h('span', { class: 'value' }, h('b', {}, this.at(layers[layer], i))));
   }
 
-  // Layers are measured together: one that has no value when others have is without the branch.
-  lacks(values) {
-    return values.every((value) => value === null) && this.data.layers.some((others) => others.some((value) => value !== null));
-  }
-
   // The value that is drawn there.
   at(values, i) {
-    if (this.lacks(values)) return 'this layer has no such branch';
+    if (this.lacking.has(values)) return 'this layer has no such branch';
     const measured = values.slice(0, i + 1).findLast((value) => value !== null);
     return measured === undefined ? 'not measured yet' : this.format(measured);
   }
