@@ -11,10 +11,42 @@ function(nsa_light target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${NSA_LIGHT_OPTIMIZATION}>)
 endfunction()
 
-# nsa_unity(target): compiles up to eight files of the target at a time, because most of a file's time goes into the headers of gRPC, protobuf and Abseil.
-# Names in unnamed namespaces must differ within a folder. clang-tidy still reads every file alone, so each includes what it needs.
-function(nsa_unity target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+# nsa_unity(OUT target a.cc b.cc …): the sources to compile for the target: files that include up to eight of the given ones each, because most of a file's time
+# goes into the headers of gRPC, protobuf and Abseil; generated files and other languages as they are. Names in unnamed namespaces must differ within a
+# folder. clang-tidy still reads every file alone, so each includes what it needs. The names in the files are relative, unlike those of CMake's
+# UNITY_BUILD, so that another clone finds its objects in the compiler cache without running the preprocessor.
+function(nsa_unity out target)
+  set(alone "")
+  set(names "")
+  foreach(source ${ARGN})
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} NORMALIZE OUTPUT_VARIABLE path)
+    cmake_path(IS_PREFIX CMAKE_BINARY_DIR ${path} is_generated)
+    if(is_generated OR NOT path MATCHES "\\.cc$")
+      list(APPEND alone ${source})
+    else()
+      cmake_path(RELATIVE_PATH path BASE_DIRECTORY ${PROJECT_SOURCE_DIR})
+      list(APPEND names ${path})
+    endif()
+  endforeach()
+  nsa_groups(made ${target} ${names})
+  set(${out} ${made} ${alone} PARENT_SCOPE)
+endfunction()
+
+# nsa_groups(OUT target name …): writes the files that include the named ones, eight each.
+function(nsa_groups out target)
+  set(made "")
+  list(LENGTH ARGN left)
+  while(left)
+    list(SUBLIST ARGN 0 8 some)
+    list(REMOVE_ITEM ARGN ${some})
+    list(LENGTH ARGN left)
+    set(file ${CMAKE_CURRENT_BINARY_DIR}/unity/${target}_${left}.cc)
+    list(TRANSFORM some REPLACE "(.+)" "#include \"\\1\"\n" OUTPUT_VARIABLE lines)
+    list(JOIN lines "" content)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${content}" @ONLY)
+    list(APPEND made ${file})
+  endwhile()
+  set(${out} ${made} PARENT_SCOPE)
 endfunction()
 
 # nsa_sources(OUT FOLDER x EXCEPT y z …): every .cc file of the folder and of the folders in it, but for the files and folders that EXCEPT names.
@@ -32,23 +64,26 @@ function(nsa_sources out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
-# nsa_library(name [FAST] [FOLDER x [EXCEPT y …]] [SOURCES a.cc …] DEPS x …): the library nsa_<name>, alias nsa::<name>, of a folder (nsa_sources) or of the
+# nsa_library(name [FAST] [ALONE] [FOLDER x [EXCEPT y …]] [SOURCES a.cc …] DEPS x …): the library nsa_<name>, alias nsa::<name>, of a folder (nsa_sources) or of the
 # named sources; with neither a header-only one. It is static, but shared in builds with a sanitizer, whose test programs would otherwise
 # take 18 GB (BUILD_SHARED_LIBS in NsaToolchain.cmake). Headers are included with their path from the top of the tree. FAST: the library
-# computes, so it is fully optimized.
+# computes, so it is fully optimized. ALONE: its files are not compiled together (nsa_unity).
 function(nsa_library name)
-  cmake_parse_arguments(ARG "FAST" "FOLDER" "EXCEPT;SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "FAST;ALONE" "FOLDER" "EXCEPT;SOURCES;DEPS" ${ARGN})
   if(ARG_FOLDER)
     nsa_sources(files FOLDER ${ARG_FOLDER} EXCEPT ${ARG_EXCEPT})
     list(APPEND ARG_SOURCES ${files})
   endif()
   if(ARG_SOURCES)
-    add_library(nsa_${name} ${ARG_SOURCES})
+    set(compiled ${ARG_SOURCES})
+    if(NOT ARG_ALONE)
+      nsa_unity(compiled nsa_${name} ${ARG_SOURCES})
+    endif()
+    add_library(nsa_${name} ${compiled})
     # No macro tells whether the library is shared, so that both kinds have the same objects in the compiler cache.
     set_target_properties(nsa_${name} PROPERTIES DEFINE_SYMBOL "")
     target_include_directories(nsa_${name} PUBLIC ${PROJECT_SOURCE_DIR})
     target_link_libraries(nsa_${name} PUBLIC ${ARG_DEPS} PRIVATE nsa_warnings)
-    nsa_unity(nsa_${name})
     if(NOT ARG_FAST)
       nsa_light(nsa_${name})
     endif()

@@ -37,16 +37,16 @@ def preprocessed(entry):
     return result.stdout if result.returncode == 0 else None
 
 
-def commands(build):
+def commands(build, root):
     """The compiler's command for each source file and for each group of files that are compiled together, and the group of a file."""
     entries, group = {}, {}
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source = pathlib.Path(entry["directory"]) / entry["file"]
         entries[str(source)] = entry = {**entry, "file": str(source)}
-        if source.parent.name == "Unity":
+        if source.parent.name == "unity":
             for line in source.read_text().splitlines():
                 if line.startswith('#include "'):
-                    file = line.split('"')[1]
+                    file = str(root / line.split('"')[1])
                     entries[file] = {**entry, "file": file, "command": entry["command"].replace(str(source), file)}
                     group[file] = str(source)
     return entries, group
@@ -74,7 +74,7 @@ def check(file, entry, database, seed, folder):
 def main():
     build, files = pathlib.Path(sys.argv[1]), sys.argv[2:]
     root = pathlib.Path.cwd()
-    entries, group = commands(build.resolve())
+    entries, group = commands(build.resolve(), root)
     version = subprocess.run(["clang-tidy", "--version"], capture_output=True, check=True).stdout
     seed = version + (root / ".clang-tidy").read_bytes()
     folder = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "nsa-clang-tidy"
