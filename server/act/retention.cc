@@ -91,10 +91,9 @@ bool Retention::DeleteNext(absl::Time oldest_kept, std::vector<JobPtr>* next) {
   const JobPtr old = std::move(next->back());
   next->pop_back();
   const v1::Job& job = old->job();
+  const auto deleted = parts_.store.Delete(job.id(), DeletedBy::kRetention, "", "", old);
   // It may have been resumed or deleted meanwhile; the next look decides.
-  const absl::StatusOr<JobPtr> now = parts_.store.Find(job.id());
-  if (!now.ok() || *now != old) return true;
-  const auto deleted = parts_.store.Delete(job.id(), DeletedBy::kRetention, "");
+  if (absl::IsAborted(deleted.status()) || absl::IsNotFound(deleted.status())) return true;
   if (!deleted.ok()) {
     spdlog::warn("job {}: not deleted: {}", job.id(), std::string(deleted.status().message()));
     return false;

@@ -207,13 +207,15 @@ class JobStore {
   // name is free. This is one small transaction; Purge() and Forget() remove the rows later.
   // NotFound for an unknown job, FailedPrecondition for one that has not ended. A request id that
   // is known gets the same answer again if it was for the same `id_or_name`, else AlreadyExists.
-  // `owner` as in Find().
+  // `owner` as in Find(). With `unchanged`, only while the job is still that snapshot, else
+  // Aborted.
   struct Deleted {
     std::string job_id;
     JobPtr job;  // as it was before; null when the request id was known
   };
   absl::StatusOr<Deleted> Delete(const std::string& id_or_name, DeletedBy by,
-                                 const std::string& request_id, const std::string& owner = "");
+                                 const std::string& request_id, const std::string& owner = "",
+                                 const JobPtr& unchanged = nullptr);
 
   // Jobs that ended before `when`, the earliest first; at most `limit`.
   std::vector<JobPtr> EndedBefore(absl::Time when, size_t limit) const;
@@ -351,7 +353,7 @@ class JobStore {
   absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change,
                                       const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Deleted> DeleteLocked(const std::string& id_or_name, const std::string& request_id,
-                                       const std::string& owner)
+                                       const std::string& owner, const JobPtr& unchanged)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

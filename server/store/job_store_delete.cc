@@ -25,11 +25,12 @@ std::string FingerprintOf(const std::string& id_or_name) {
 
 absl::StatusOr<JobStore::Deleted> JobStore::Delete(const std::string& id_or_name, DeletedBy by,
                                                    const std::string& request_id,
-                                                   const std::string& owner) {
+                                                   const std::string& owner,
+                                                   const JobPtr& unchanged) {
   absl::StatusOr<Deleted> deleted;
   {
     MutexLock lock(&mutex_);
-    deleted = DeleteLocked(id_or_name, request_id, owner);
+    deleted = DeleteLocked(id_or_name, request_id, owner, unchanged);
   }
   const bool known = deleted.ok() && deleted->job == nullptr;
   if (known) return deleted;
@@ -40,7 +41,8 @@ absl::StatusOr<JobStore::Deleted> JobStore::Delete(const std::string& id_or_name
 
 absl::StatusOr<JobStore::Deleted> JobStore::DeleteLocked(const std::string& id_or_name,
                                                          const std::string& request_id,
-                                                         const std::string& owner) {
+                                                         const std::string& owner,
+                                                         const JobPtr& unchanged) {
   const std::string fingerprint = FingerprintOf(id_or_name);
   if (!request_id.empty()) {
     NSA_ASSIGN_OR_RETURN(Statement row,
@@ -56,6 +58,10 @@ absl::StatusOr<JobStore::Deleted> JobStore::DeleteLocked(const std::string& id_o
   NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name, owner, v1::JOB_USE_ENDED));
   const JobPtr job = entry->job;
   const std::string id = job->job().id();
+  if (unchanged != nullptr && job != unchanged) {
+    return absl::AbortedError(
+        absl::StrCat("job: ", id, " has changed meanwhile; look at it again before you delete it"));
+  }
   if (!IsTerminal(job->job().state())) {
     return absl::FailedPreconditionError(
         absl::StrCat("state: job ", id, " is ", StateName(job->job().state()),

@@ -102,6 +102,19 @@ TEST_F(JobStoreDeleteTest, OneRequestIdDeletesOneJobAndIsAnsweredAlike) {
   }
 }
 
+TEST_F(JobStoreDeleteTest, AJobThatHasChangedSinceItWasReadIsKept) {
+  const std::string id = Insert("demo");
+  End(id, absl::Hours(1));
+  const JobPtr read = *store_->Find(id);
+  End(id, absl::ZeroDuration());
+  EXPECT_THAT(store_->Delete(id, DeletedBy::kRetention, "", "", read).status(),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr(id)));
+  const JobPtr now = *store_->Find(id);
+  EXPECT_OK(store_->Delete(id, DeletedBy::kRetention, "", "", now).status());
+  EXPECT_THAT(store_->Delete(id, DeletedBy::kRetention, "", "", now).status(),
+              StatusIs(absl::StatusCode::kNotFound));
+}
+
 TEST_F(JobStoreDeleteTest, ARepeatedSubmitOfADeletedJobBringsNothingBack) {
   const std::string id = Insert("demo", "r1");
   v1::StoredJob twin = **store_->Find(id);
