@@ -1,7 +1,10 @@
 #include "server/options.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/host_port.h"
 #include "common/base/status.h"
 #include "common/job/data/url_policy.h"
 #include "common/rpc/rpc.h"
@@ -130,8 +133,10 @@ absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   NSA_ASSIGN_OR_RETURN(options.default_hours, DefaultHoursOf(config));
   NSA_RETURN_IF_ERROR(CheckTimes(options));
   NSA_RETURN_IF_ERROR(CheckRoots(options));
-  NSA_RETURN_IF_ERROR(CheckAddress("listen_address", options.listen_address));
-  NSA_RETURN_IF_ERROR(CheckAddress("metrics_address", options.metrics_address));
+  for (const auto& [what, address] : {std::pair("listen_address", options.listen_address),
+                                      std::pair("metrics_address", options.metrics_address)}) {
+    if (!address.empty()) NSA_RETURN_IF_ERROR(ParseHostPort(what, address).status());
+  }
   NSA_RETURN_IF_ERROR(CheckTls(options.tls));
   NSA_RETURN_IF_ERROR(
       CheckExposure("listen_address", options.listen_address, options.tls, config.token_file()));

@@ -1,7 +1,6 @@
 #include "client/admin/machine_checks.h"
 
 #include <fcntl.h>
-#include <netdb.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -20,6 +19,7 @@
 #include "common/base/beneath.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/base/host_port.h"
 #include "common/rpc/block_sigpipe.h"
 #include "common/rpc/x509.h"
 #include "common/run/atomic_file.h"
@@ -110,33 +110,17 @@ Check TryOpening(const fs::path& folder) {
 
 // A connection to HOST:PORT; not valid when nobody listens there.
 absl::StatusOr<Fd> Connect(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  }
+  NSA_ASSIGN_OR_RETURN(HostPort at, ParseHostPort("address", address));
   // To ask who listens on every address, this machine's own is enough.
-  if (host == "0.0.0.0" || host == "::") host = "localhost";
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (colon == std::string::npos ||
-      getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) {
+  if (at.host == "0.0.0.0" || at.host == "::") at.host = "localhost";
+  const absl::StatusOr<SocketAddresses> found = AddressesOf(at);
+  if (!found.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("address: '", address, "' (HOST:PORT of this machine); correct it"));
   }
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    Fd socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket.valid()) continue;
-    if (connect(socket.get(), one->ai_addr, one->ai_addrlen) != 0 && errno != EINPROGRESS) continue;
-    pollfd ready{.fd = socket.get(), .events = POLLOUT, .revents = 0};
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (poll(&ready, 1, kPatienceMilliseconds) == 1 &&
-        getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0) {
-      return socket;
-    }
+  for (const addrinfo* one = found->get(); one != nullptr; one = one->ai_next) {
+    Fd socket = ConnectTo(one->ai_addr, one->ai_addrlen, absl::Milliseconds(kPatienceMilliseconds));
+    if (socket.valid()) return socket;
   }
   return Fd();
 }

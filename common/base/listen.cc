@@ -1,15 +1,14 @@
 #include "common/base/listen.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
-#include <sys/socket.h>
 
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/host_port.h"
+#include "common/base/status.h"
 
 namespace nsa {
 namespace {
@@ -38,19 +37,15 @@ Fd ListenOn(const addrinfo& at, int port) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Fd>> ListenOnAll(const std::string& what, const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  std::string why = error != 0 ? gai_strerror(error) : "";
+absl::StatusOr<std::vector<Fd>> ListenOnAll(const std::string& what, const std::string& address,
+                                            bool any_port) {
+  NSA_ASSIGN_OR_RETURN(HostPort at, ParseHostPort(what, address));
+  if (any_port) at.port = "0";
+  const absl::StatusOr<SocketAddresses> found = AddressesOf(at);
+  std::string why(found.status().message());
   std::vector<Fd> listeners;
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+  for (const addrinfo* each = found.ok() ? found->get() : nullptr; each != nullptr;
+       each = each->ai_next) {
     Fd fd = ListenOn(*each, listeners.empty() ? 0 : PortOf(listeners[0].get()));
     if (!fd.valid()) {
       why = std::strerror(errno);

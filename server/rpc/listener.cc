@@ -1,7 +1,5 @@
 #include "server/rpc/listener.h"
 
-#include <netdb.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -13,10 +11,10 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
+#include "common/base/listen.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -60,29 +58,6 @@ void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
 }
 
-struct HostPort {
-  std::string host;  // without the brackets of an IPv6 address
-  std::string port;
-};
-
-HostPort Split(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  return {host, address.substr(colon + 1)};
-}
-
-// Listens, and lets go again. Returns 0 or what errno says.
-int TryToListen(const addrinfo& address) {
-  const Fd fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  // As gRPC does: connections that have ended keep no port.
-  constexpr int kOn = 1;
-  const bool listens =
-      fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &kOn, sizeof kOn) == 0 &&
-      bind(fd.get(), address.ai_addr, address.ai_addrlen) == 0 && listen(fd.get(), 1) == 0;
-  return listens ? 0 : errno;
-}
-
 // gRPC's side of the gate: takes its connections.
 std::function<void(Fd)> TakerFor(grpc::ServerBuilder* builder) {
   using Builder = grpc::ServerBuilder::experimental_type;
@@ -98,23 +73,6 @@ std::function<void(Fd)> TakerFor(grpc::ServerBuilder* builder) {
 
 }  // namespace
 
-absl::Status CheckAddress(const std::string& what, const std::string& address) {
-  if (address.empty()) return absl::OkStatus();
-  const size_t colon = address.rfind(':');
-  const std::string host = address.substr(0, colon);
-  const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  const bool host_good = bracketed || (!host.empty() && host.find_first_of(":[]/, ") == host.npos);
-  const bool digits = !port.empty() && port.find_first_not_of("0123456789") == port.npos;
-  int number = 0;
-  if (host_good && digits && absl::SimpleAtoi(port, &number) && number <= 65'535) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, ": '", address,
-                   "' (HOST:PORT with a port from 0 to 65535); write e.g. 127.0.0.1:50951"));
-}
-
 absl::Status CheckSocketPath(const std::filesystem::path& path) {
   if (path.native().size() < sizeof(sockaddr_un::sun_path)) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -126,24 +84,8 @@ absl::Status CheckSocketPath(const std::filesystem::path& path) {
 absl::Status CheckCanListen(const std::string& what, const std::string& address,
                             const std::set<std::string>& held) {
   if (address.empty()) return absl::OkStatus();
-  HostPort at = Split(address);
-  if (held.contains(at.port)) at.port = "0";
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(at.host.c_str(), at.port.c_str(), &hints, &found);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  std::string why = error != 0 ? gai_strerror(error) : "";
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int refused = TryToListen(*each);
-    if (refused == 0) return absl::OkStatus();
-    why = std::strerror(refused);
-  }
-  return absl::UnavailableError(
-      absl::StrCat(what, ": ", address, " cannot be listened on (", why,
-                   "); `ss -ltnp` shows which process has the port; choose another, or an address "
-                   "of this machine"));
+  const bool is_held = held.contains(address.substr(address.rfind(':') + 1));
+  return ListenOnAll(what, address, /*any_port=*/is_held).status();
 }
 
 absl::Status CheckTls(const v1::TlsConfig& tls) {

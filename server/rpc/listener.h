@@ -45,10 +45,6 @@ absl::Status CheckCanListen(const std::string& what, const std::string& address,
 // InvalidArgument for a path that is too long for a unix socket.
 absl::Status CheckSocketPath(const std::filesystem::path& path);
 
-// InvalidArgument unless `address` is empty (do not listen) or host:port ([host]:port for IPv6)
-// with a port from 0 to 65535.
-absl::Status CheckAddress(const std::string& what, const std::string& address);
-
 // InvalidArgument, naming the missing field, when only some of the three files are set: an
 // incomplete `tls:` block must not silently turn encryption off.
 absl::Status CheckTls(const v1::TlsConfig& tls);

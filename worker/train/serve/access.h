@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,7 +21,7 @@ struct Listen {
 
 // Reads "127.0.0.1:8000" or "localhost:8000". InvalidArgument for every other host and for a port
 // that is none. Not [::1]: the distribution's civetweb does not speak IPv6.
-absl::StatusOr<Listen> ReadListen(std::string_view address);
+absl::StatusOr<Listen> ReadListen(const std::string& address);
 
 // The headers of a request that say where it comes from; null when they are not there.
 struct Origins {

@@ -113,9 +113,8 @@ TEST(ReadListen, TakesLoopbackOnly) {
   EXPECT_EQ(ReadListen("127.0.0.1:8000")->port, 8000);
   EXPECT_EQ(ReadListen("LocalHost:0")->host, "127.0.0.1");
   EXPECT_EQ(ReadListen("localhost:65535")->port, 65535);
-  for (const char* address :
-       {"0.0.0.0:8000", "[::]:8000", "192.168.1.7:80", "127.0.0.1.example:80", "lab:80",
-        "127.0.0.2:80", ":80", "::1:80", "127.0.0.1:80,0.0.0.0:80"}) {
+  for (const char* address : {"0.0.0.0:8000", "[::]:8000", "192.168.1.7:80", "127.0.0.1.example:80",
+                              "lab:80", "127.0.0.2:80"}) {
     EXPECT_THAT(std::string(ReadListen(address).status().message()),
                 HasSubstr("asks nobody for a password"))
         << address;
@@ -124,7 +123,7 @@ TEST(ReadListen, TakesLoopbackOnly) {
             "listen: '[::1]:8000' (127.0.0.1 or localhost, by IPv4 only); take 127.0.0.1:8000");
   for (const char* address :
        {"", "8000", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1",
-        "127.0.0.1:8000s", "127.0.0.1:999999999999"}) {
+        "127.0.0.1:8000s", "127.0.0.1:999999999999", ":80", "::1:80", "127.0.0.1:80,0.0.0.0:80"}) {
     EXPECT_THAT(std::string(ReadListen(address).status().message()), HasSubstr("HOST:PORT"))
         << address;
   }
