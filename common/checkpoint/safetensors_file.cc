@@ -37,6 +37,24 @@ bool ElementsOf(const std::vector<int64_t>& shape, int64_t* elements) {
   return *elements <= std::numeric_limits<int64_t>::max() / 8;
 }
 
+std::string SafetensorsHeader(const std::vector<TensorHeader>& tensors, TensorType type,
+                              const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header;
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  int64_t offset = 0;
+  for (const TensorHeader& tensor : tensors) {
+    const int64_t end = offset + tensor.size * BytesOf(type);
+    header[tensor.name] = {{"dtype", type == TensorType::kF32 ? "F32" : "BF16"},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+}
+
 absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(
     const std::filesystem::path& path, SafetensorsTypes types) {
   NSA_ASSIGN_OR_RETURN(Fd fd, OpenJobFile(path));

@@ -1,5 +1,5 @@
-// Reads files in the safetensors format: the length of the header (8 bytes, little-endian), a JSON
-// header, the data. https://github.com/huggingface/safetensors
+// Reads files in the safetensors format, and begins new ones: the length of the header (8 bytes,
+// little-endian), a JSON header, the data. https://github.com/huggingface/safetensors
 //
 //   {"__metadata__": {"key": "text"}, "name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0,
 //   24]}, …}
@@ -24,6 +24,22 @@ namespace nsa {
 // Computes the number of elements of a shape. False when it is negative or larger than an eighth of
 // the largest int64_t.
 bool ElementsOf(const std::vector<int64_t>& shape, int64_t* elements);
+
+// The type of the tensors that are written.
+enum class TensorType : uint8_t { kF32, kBf16 };
+constexpr int64_t BytesOf(TensorType type) { return type == TensorType::kF32 ? 4 : 2; }
+
+// One tensor of a file to write.
+struct TensorHeader {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t size = 0;  // elements
+};
+
+// The beginning of a file of these tensors; their data follows, in order, without gaps. Its length
+// is a multiple of 8.
+std::string SafetensorsHeader(const std::vector<TensorHeader>& tensors, TensorType type,
+                              const std::map<std::string, std::string>& metadata);
 
 // Which element types Open() accepts. Checkpoints have F32 only.
 enum class SafetensorsTypes : uint8_t { kF32, kF32AndBf16 };

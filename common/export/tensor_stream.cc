@@ -10,12 +10,9 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "nlohmann/json.hpp"
 
 namespace nsa {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr int64_t kPiece = int64_t{1} << 20;  // elements
 
@@ -71,24 +68,6 @@ absl::Status WriteNewFile(const std::filesystem::path& path, std::string_view te
   NSA_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
   NSA_RETURN_IF_ERROR(file.Append(text));
   return file.Finish();
-}
-
-std::string SafetensorsHeader(const std::vector<TensorHeader>& tensors, TensorType type,
-                              const std::map<std::string, std::string>& metadata) {
-  nlohmann::ordered_json header;
-  if (!metadata.empty()) header["__metadata__"] = metadata;
-  int64_t offset = 0;
-  for (const TensorHeader& tensor : tensors) {
-    const int64_t end = offset + tensor.size * BytesOf(type);
-    header[tensor.name] = {{"dtype", type == TensorType::kF32 ? "F32" : "BF16"},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, end}}};
-    offset = end;
-  }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  const uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
 }
 
 absl::Status AppendTensor(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,

@@ -4,11 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,10 +14,6 @@
 #include "common/checkpoint/safetensors_file.h"
 
 namespace nsa {
-
-// The type of the tensors that are written.
-enum class TensorType : uint8_t { kF32, kBf16 };
-constexpr int64_t BytesOf(TensorType type) { return type == TensorType::kF32 ? 4 : 2; }
 
 // A new file. Errors name it; ResourceExhausted when the disk is full.
 class NewFile {
@@ -42,18 +36,6 @@ class NewFile {
 
 // Writes a whole file with this text.
 absl::Status WriteNewFile(const std::filesystem::path& path, std::string_view text);
-
-// One tensor of a file to write.
-struct TensorHeader {
-  std::string name;
-  std::vector<int64_t> shape;
-  int64_t size = 0;  // elements
-};
-
-// The beginning of a safetensors file of these tensors; their data follows, in order, without gaps.
-// Its length is a multiple of 8.
-std::string SafetensorsHeader(const std::vector<TensorHeader>& tensors, TensorType type,
-                              const std::map<std::string, std::string>& metadata);
 
 // Appends a tensor of `from`, converted to `type`: fp32 to bf16 is rounded to nearest, ties to
 // even; bf16 to fp32 is exact; equal types are copied bit by bit. Needs 8 MiB of memory.
