@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
+#include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/run/run_file.h"
@@ -56,11 +56,7 @@ struct Text {
   }
 };
 
-int64_t MonotonicNanos() {
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
+int64_t MonotonicNanos() { return absl::ToInt64Nanoseconds(RealClock().Monotonic()); }
 
 template <typename T>
 void Put(std::atomic<T>* field, T value) {

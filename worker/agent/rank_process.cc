@@ -1,7 +1,6 @@
 #include "worker/agent/rank_process.h"
 
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -44,12 +43,6 @@ constexpr int kRefusedForGood = 3;
 
 // An address with its token, and more than that.
 constexpr size_t kAddressBytes = 1024;
-
-int64_t MonotonicNanos() {
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * 1'000'000'000 + now.tv_nsec;
-}
 
 bool HasContent(const fs::path& path) {
   std::error_code error;
@@ -413,8 +406,9 @@ v1::WorkerObservation RankProcess::Observe() const {
     out.set_phase(PhaseName(status->phase));
     out.set_place(status->Place());
     out.set_telemetry_error(status->telemetry_error);
-    const int64_t quiet = MonotonicNanos() - status->updated_monotonic_nanos;
-    out.set_seconds_since_progress(std::max(0.0, static_cast<double>(quiet) / 1e9));
+    const absl::Duration quiet =
+        RealClock().Monotonic() - absl::Nanoseconds(status->updated_monotonic_nanos);
+    out.set_seconds_since_progress(std::max(0.0, absl::ToDoubleSeconds(quiet)));
   }
   const MutexLock lock(&mutex_);
   if (tells_address_) out.set_rank_address(OwnAddress());
