@@ -18,24 +18,14 @@ constexpr unsigned char kHttp1[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
 // What is left of TLS 1.2: forward secrecy and authenticated encryption.
 constexpr char kCiphers[] = "ECDHE+AESGCM:ECDHE+CHACHA20";
 
-int ChooseProtocol(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* length,
-                   const unsigned char* offered, unsigned int offered_length, void* /*unused*/) {
+// For ALPN. A client that offers only other protocols gets `kOtherwise`.
+template <const auto& kProtocol, int kOtherwise>
+int Choose(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* length,
+           const unsigned char* offered, unsigned int offered_length, void* /*unused*/) {
   unsigned char* found = nullptr;
-  if (SSL_select_next_proto(&found, length, kHttp2, sizeof kHttp2, offered, offered_length) !=
+  if (SSL_select_next_proto(&found, length, kProtocol, sizeof kProtocol, offered, offered_length) !=
       OPENSSL_NPN_NEGOTIATED) {
-    return SSL_TLSEXT_ERR_ALERT_FATAL;
-  }
-  *chosen = found;
-  return SSL_TLSEXT_ERR_OK;
-}
-
-// A client that offers only other protocols gets no ALPN answer; it may still speak HTTP/1.1.
-int ChooseHttp1(SSL* /*ssl*/, const unsigned char** chosen, unsigned char* length,
-                const unsigned char* offered, unsigned int offered_length, void* /*unused*/) {
-  unsigned char* found = nullptr;
-  if (SSL_select_next_proto(&found, length, kHttp1, sizeof kHttp1, offered, offered_length) !=
-      OPENSSL_NPN_NEGOTIATED) {
-    return SSL_TLSEXT_ERR_NOACK;
+    return kOtherwise;
   }
   *chosen = found;
   return SSL_TLSEXT_ERR_OK;
@@ -99,14 +89,15 @@ absl::StatusOr<TlsServer::Context> TlsServer::NewContext(const TlsFiles& files) 
 
 absl::StatusOr<TlsServer> TlsServer::Make(const TlsFiles& files) {
   NSA_ASSIGN_OR_RETURN(Context context, NewContext(files));
-  SSL_CTX_set_alpn_select_cb(context.get(), ChooseProtocol, nullptr);
+  SSL_CTX_set_alpn_select_cb(context.get(), Choose<kHttp2, SSL_TLSEXT_ERR_ALERT_FATAL>, nullptr);
   NSA_RETURN_IF_ERROR(DemandCertificates(files, context.get()));
   return TlsServer(std::move(context), /*http2=*/true);
 }
 
 absl::StatusOr<TlsServer> TlsServer::MakeForHttp(const TlsFiles& files) {
   NSA_ASSIGN_OR_RETURN(Context context, NewContext(files));
-  SSL_CTX_set_alpn_select_cb(context.get(), ChooseHttp1, nullptr);
+  // No answer: a client that offers nothing we know may still speak HTTP/1.1.
+  SSL_CTX_set_alpn_select_cb(context.get(), Choose<kHttp1, SSL_TLSEXT_ERR_NOACK>, nullptr);
   return TlsServer(std::move(context), /*http2=*/false);
 }
 
