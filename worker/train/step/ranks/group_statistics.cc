@@ -1,6 +1,7 @@
 #include "worker/train/step/ranks/group_statistics.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -126,19 +127,6 @@ void Replace(std::span<const double> numbers, size_t stride, Message* message) {
 }
 
 }  // namespace
-
-v1::LayerStats CombineLayers(std::span<const v1::LayerStats> ranks) {
-  v1::LayerStats combined = ranks.front();
-  std::vector<double> numbers;
-  size_t stride = 0;
-  for (const v1::LayerStats& rank : ranks) {
-    const std::vector<double> mine = NumbersOf(rank);
-    stride = mine.size();
-    numbers.insert(numbers.end(), mine.begin(), mine.end());
-  }
-  Replace(numbers, stride, &combined);
-  return combined;
-}
 
 absl::Status ShareLayers(Comm* comm, int32_t context, v1::StepRecord* record) {
   if (context <= 1) return absl::OkStatus();

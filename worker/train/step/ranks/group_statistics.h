@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "absl/status/status.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -11,15 +10,11 @@
 
 namespace nsa::train {
 
-// Combines the ranks' records of the same layers, which have equal numbers of heads over the same
-// tokens: counts are added up, means and shares are averaged, the smallest and the largest value
-// remain so. selected_mass_p10 and the choice's entropy_ratio, which no averages can give, are the
-// means of the ranks'. Pure.
-v1::LayerStats CombineLayers(std::span<const v1::LayerStats> ranks);
-
-// Replaces the layers of the record by those of this rank's group of `context` ranks. Collective,
-// but does nothing for 1. All ranks have the same layers with the same parts. Errors of the
-// communication.
+// Combines the records of this rank's group of `context` ranks, which have equal numbers of heads
+// over the same tokens: counts are added up, means and shares are averaged, the smallest and the
+// largest value remain so. selected_mass_p10 and the choice's entropy_ratio, which no averages can
+// give, are the means of the ranks'. Collective, but does nothing for 1. All ranks have the same
+// layers with the same parts. Errors of the communication.
 absl::Status ShareLayers(Comm* comm, int32_t context, v1::StepRecord* record);
 
 }  // namespace nsa::train

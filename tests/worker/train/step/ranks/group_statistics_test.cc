@@ -1,9 +1,34 @@
 #include "worker/train/step/ranks/group_statistics.h"
 
-#include <gtest/gtest.h>
+#include <thread>
+#include <vector>
+
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
 
 namespace nsa::train {
 namespace {
+
+// What each rank has of its layer after it was shared in groups of this many.
+std::vector<v1::LayerStats> Shared(const std::vector<v1::LayerStats>& layers, int context) {
+  const TempDir dir;
+  std::vector<v1::StepRecord> records(layers.size());
+  std::vector<std::thread> ranks;
+  for (size_t rank = 0; rank < layers.size(); ++rank) {
+    *records[rank].add_layers() = layers[rank];
+    ranks.emplace_back([&, rank] {
+      const auto comm = ConnectTcp({.rank = static_cast<int>(rank),
+                                    .world_size = static_cast<int>(layers.size()),
+                                    .rendezvous_dir = dir.path()});
+      ASSERT_OK(comm.status());
+      EXPECT_OK(ShareLayers(comm->get(), context, &records[rank]));
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  std::vector<v1::LayerStats> shared;
+  for (const v1::StepRecord& record : records) shared.push_back(record.layers(0));
+  return shared;
+}
 
 // A layer in which every number is `base` plus its place.
 v1::LayerStats Layer(int base) {
@@ -30,8 +55,9 @@ v1::LayerStats Layer(int base) {
 }
 
 TEST(GroupStatistics, AddCountsAndAverageMeans) {
-  const v1::LayerStats ranks[] = {Layer(0), Layer(100)};
-  const v1::LayerStats all = CombineLayers(ranks);
+  const std::vector<v1::LayerStats> ranks = Shared({Layer(0), Layer(100)}, 2);
+  EXPECT_EQ(ranks[1].SerializeAsString(), ranks[0].SerializeAsString());
+  const v1::LayerStats& all = ranks[0];
   EXPECT_EQ(all.layer(), 3);
   EXPECT_EQ(all.gate().entropy_mean(), 51);
   EXPECT_EQ(all.gate().entropy_min(), 2);
@@ -54,16 +80,21 @@ TEST(GroupStatistics, AddCountsAndAverageMeans) {
 TEST(GroupStatistics, KeepWhatALayerLacksAbsent) {
   v1::LayerStats bare;
   bare.add_keys_read(1);
-  const v1::LayerStats ranks[] = {bare, bare, bare, bare};
-  const v1::LayerStats all = CombineLayers(ranks);
+  const v1::LayerStats all = Shared({bare, bare, bare, bare}, 4)[0];
   EXPECT_FALSE(all.has_gate());
   EXPECT_FALSE(all.has_selection());
   EXPECT_FALSE(all.has_audit());
   EXPECT_EQ(all.keys_read(0), 4);
   v1::LayerStats window = Layer(0);
   window.mutable_audit()->clear_selected_mass();
-  const v1::LayerStats windows[] = {window, window};
-  EXPECT_FALSE(CombineLayers(windows).audit().has_selected_mass());
+  EXPECT_FALSE(Shared({window, window}, 2)[0].audit().has_selected_mass());
+}
+
+TEST(GroupStatistics, StayWithinTheGroup) {
+  const auto ranks = Shared({Layer(0), Layer(100), Layer(200), Layer(300)}, 2);
+  EXPECT_EQ(ranks[1].selection().rows(), 120);
+  EXPECT_EQ(ranks[2].selection().rows(), 520);
+  EXPECT_EQ(Shared({Layer(7)}, 1)[0].selection().rows(), 17);
 }
 
 }  // namespace
