@@ -1,6 +1,6 @@
 #include "common/base/json_shape.h"
 
-#include <cstddef>
+#include <algorithm>
 
 namespace nsa {
 
@@ -18,6 +18,19 @@ bool IsAsLargeAsItLooks(std::string_view json) {
     values += c == ',' || c == '[' || c == ':' ? 1 : 0;
   }
   return objects <= kAny + json.size() / 128 && values <= kAny + json.size() / 4;
+}
+
+size_t SelfHashPlace(std::string_view json, std::span<const std::string_view> keys, size_t digits) {
+  size_t end_of_key = 0;  // Search from the end: it is the last key, and a label may have its name.
+  for (const std::string_view name : keys) {
+    const size_t key = json.rfind(name);
+    if (key != std::string_view::npos) end_of_key = std::max(end_of_key, key + name.size());
+  }
+  const size_t quote = end_of_key > 0 ? json.find('"', end_of_key) : std::string_view::npos;
+  if (quote == std::string_view::npos || quote + 1 + digits >= json.size()) {
+    return std::string_view::npos;
+  }
+  return json[quote + 1 + digits] == '"' ? quote + 1 : std::string_view::npos;
 }
 
 }  // namespace nsa

@@ -1,6 +1,9 @@
-// A limit on what JSON becomes when it is parsed, which may be far more than it has bytes.
+// Of the text of JSON: a limit on what it becomes when it is parsed, which may be far more than it
+// has bytes, and where a document has a hash of itself.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string_view>
 
 namespace nsa {
@@ -9,5 +12,9 @@ namespace nsa {
 // each 128 bytes and a value for each 4. An empty object is two bytes, and some two hundred as a
 // message.
 bool IsAsLargeAsItLooks(std::string_view json);
+
+// The position of the document's own hash, the value of its last key, which is one of `keys` (with
+// their quotation marks); npos unless that is a text of this many digits.
+size_t SelfHashPlace(std::string_view json, std::span<const std::string_view> keys, size_t digits);
 
 }  // namespace nsa

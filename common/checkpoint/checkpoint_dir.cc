@@ -63,20 +63,6 @@ std::optional<int64_t> StepOf(const std::string& name) {
   return step;
 }
 
-// The position of the 32 digits of state.json's own hash; npos if there are none.
-size_t SelfHashPlace(std::string_view text) {
-  size_t end_of_key = 0;  // Search from the end: it is the last key, and a label may have its name.
-  for (const std::string_view name : kSelfHashKeys) {
-    const size_t key = text.rfind(name);
-    if (key != std::string_view::npos) end_of_key = std::max(end_of_key, key + name.size());
-  }
-  const size_t quote = end_of_key > 0 ? text.find('"', end_of_key) : std::string_view::npos;
-  if (quote == std::string_view::npos || quote + 1 + kHashDigits >= text.size()) {
-    return std::string_view::npos;
-  }
-  return text[quote + 1 + kHashDigits] == '"' ? quote + 1 : std::string_view::npos;
-}
-
 std::string HashOfText(std::string text, size_t place) {
   text.replace(place, kHashDigits, kHashDigits, '0');
   return Hex(XXH3_128bits(text.data(), text.size()));
@@ -224,7 +210,7 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state) 
   std::string text;
   const auto printed = google::protobuf::util::MessageToJsonString(state, &text, options);
   if (!printed.ok()) return absl::InternalError(absl::StrCat("state.json: ", printed.ToString()));
-  const size_t place = SelfHashPlace(text);
+  const size_t place = SelfHashPlace(text, kSelfHashKeys, kHashDigits);
   if (place == std::string::npos) return absl::InternalError("state.json: its own hash is missing");
   return text.replace(place, kHashDigits, HashOfText(text, place));
 }
@@ -247,7 +233,7 @@ absl::StatusOr<v1::CheckpointState> ParseCheckpointState(const std::string& text
   const auto parsed = google::protobuf::util::JsonStringToMessage(text, &state, options);
   // The parser's own text quotes the file, which need not be what its name says.
   if (!parsed.ok()) return absl::DataLossError(absl::StrCat(name, ": is not JSON of a checkpoint"));
-  const size_t place = SelfHashPlace(text);
+  const size_t place = SelfHashPlace(text, kSelfHashKeys, kHashDigits);
   if (place == std::string::npos)
     return absl::DataLossError(absl::StrCat(name, ": its own hash is missing"));
   const std::string hash = HashOfText(text, place);

@@ -26,24 +26,13 @@ namespace fs = std::filesystem;
 
 constexpr int32_t kFormatVersion = 1;
 constexpr size_t kHashDigits = 64;
-constexpr std::string_view kHashKey = "\"manifest_sha256\"";
+constexpr std::string_view kHashKeys[] = {"\"manifest_sha256\""};
 constexpr std::string_view kAgain = "; prepare the data again";
 
 absl::Status Damaged(const fs::path& folder, std::string_view what) {
   return absl::DataLossError(absl::StrCat((folder / kPreparedManifest).string(), ": ",
                                           absl::string_view(what.data(), what.size()),
                                           std::string(kAgain)));
-}
-
-// The position of the digits of the manifest's own hash, its last key; npos if there are none.
-size_t SelfHashPlace(std::string_view text) {
-  const size_t key = text.rfind(kHashKey);
-  if (key == std::string_view::npos) return key;
-  const size_t quote = text.find('"', key + kHashKey.size());
-  if (quote == std::string_view::npos || quote + 1 + kHashDigits >= text.size()) {
-    return std::string_view::npos;
-  }
-  return text[quote + 1 + kHashDigits] == '"' ? quote + 1 : std::string_view::npos;
 }
 
 std::string HashOfText(std::string_view text, size_t place) {
@@ -153,7 +142,7 @@ absl::StatusOr<std::string> SerializePrepared(v1::PreparedManifest manifest) {
   std::string text;
   const auto printed = google::protobuf::util::MessageToJsonString(manifest, &text, options);
   if (!printed.ok()) return absl::InternalError(absl::StrCat("manifest: ", printed.ToString()));
-  const size_t place = SelfHashPlace(text);
+  const size_t place = SelfHashPlace(text, kHashKeys, kHashDigits);
   if (place == std::string::npos) return absl::InternalError("manifest: its own hash is missing");
   return text.replace(place, kHashDigits, HashOfText(text, place));
 }
@@ -179,7 +168,7 @@ absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {
   const auto parsed = google::protobuf::util::JsonStringToMessage(*text, &manifest, options);
   // The parser's own text quotes the file, which need not be what its name says.
   if (!parsed.ok()) return Damaged(folder, "is not JSON of a manifest");
-  const size_t place = SelfHashPlace(*text);
+  const size_t place = SelfHashPlace(*text, kHashKeys, kHashDigits);
   if (place == std::string::npos) return Damaged(folder, "its own hash is missing");
   if (HashOfText(*text, place) != manifest.manifest_sha256()) {
     return Damaged(folder, "its hash is not that of its content");
