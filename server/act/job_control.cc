@@ -28,6 +28,7 @@
 #include "server/act/owner_use.h"
 #include "server/act/queue/hold_jobs.h"
 #include "server/act/request_error.h"
+#include "server/decide/job_event.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/progress.h"
 #include "server/decide/sweep/halving.h"
@@ -128,14 +129,9 @@ v1::StoredJob NewJob(const v1::PreflightReport& report, const std::string& id, i
 
 v1::JobEvent SubmittedEvent(const v1::StoredJob& stored) {
   const v1::JobSpec& spec = stored.job().spec();
-  v1::JobEvent event;
-  event.set_reason(Word(Reason::kSubmitted));
-  event.set_text(absl::StrCat(Count(spec.train().steps(), "step"), " on ",
-                              Count(spec.resources().gpus(), "rank"), ", out_dir ",
-                              spec.train().out_dir()));
-  event.set_severity(v1::SEVERITY_INFO);
-  event.set_rank(-1);
-  return event;
+  return EventOf(Reason::kSubmitted, absl::StrCat(Count(spec.train().steps(), "step"), " on ",
+                                                  Count(spec.resources().gpus(), "rank"),
+                                                  ", out_dir ", spec.train().out_dir()));
 }
 
 absl::Status AlreadyDone(const v1::Job& job) {

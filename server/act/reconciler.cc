@@ -15,6 +15,7 @@
 #include "server/act/queue/hold_jobs.h"
 #include "server/act/sweep/advance.h"
 #include "server/decide/allocation/allocation.h"
+#include "server/decide/job_event.h"
 #include "server/decide/machine_view.h"
 #include "spdlog/spdlog.h"
 
@@ -33,25 +34,16 @@ double Jitter() {
   return std::uniform_real_distribution<double>(0, 1)(random);
 }
 
-v1::JobEvent Incident(Reason reason, const std::string& text, v1::Severity severity) {
-  v1::JobEvent event;
-  event.set_reason(Word(reason));
-  event.set_text(text);
-  event.set_severity(severity);
-  event.set_rank(-1);
-  return event;
-}
-
 // What became of the stacks that were to be saved.
 v1::JobEvent SavedEvent(const std::string& why, const absl::StatusOr<StackStore::Saved>& saved) {
   if (!saved.ok()) {
-    return Incident(Reason::kStacksNotSaved,
-                    absl::StrCat(why, "; stacks not saved: ", saved.status().message()),
-                    v1::SEVERITY_WARNING);
+    return EventOf(Reason::kStacksNotSaved,
+                   absl::StrCat(why, "; stacks not saved: ", saved.status().message()),
+                   v1::SEVERITY_WARNING);
   }
-  return Incident(Reason::kStacksSaved,
-                  absl::StrCat(why, "; stacks saved as ", saved->id, " in ", saved->file.string()),
-                  v1::SEVERITY_WARNING);
+  return EventOf(Reason::kStacksSaved,
+                 absl::StrCat(why, "; stacks saved as ", saved->id, " in ", saved->file.string()),
+                 v1::SEVERITY_WARNING);
 }
 
 // Aborted is not an error: the job has changed since the action was decided, and the next tick sees
@@ -162,7 +154,7 @@ void Reconciler::NoteGpuFaults(const std::vector<JobPtr>& active,
   for (const JobPtr& job : active) {
     for (const std::string& text : RanksOnFaultyGpus(*job, faulty)) {
       if (!memory_.NoteGpuFault(job->job().id(), text)) continue;
-      AddEvent(job, Incident(Reason::kGpuFault, text, v1::SEVERITY_ERROR));
+      AddEvent(job, EventOf(Reason::kGpuFault, text, v1::SEVERITY_ERROR));
     }
   }
 }
@@ -268,9 +260,9 @@ void Reconciler::Do(const JobPtr& job, const action::CheckLaunch& /*check*/) {
 
 void Reconciler::Do(const JobPtr& job, const action::DumpStacks& dump) {
   memory_.Suspect(job->job().id(), parts_.clock.Monotonic());
-  AddEvent(job, Incident(Reason::kHangSuspected,
-                         absl::StrCat(dump.why, "; saving the stacks of all ranks"),
-                         v1::SEVERITY_WARNING));
+  AddEvent(job, EventOf(Reason::kHangSuspected,
+                        absl::StrCat(dump.why, "; saving the stacks of all ranks"),
+                        v1::SEVERITY_WARNING));
   SaveStacks(job, dump.why);
 }
 
@@ -299,7 +291,7 @@ void Reconciler::SaveStacks(const JobPtr& job, const std::string& why) {
 
 void Reconciler::Do(const JobPtr& job, const action::EndSuspicion& /*end*/) {
   memory_.EndSuspicion(job->job().id());
-  AddEvent(job, Incident(Reason::kHangOver, "every rank makes progress again", v1::SEVERITY_INFO));
+  AddEvent(job, EventOf(Reason::kHangOver, "every rank makes progress again", v1::SEVERITY_INFO));
 }
 
 void Reconciler::Do(const JobPtr& job, const action::Restart& restart) {

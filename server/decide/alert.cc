@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/reason.h"
 #include "common/record/alert.h"
+#include "server/decide/job_event.h"
 
 namespace nsa::server {
 namespace {
@@ -42,12 +43,10 @@ void CountTime(bool asked, bool asks, bool is_step, double seconds, v1::AlertPro
 }
 
 v1::JobEvent ChangeEvent(int index, const v1::AlertProgress& alert, int64_t step) {
-  v1::JobEvent event;
-  event.set_reason(Word(alert.raised() ? Reason::kAlertRaised : Reason::kAlertCleared));
-  event.set_text(absl::StrCat(AlertText(alert), ", step ", step));
-  event.set_severity(alert.raised() ? v1::SEVERITY_WARNING : v1::SEVERITY_INFO);
+  v1::JobEvent event = EventOf(alert.raised() ? Reason::kAlertRaised : Reason::kAlertCleared,
+                               absl::StrCat(AlertText(alert), ", step ", step),
+                               alert.raised() ? v1::SEVERITY_WARNING : v1::SEVERITY_INFO);
   event.set_unix_nanos(alert.since_unix_nanos());
-  event.set_rank(-1);
   event.set_problem(AlertWord(index));
   return event;
 }

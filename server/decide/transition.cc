@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/homes.h"
+#include "server/decide/job_event.h"
 #include "server/decide/rule/time_limit.h"
 
 namespace nsa::server {
@@ -141,13 +142,11 @@ absl::Status ApplyRestart(const Failure& failure, const RestartDecision& decisio
   job.set_reason(failure.reason);
   job.set_message(failure.text);
   job.set_next_start_unix_nanos(absl::ToUnixNanos(now + decision.delay));
-  v1::JobEvent& event = events->emplace_back();
-  event.set_reason(Word(Reason::kRestartScheduled));
-  event.set_text(absl::StrFormat("in %.1f s, because of %s: %s",
-                                 absl::ToDoubleSeconds(decision.delay), failure.reason,
-                                 failure.text));
-  event.set_severity(v1::SEVERITY_WARNING);
-  event.set_rank(failure.rank);
+  events->push_back(
+      EventOf(Reason::kRestartScheduled,
+              absl::StrFormat("in %.1f s, because of %s: %s", absl::ToDoubleSeconds(decision.delay),
+                              failure.reason, failure.text),
+              v1::SEVERITY_WARNING, failure.rank));
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "common/base/thread_name.h"
 #include "common/base/utc_text.h"
 #include "common/rpc/secret.h"
+#include "server/decide/job_event.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/transition.h"
 #include "server/store/random_id.h"
@@ -26,15 +27,6 @@ constexpr absl::Duration kRest = absl::Seconds(10);
 constexpr absl::Duration kTokenLives = absl::Hours(1);
 // A request whose answer was lost may still be on its way: it is not taken for gone before.
 constexpr absl::Duration kOnItsWay = absl::Seconds(30);
-
-v1::JobEvent Event(Reason reason, v1::Severity severity, const std::string& text) {
-  v1::JobEvent event;
-  event.set_reason(Word(reason));
-  event.set_text(text);
-  event.set_severity(severity);
-  event.set_rank(-1);
-  return event;
-}
 
 std::string NameOf(const v1::Allocation& allocation) {
   return absl::StrCat(
@@ -193,8 +185,8 @@ absl::Status Provisioner::Request(const JobPtr& job) {
     allocation.set_state(v1::Allocation::STATE_REQUESTED);
     allocation.set_request_unix_nanos(absl::ToUnixNanos(parts_.clock.Wall()));
     *stored->mutable_job()->mutable_allocation() = std::move(allocation);
-    events->push_back(Event(
-        Reason::kAllocationRequested, v1::SEVERITY_INFO,
+    events->push_back(EventOf(
+        Reason::kAllocationRequested,
         absl::StrCat(Count(machines, "machine"), " of ", parts_.name, " as ", ClusterName(id))));
     return absl::OkStatus();
   };
@@ -238,7 +230,7 @@ absl::Status Provisioner::Note(const JobPtr& job, const ClusterJob& seen) {
     NoteClusterJob(seen, stored->mutable_job()->mutable_allocation());
     const auto now = stored->job().allocation().state();
     if (now == v1::Allocation::STATE_RUNNING && before != now) {
-      events->push_back(Event(Reason::kAllocationGranted, v1::SEVERITY_INFO, GrantedText(*stored)));
+      events->push_back(EventOf(Reason::kAllocationGranted, GrantedText(*stored)));
     }
     return absl::OkStatus();
   };
@@ -310,8 +302,9 @@ absl::Status Provisioner::FailJob(const JobPtr& job, const std::string& text) {
 absl::Status Provisioner::LoseAllocation(const JobPtr& job, const ClusterJob& ended) {
   const auto change = [&](v1::StoredJob* stored, std::vector<v1::JobEvent>* events) {
     v1::Allocation& allocation = *stored->mutable_job()->mutable_allocation();
-    events->push_back(Event(Reason::kAllocationLost, v1::SEVERITY_WARNING,
-                            absl::StrCat(NameOf(allocation), " is over: ", TextOf(ended))));
+    events->push_back(EventOf(Reason::kAllocationLost,
+                              absl::StrCat(NameOf(allocation), " is over: ", TextOf(ended)),
+                              v1::SEVERITY_WARNING));
     allocation.set_text(TextOf(ended));
     EndAllocation(stored->mutable_job());
     return absl::OkStatus();
@@ -364,8 +357,8 @@ absl::Status Provisioner::NoteReturned(const std::string& id, const std::string&
     }
     allocation.set_state(v1::Allocation::STATE_ENDED);
     if (!end.empty()) allocation.set_text(end);
-    events->push_back(Event(Reason::kAllocationReturned, v1::SEVERITY_INFO,
-                            absl::StrCat(NameOf(allocation), end.empty() ? "" : ": ", end)));
+    events->push_back(EventOf(Reason::kAllocationReturned,
+                              absl::StrCat(NameOf(allocation), end.empty() ? "" : ": ", end)));
     return absl::OkStatus();
   };
   const absl::Status noted = parts_.store.Update(job_id, change).status();

@@ -19,6 +19,7 @@
 #include "server/act/desired.h"
 #include "server/decide/allocation/allocation.h"
 #include "server/decide/homes.h"
+#include "server/decide/job_event.h"
 #include "server/rpc/heartbeat_limits.h"
 #include "server/store/cut_texts.h"
 #include "spdlog/spdlog.h"
@@ -246,12 +247,9 @@ FleetService::Unary* FleetService::ReportLog(Context* context, const v1::ReportL
 void FleetService::NoteLog(const v1::ReportLogRequest& request, Reason reason,
                            const std::string& text) {
   const auto note = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
-    v1::JobEvent& event = events->emplace_back();
-    event.set_reason(Word(reason));
-    event.set_text(text);
-    event.set_severity(reason == Reason::kTelemetryRestored ? v1::SEVERITY_INFO
-                                                            : v1::SEVERITY_WARNING);
-    event.set_rank(request.rank());
+    const bool restored = reason == Reason::kTelemetryRestored;
+    events->push_back(
+        EventOf(reason, text, restored ? v1::SEVERITY_INFO : v1::SEVERITY_WARNING, request.rank()));
     return absl::OkStatus();
   };
   const auto noted = parts_.store.Update(request.job_id(), note);

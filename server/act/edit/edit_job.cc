@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -14,6 +13,7 @@
 #include "common/base/status.h"
 #include "common/job/labels.h"
 #include "server/act/edit/request_id.h"
+#include "server/decide/job_event.h"
 #include "server/decide/problem/problems.h"
 
 namespace nsa::server {
@@ -24,15 +24,6 @@ constexpr size_t kWordBytes = 64;       // of a problem's name
 constexpr int kMostMutes = 64;
 
 using Labels = google::protobuf::Map<std::string, std::string>;
-
-v1::JobEvent EventOf(Reason reason, std::string text) {
-  v1::JobEvent event;
-  event.set_reason(Word(reason));
-  event.set_text(std::move(text));
-  event.set_severity(v1::SEVERITY_INFO);
-  event.set_rank(-1);
-  return event;
-}
 
 // A job that failed has a problem with the name of its reason, which may be a status code's.
 absl::Status CheckMutes(const v1::EditJobRequest& request) {

@@ -9,6 +9,7 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "server/decide/job_event.h"
 #include "server/decide/lifecycle.h"
 
 namespace nsa::server {
@@ -26,16 +27,12 @@ absl::StatusOr<JobPtr> FindJobToProfile(const JobStore& store, const std::string
 void NoteProfiled(JobStore* store, const std::string& job_id, const ProfileBroker::Summary& summary,
                   const std::string& who) {
   if (summary.traces == 0) return;
-  v1::JobEvent event;
-  event.set_reason(Word(Reason::kProfiled));
-  event.set_text(absl::StrFormat("%s of %s recorded for %s, %d bytes%s%s",
-                                 Count(summary.steps, "step"), Count(summary.traces, "rank"), who,
-                                 summary.bytes, summary.errors.empty() ? "" : "; ",
-                                 absl::StrJoin(summary.errors, "; ")));
-  event.set_severity(v1::SEVERITY_INFO);
-  event.set_rank(-1);
   const auto note = [&](v1::StoredJob*, std::vector<v1::JobEvent>* events) {
-    events->push_back(event);
+    events->push_back(EventOf(
+        Reason::kProfiled,
+        absl::StrFormat("%s of %s recorded for %s, %d bytes%s%s", Count(summary.steps, "step"),
+                        Count(summary.traces, "rank"), who, summary.bytes,
+                        summary.errors.empty() ? "" : "; ", absl::StrJoin(summary.errors, "; "))));
     return absl::OkStatus();
   };
   const absl::Status noted = store->Update(job_id, note).status();

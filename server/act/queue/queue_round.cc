@@ -14,6 +14,7 @@
 #include "common/estimate/fewer_ranks.h"
 #include "common/job/load.h"
 #include "common/rpc/cordon_text.h"
+#include "server/decide/job_event.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
 #include "server/decide/queue/hold.h"
@@ -225,12 +226,10 @@ void QueueRound::GiveWay(const JobPtr& victim, const JobPtr& waiting) {
   absl::Status done = parts_.store.Update(victim->job().id(), give).status();
   if (done.ok()) {
     const auto tell = [&](v1::StoredJob* /*stored*/, std::vector<v1::JobEvent>* events) {
-      v1::JobEvent& event = events->emplace_back();
-      event.set_reason(Word(Reason::kPreempting));
-      event.set_text(absl::StrCat(Named(victim->job(), waiting->job()), ", gives way to this job: ",
-                                  Count(victim->placements_size(), "rank")));
-      event.set_severity(v1::SEVERITY_INFO);
-      event.set_rank(-1);
+      events->push_back(EventOf(
+          Reason::kPreempting,
+          absl::StrCat(Named(victim->job(), waiting->job()),
+                       ", gives way to this job: ", Count(victim->placements_size(), "rank"))));
       return absl::OkStatus();
     };
     done = parts_.store.Update(waiting->job().id(), tell).status();

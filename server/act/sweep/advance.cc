@@ -5,6 +5,7 @@
 
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "server/decide/job_event.h"
 #include "server/decide/sweep/halving.h"
 #include "server/decide/transition.h"
 #include "spdlog/spdlog.h"
@@ -43,11 +44,7 @@ absl::Status Leave(JobStore& store, const SweepDrop& drop) {
     v1::Job& job = *stored->mutable_job();
     job.set_reason(Word(Reason::kSweepDropped));
     job.set_message(drop.why);
-    v1::JobEvent& event = events->emplace_back();
-    event.set_reason(job.reason());
-    event.set_text(drop.why);
-    event.set_severity(v1::SEVERITY_INFO);
-    event.set_rank(-1);
+    events->push_back(EventOf(Reason::kSweepDropped, drop.why));
     return absl::OkStatus();
   };
   return store.Update(drop.job_id, change).status();

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/reason.h"
 #include "common/base/utc_text.h"
+#include "server/decide/job_event.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/sweep/halving.h"
 
@@ -29,15 +30,6 @@ std::string NeverText(const v1::Job& job, const Predecessor& one) {
                       one.id(), "), or stop this job");
 }
 
-v1::JobEvent EventOf(Reason reason, v1::Severity severity, std::string text) {
-  v1::JobEvent event;
-  event.set_reason(Word(reason));
-  event.set_text(std::move(text));
-  event.set_severity(severity);
-  event.set_rank(-1);
-  return event;
-}
-
 bool NeverDone(Predecessor::State state) {
   return state == Predecessor::STATE_ENDED || state == Predecessor::STATE_DELETED;
 }
@@ -46,10 +38,10 @@ void AddFateEvent(const v1::Job& job, Predecessor::State before, const Predecess
                   std::vector<v1::JobEvent>* events) {
   if (NeverDone(one.state())) {
     events->push_back(
-        EventOf(Reason::kDependencyNeverSatisfied, v1::SEVERITY_WARNING, NeverText(job, one)));
+        EventOf(Reason::kDependencyNeverSatisfied, NeverText(job, one), v1::SEVERITY_WARNING));
   } else if (NeverDone(before) && one.state() == Predecessor::STATE_AWAITED) {
     events->push_back(
-        EventOf(Reason::kWaitingForJobs, v1::SEVERITY_INFO,
+        EventOf(Reason::kWaitingForJobs,
                 absl::StrCat("job ", Named(one), " was resumed; this one waits for it again")));
   }
 }
@@ -108,7 +100,7 @@ void NoteFates(const std::vector<Predecessor::State>& fates, absl::Time now, v1:
   std::vector<std::string> why;
   if (!job.after().empty()) why.push_back("the jobs that it waited for are SUCCEEDED");
   if (!job.spec().not_before().empty()) why.push_back("its time has come");
-  events->push_back(EventOf(Reason::kReleased, v1::SEVERITY_INFO, absl::StrJoin(why, ", and ")));
+  events->push_back(EventOf(Reason::kReleased, absl::StrJoin(why, ", and ")));
 }
 
 }  // namespace nsa::server
