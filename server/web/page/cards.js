@@ -72,21 +72,22 @@ function sinceText(card) {
 // `head`: what stands above the evidence; `more`: below it.
 function cardElement(card, head, more = []) {
   return h('article', { class: `card ${card.level}`, data: { act: `card ${card.id} ${card.word} ${JSON.stringify(card.actions)}` } }, h('header', {}, head, h('span', { class: 'grow' }), h('small', {}, sinceText(card))),
-    card.evidence && h('p', { title: card.evidence }, capital(card.evidence)), more, h('div', { class: 'actions' }, card.actions.map((action, i) => button(card, action, i === 0))));
+    more, h('div', { class: 'actions' }, card.actions.map((action, i) => button(card, action, i === 0))));
 }
 
+const evidence = (card) => card.evidence && h('p', { title: card.evidence }, capital(card.evidence));
 const cause = (card) => h('b', { class: card.level }, card.cause);
 
 // On the job's page, whose headline is the cause of the first.
 export function showProblems(element, job) {
   const problems = problemsOf(job).slice(0, MOST);
   element.hidden = problems.length === 0;
-  update(element, problems.map((one, i) => cardElement({ ...one, id: job.id, name: job.name, state: job.state }, i > 0 && cause(one))));
+  update(element, problems.map((one, i) => cardElement({ ...one, id: job.id, name: job.name, state: job.state }, i > 0 ? cause(one) : evidence(one), i > 0 && evidence(one))));
 }
 
 export function showCards(element, fleet, jobs) {
   const own = (card) => jobs.get(card.id);
   const cards = (fleet.verdict?.cards || [...jobs.values()].filter(needsYou).map(cardOf)).filter((card) => !own(card) || needsYou(own(card))).slice(0, MOST);
   element.hidden = cards.length === 0;
-  update(element, cards.map((card) => cardElement(card, [cause(card), h('a', { href: `#/job/${card.id}`, title: card.name }, card.name)], card.more > 0 && h('p', {}, `and ${card.more} more`))));
+  update(element, cards.map((card) => cardElement(card, [cause(card), h('a', { href: `#/job/${card.id}`, title: card.name }, card.name)], [evidence(card), card.more > 0 && h('p', {}, `and ${card.more} more`)])));
 }

@@ -123,7 +123,7 @@ export function ticked(view, { write, untick, point }) {
     return losses.length ? Math.min(...losses) : null;
   }
 
-  const isLost = (name, job) => (name === 'Final loss' && job.nonfinite) || (name === 'Last validation' && job.val_nonfinite);
+  const isLost = (name, job) => (name === 'Mean loss' && job.nonfinite) || (name === 'Validation' && job.val_nonfinite);
 
   function heads(title, first) {
     return h('thead', {}, h('tr', {}, h('th', {}, first), title.map((name, i) => h('th', { class: 'num' }, mark(i), name))));
@@ -135,13 +135,13 @@ export function ticked(view, { write, untick, point }) {
     // Nor is a loss at another step.
     const lowAt = (step) => same(jobs.map(step)) && low;
     const figures = [
-      ['Final loss', (one) => one.job.loss, number, lowAt(({ job }) => job.step)],
-      ['Last validation', (one) => one.job.val_loss, number, lowAt(({ job }) => job.val_step)],
+      ['Mean loss', (one) => one.job.loss, number, lowAt(({ job }) => job.step)],
+      ['Validation', (one) => one.job.val_loss, number, lowAt(({ job }) => job.val_step)],
       ['Best validation', (one) => best(Object.values(one.curves.data.evals)[0]), number, low],
       ['Steps', (one) => one.job.step, (value) => value.toLocaleString('en-US')],
       ['Tokens', (one) => one.job.total_tokens, short],
-      ['Tokens a second', (one) => one.job.tokens_per_second, short, 'high'],
-      ['Ran for', (one) => runSeconds(one.job), span],
+      ['Throughput, tok/s', (one) => one.job.tokens_per_second, short, 'high'],
+      ['Run time', (one) => runSeconds(one.job), span],
       ['Ranks', (one) => one.job.ranks, String],
       ['Restarts', (one) => one.job.restarts, String],
     ];

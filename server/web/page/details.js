@@ -11,7 +11,7 @@ export function detailSection(id, current) {
   const path = `jobs/${encodeURIComponent(id)}`;
   const events = h('ol', { class: 'events', tabindex: '0', 'aria-label': 'What happened' });
   const ranks = h('div', { class: 'lanes' });
-  const checkpoints = h('div', { class: 'scroll checkpoints' });
+  const checkpoints = h('div', { class: 'scroll checkpoints', tabindex: '0', role: 'region', 'aria-label': 'Checkpoints' });
   const data = h('section', { hidden: true });
   const stacks = h('div');
   const log = logSection(id, current);
@@ -55,9 +55,9 @@ export function detailSection(id, current) {
     update(data, h('h2', {}, 'Data'),
       nulls > 0 && h('p', { class: 'muted' }, `${nulls.toLocaleString('en-US')} lines and rows of the files without a text (null) were skipped.`),
       empty > 0 && h('p', { class: 'muted' }, `${empty.toLocaleString('en-US')} empty ${empty === 1 ? 'file was' : 'files were'} skipped.`),
-      sources.length > 0 && h('div', { class: 'scroll sources' }, table(['Source', 'Weight', 'Share', 'Epoch', 'Loss', 'Files'], sources.map((one) => h('tr', {}, h('td', {}, one.name),
+      sources.length > 0 && h('div', { class: 'scroll sources', tabindex: '0', role: 'region', 'aria-label': 'Sources' }, table(['Source', 'Weight', 'Share', 'Epoch', 'Loss', 'Files'], sources.map((one) => h('tr', {}, h('td', {}, one.name),
         h('td', { class: 'num' }, number(one.weight)), h('td', { class: 'num' }, rows > 0 ? percent(one.rows / rows, 1) : '–'), h('td', { class: 'num' }, rows > 0 ? String(one.epoch) : '–'), h('td', { class: 'num' }, number(one.loss)), files(one))))),
-      sets.length > 0 && h('div', { class: 'scroll sets' }, table(['Validation set', 'Loss', 'Tokens', 'Files'], sets.map((one) => h('tr', {}, h('td', {}, one.name),
+      sets.length > 0 && h('div', { class: 'scroll sets', tabindex: '0', role: 'region', 'aria-label': 'Validation sets' }, table(['Validation set', 'Loss', 'Tokens', 'Files'], sets.map((one) => h('tr', {}, h('td', {}, one.name),
         h('td', { class: 'num' }, number(one.loss)), h('td', { class: 'num' }, short(one.tokens)), files(one))))));
   }
 

@@ -170,7 +170,7 @@ function goTo(file, error) {
 // Goes to the job that is made of this text once it is changed.
 function submit(job, send, title, text, value) {
   const request = requestId();
-  const changed = h('pre', { class: 'changed', 'aria-label': 'What is changed' });
+  const changed = h('pre', { class: 'changed', tabindex: '0', role: 'region', 'aria-label': 'What is changed' });
   const file = h('textarea', { name: 'text', rows: '18', required: true, spellcheck: 'false', oninput: () => { changed.textContent = differences(job.config_text, file.value).join('\n'); } });
   file.value = value;
   file.dispatchEvent(new Event('input'));

@@ -163,7 +163,7 @@ export function fleetPage(main, parameters, sweep = null) {
       onclick: (event) => { if (!event.target.closest('a, input, button')) location.hash = `#/job/${job.id}`; }, onpointerenter: () => panel.point(job.id), onpointerleave: () => panel.point('') },
       h('td', { class: 'pick' }, pick),
       h('td', { class: 'name' }, level && h('i', { class: `dot ${level}`, 'aria-hidden': 'true' }), h('a', { href: `#/job/${job.id}` }, job.name || job.id), restarts, !sweep && labels(job), h('div', { class: level && job.health.why ? `words ${level}` : 'words', title: said || job.health.words }, said), h('div', { class: 'brief' }, briefly(job))),
-      keys.map((key) => h('td', { class: 'num' }, job.labels[key] ?? '–')),
+      keys.map((key) => h('td', { class: 'num key', title: job.labels[key] ?? null }, job.labels[key] ?? '–')),
       h('td', { class: 'more' }, badge(job)),
       h('td', { class: 'wide more' }, h('div', { class: 'done' }, progress(job), h('span', {}, `${share} %`)), h('small', {}, `${number(job.step)} of ${number(job.steps)} steps`)),
       h('td', { class: 'sparkcell' }, sparkLine(job.spark, scale)),
@@ -265,7 +265,7 @@ export function fleetPage(main, parameters, sweep = null) {
       title, view.sort.replace('-', '') === name && (view.sort.startsWith('-') ? ' ▼' : ' ▲'));
     const sorted = (name) => (view.sort === name ? 'ascending' : view.sort === `-${name}` ? 'descending' : null);
     const column = ([name, title, look, value]) => h('th', { class: look || null, data: { title }, 'aria-sort': sorted(name) }, value ? sorter(name, title) : h('span', { class: 'hidden' }, 'Loss'));
-    update(columns, h('th', { class: 'pick' }, h('span', { class: 'hidden' }, 'Tick')), column(COLUMNS[0]), keys.map((key) => column([key, key, 'num', true])), COLUMNS.slice(1).map(column));
+    update(columns, h('th', { class: 'pick' }, h('span', { class: 'hidden' }, 'Tick')), column(COLUMNS[0]), keys.map((key) => column([key, key, 'num key', true])), COLUMNS.slice(1).map(column));
   }
 
   function showJobs() {
@@ -402,7 +402,7 @@ export function fleetPage(main, parameters, sweep = null) {
   function showPictures() {
     const ranked = [...jobs.values()];
     const place = (id) => view.on.indexOf(id);
-    replace(pictures, parallelPicture(keys, ranked, place, choose), keyPictures(keys, ranked, place));
+    replace(pictures, parallelPicture(keys, ranked, place, choose, main.clientWidth - 60), keyPictures(keys, ranked, place));
   }
 
   async function load() {

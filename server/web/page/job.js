@@ -47,6 +47,7 @@ export function jobPage(main, id, parameters) {
   const problems = h('section', { class: 'cards', 'aria-label': 'What is wrong', hidden: true });
   const figures = h('dl', { class: 'figures' });
   const grid = h('div', { class: 'charts' });
+  const blank = h('p', { class: 'blank', hidden: true }, 'Curves and figures come with the first step.');
   const attention = heatSection(id);
   const details = detailSection(id, () => job);
   const traces = traceSection(id, () => job);
@@ -57,9 +58,9 @@ export function jobPage(main, id, parameters) {
   const logBox = h('input', { type: 'checkbox', checked: log, onchange: (event) => { log = event.target.checked; write(); showCurves(); } });
   const zoomChip = h('button', { type: 'button', class: 'chip', hidden: true, title: 'Show all', data: { act: 'zoom' }, onclick: () => group.zoomTo(null) });
   const compareLink = h('a', { class: 'button', href: `#/?on=${encodeURIComponent(id)}` }, 'Compare with…');
-  main.append(head, problems, figures, traces.element,
-    h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), zoomChip, h('span', { class: 'grow' }), compareLink, linkButtons()),
-    grid, samples.element, attention.element, details.element);
+  const bar = h('div', { class: 'filters sticky' }, axis, h('label', { class: 'inline' }, 'Smoothing', slider), h('label', { class: 'inline' }, logBox, 'Log loss'), zoomChip, h('span', { class: 'grow' }), compareLink, linkButtons());
+  main.append(head, problems, figures, traces.element, bar,
+    blank, grid, samples.element, attention.element, details.element);
 
   // The address says what is shown.
   function write() {
@@ -140,6 +141,9 @@ export function jobPage(main, id, parameters) {
 
   function showCurves() {
     if (!curves.data || !job || !quantity('loss')) return;
+    blank.hidden = curves.data.step.length > 0;
+    for (const one of [figures, bar, grid]) one.hidden = !blank.hidden;
+    if (!blank.hidden) return;
     const shared = { mode, marks: curves.marks(details.happened.groups, mode) };
     const lost = curves.broken(mode);
     const evals = Object.entries(curves.data.evals).map(([name, one], i) => ({ name, color: ['--c2', '--c3', '--c5', '--c7'][i % 4], dots: true,
@@ -199,12 +203,12 @@ export function jobPage(main, id, parameters) {
     update(figures,
       figure('Loss', lossText(job.loss, job.nonfinite)),
       figure('Validation', lossText(job.val_loss, job.val_nonfinite), job.val_step ? ` step ${number(job.val_step)}` : ''),
-      figure('Tokens a second', job.tokens_per_second ? short(job.tokens_per_second) : '–'),
+      figure('Throughput', job.tokens_per_second ? short(job.tokens_per_second) : '–', job.tokens_per_second ? ' tok/s' : ''),
       mfu && figure('MFU', mfu),
       figure('Step time', seconds(curves.data ? curves.last('step_seconds') : null)),
       figure('Tokens', short(job.total_tokens)),
       figure('Memory', bytes(curves.data ? curves.last('memory_bytes') : null)),
-      figure(job.ended ? 'Ran for' : 'Running for', running === null ? '–' : span(running), job.restarts ? ` ${job.restarts} restart${job.restarts > 1 ? 's' : ''}` : ''),
+      figure('Run time', running === null ? '–' : span(running), job.restarts ? ` ${job.restarts} restart${job.restarts > 1 ? 's' : ''}` : ''),
       figure('Checkpoint', job.checkpoint_step ? `step ${number(job.checkpoint_step)}` : '–', job.checkpoint_time ? ` ${ago(job.checkpoint_time)}` : ''));
   }
 

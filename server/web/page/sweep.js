@@ -1,7 +1,7 @@
 // What a sweep is about: its jobs from best to worst, the keys in which they differ, and the loss by each key and by two of them.
 import { RUNS } from './chart.js';
 import { h, svg } from './dom.js';
-import { number, short } from './format.js';
+import { middle, number, short } from './format.js';
 import { isActive, waitsForSweep as waits, wasDropped as dropped } from './rows.js';
 
 export const validated = (job) => job.val_step > 0 && Number.isFinite(job.val_loss);
@@ -66,8 +66,8 @@ function lossByTwo(one, other, jobs) {
       h('tbody', {}, lines.map((line) => h('tr', {}, h('th', { scope: 'row' }, line), columns.map((column) => cell(line, column))))))));
 }
 
-const WIDTH = 560;
-const HEIGHT = 230;
+const WIDTH = 400;
+const HEIGHT = 200;
 const EDGE = { left: 52, right: 12, top: 10, bottom: 24 };
 
 // Where values lie on an axis from `from` to `to`: words side by side; numbers by size, or by their logarithm if they differ tenfold.
@@ -87,6 +87,11 @@ export function scale(texts, from, to) {
   return { place, ticks };
 }
 
+// A value as a label of an axis that has room for so many letters.
+export function tick(value, letters) {
+  return Number.isFinite(Number(value)) && value.length > 7 ? short(Number(value)) : middle(value, letters);
+}
+
 // One dot for each job with a validation: its loss by the value of this key. Jobs that stopped early are pale, because their losses are of an earlier step.
 function lossByKey(key, jobs, place) {
   const seen = jobs.map((job, i) => [job, i]).filter(([job]) => validated(job) && job.labels[key] !== undefined);
@@ -96,12 +101,13 @@ function lossByKey(key, jobs, place) {
   const low = Math.min(...losses);
   const high = Math.max(...losses);
   const y = (loss) => EDGE.top + (high === low ? 0.5 : (high - loss) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom);
+  const letters = Math.max(5, Math.floor((WIDTH - EDGE.left) / x.ticks.length / 6));
   const furthest = Math.max(...seen.map(([job]) => job.val_step));
   const text = (words, attributes) => svg('text', attributes, words);
   const picture = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: 'img', 'aria-label': `validation loss by ${key}` },
     ...[low, high].map((loss) => text(number(loss), { x: EDGE.left - 8, y: y(loss) + 4, class: 'tick end' })),
     ...[low, high].map((loss) => svg('line', { x1: EDGE.left, x2: WIDTH - EDGE.right, y1: y(loss), y2: y(loss), class: 'grid' })),
-    ...x.ticks.map((value) => text(Number.isFinite(Number(value)) && value.length > 7 ? short(Number(value)) : value, { x: x.place(value), y: HEIGHT - 6, class: 'tick middle' })),
+    ...x.ticks.map((value) => text(tick(value, letters), { x: x.place(value), y: HEIGHT - 6, class: 'tick middle' })),
     ...seen.map(([job, i]) => {
       const dot = svg('circle', { cx: x.place(job.labels[key]), cy: y(job.val_loss), r: i === 0 ? 5 : 4, class: job.val_step < furthest ? 'early' : '' },
         svg('title', {}, `${job.name}: ${key}=${job.labels[key]}, ${number(job.val_loss)} at step ${job.val_step}`));

@@ -52,7 +52,7 @@ def curves(count=100, time=None, **values):
 
 
 class Stub:
-    """Serves the page's files and the JSON in `replies`, by path after api/v1/, or what a function there makes of the query; notes the bodies of POST requests. `hangs`: streams say nothing more, and no new one begins."""
+    """Serves the page's files and the JSON in `replies`, by path after api/v1/, or what a function there makes of the query (bytes as they are); notes the bodies of POST requests. `hangs`: streams say nothing more, and no new one begins."""
 
     def __init__(self):
         self.replies, self.posts, self.asked, self.streams, self.hangs = {"quantities": QUANTITIES}, [], [], [], False
@@ -106,6 +106,8 @@ class Stub:
             reply = self.replies.get(path[7:])
             if callable(reply):
                 reply = reply(dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(handler.path).query)))
+            if isinstance(reply, bytes):
+                return self.send(handler, "application/octet-stream", reply)
             return self.send(handler, "application/json", json.dumps({"error": "none"} if reply is None else reply).encode(), 404 if reply is None else 200)
         file = next((one for one in (TOP / "server/web/page" / path, TOP / "third_party/uplot" / path) if one.is_file()), None)
         if file is None:
@@ -477,13 +479,13 @@ def check_best(stub, browser):
     """The best is green only among losses of the same data at the same step; one bad run does not press the others flat."""
     best = "[...document.querySelectorAll('.figures-table tbody tr')].filter((row) => row.querySelector('.best')).map((row) => row.cells[0].textContent).join()"
     compared(stub, browser, 3)
-    browser.until(f"{best}.includes('Final loss')", "the best of equal data")
+    browser.until(f"{best}.includes('Mean loss')", "the best of equal data")
     compared(stub, browser, 3, data=lambda i: {"source": "DATA_SOURCE_TEXT", "val": {"set": f"/val{i}"}})
     told = browser.run(f"return {best}")
     assert "loss" not in told and "alidation" not in told, told
     assert "different data (data.val.set), so their losses are not comparable" in browser.text(".apart")
     compared(stub, browser, 3, lambda i, job, curve: job.update(step=1000 + i))
-    assert "Final loss" not in browser.run(f"return {best}") and not browser.all(".apart")
+    assert "Mean loss" not in browser.run(f"return {best}") and not browser.all(".apart")
 
     def spoil(i, job, curve):
         if i == 2:
