@@ -213,7 +213,7 @@ void Options::List(const std::string& names, const std::string& type,
 
 void Options::Choose(JobFilter* filter) {
   List("--state", "STATE,...", &filter->states,
-       "Only jobs in these states (running, failed, …; active: not ended)");
+       "Only jobs in these states (training, failed, …; active: not ended)");
   Texts("--label", "KEY=VALUE", &filter->labels,
         "Only jobs with this label; may be repeated, then with all of them");
 }

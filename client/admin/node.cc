@@ -12,6 +12,7 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "common/rpc/cordon_text.h"
 
 namespace nsa::client {
@@ -71,7 +72,7 @@ class Moves {
     for (const v1::RankStatus& rank : job.ranks()) places.insert(rank.node());
     const std::string where =
         places.empty() ? "" : absl::StrCat(" on ", absl::StrJoin(places, ", "));
-    const std::string line = absl::StrCat(StateName(job.state()), where, " (", job.reason(), ")");
+    const std::string line = absl::StrCat(StateTitle(job), where, " (", job.reason(), ")");
     if (std::exchange(said_[job.id()], line) == line || session_.structured()) return;
     session_.out() << Title(job) << ": " << line << ", " << StepText(job.progress())
                    << (job.message().empty() ? "" : ": ") << job.message() << "\n"

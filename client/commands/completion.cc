@@ -12,6 +12,7 @@
 #include "client/connect/timeout.h"
 #include "client/show/curves.h"
 #include "client/show/job_text.h"
+#include "common/estimate/state_title.h"
 #include "common/job/enum_words.h"
 #include "common/job/schema_keys.h"
 #include "common/rpc/cordon_text.h"
@@ -122,7 +123,7 @@ void AddJobs(Session& session, const std::string& command, Candidates* result) {
   std::set<std::string> names;
   for (const v1::Job& job : jobs->jobs()) {
     if (!Suits(command, job.state())) continue;
-    const std::string what = StateName(job.state()) + " " + StepText(job.progress());
+    const std::string what = StateTitle(job) + " " + StepText(job.progress());
     if (names.insert(job.name()).second) result->values.push_back({job.name(), what});
     result->values.push_back({job.id(), job.name() + " " + what});
   }
@@ -186,8 +187,11 @@ void AddValues(Session& session, const std::string& command, const std::string& 
     }
   }
   if (name == "--state") {
-    words({"active", "queued", "preflight", "starting", "running", "restarting", "stopping",
-           "succeeded", "failed", "stopped"});
+    std::set<std::string> titles = {"active"};
+    for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
+      titles.insert(StateTitle(static_cast<v1::Job::State>(i)));
+    }
+    for (const std::string& title : titles) result->values.push_back({title, ""});
   }
 }
 

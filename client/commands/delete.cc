@@ -10,6 +10,7 @@
 #include "client/show/job_text.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -25,7 +26,7 @@ absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
     NSA_ASSIGN_OR_RETURN(v1::Job job, client->GetJob(name, v1::JOB_USE_ENDED));
     if (!HasEnded(job.state())) {
       return absl::FailedPreconditionError(
-          absl::StrCat("state: job ", Title(job), " is ", StateName(job.state()),
+          absl::StrCat("state: job ", Title(job), " is ", StateTitle(job),
                        " and can be deleted only when it has ended; end it with 'nsactl stop ",
                        job.id(), "', then delete it"));
     }

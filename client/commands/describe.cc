@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -11,6 +12,7 @@
 #include "client/show/metrics_view.h"
 #include "common/base/status.h"
 #include "common/estimate/run_time.h"
+#include "common/estimate/state_title.h"
 #include "common/job/load.h"
 
 namespace nsa::client {
@@ -71,7 +73,7 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
               absl::StrFormat("%d of %d (%.1f %%)", p.step(), p.total_steps(), 100 * ShareDone(p)));
   fields->Add("Loss", HumanLoss(p.loss()));
   if (p.val_step() != 0) {
-    fields->Add("Val loss", absl::StrCat(HumanLoss(p.val_loss()), " at step ", p.val_step()));
+    fields->Add("Validation", absl::StrCat(HumanLoss(p.val_loss()), " at step ", p.val_step()));
   }
   if (p.total_tokens() != 0) {
     fields->Add(
@@ -90,7 +92,7 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
   if (!job.health().words().empty()) fields->Add("Health", job.health().words());
   fields->Add("Gates", GatesText(p));
   fields->Add("Resources", ResourcesText(p));
-  if (moving) fields->Add("ETA", HumanDuration(p.eta_seconds()));
+  if (moving) fields->Add("Ends in", HumanDuration(p.eta_seconds()));
   if (p.checkpoint_unix_nanos() != 0) {
     fields->Add("Checkpoint", absl::StrCat("step ", p.checkpoint_step(), ", ",
                                            HumanAge(now, p.checkpoint_unix_nanos())));
@@ -108,10 +110,9 @@ void PrintProgress(const v1::Job& job, absl::Time now, Fields* fields) {
   }
 }
 
-constexpr const char* kFates[] = {"unknown", "awaited", "SUCCEEDED", "will not be SUCCEEDED",
-                                  "deleted"};
+constexpr const char* kFates[] = {"unknown", "awaited", "finished", "will not finish", "deleted"};
 
-// "prep (jqx2…) SUCCEEDED, eval (jw5d…) awaited".
+// "prep (jqx2…) finished, eval (jw5d…) awaited".
 std::string AfterText(const v1::Job& job) {
   std::vector<std::string> texts;
   for (const v1::Predecessor& one : job.after()) {
@@ -135,14 +136,14 @@ void PrintHead(Session& session, const v1::Job& job) {
   Fields fields(&session.out());
   fields.Add("Name", job.name());
   fields.Add("Id", job.id());
-  fields.Add("State", Paint(StateColour(job), StateName(job.state()), session.colours()));
+  fields.Add("State", Paint(StateColour(job), StateTitle(job), session.colours()));
   fields.Add("Reason", ReasonText(job));
   fields.Add("Next start", NextStartText(job, now));
   if (!HasEnded(job)) fields.Add("Stop", StopText(job.stop()));
   fields.Add("After", AfterText(job));
   fields.Add("Not before", NotBeforeText(job, now));
   if (job.queue_position() > 0) {
-    fields.Add("Queue", absl::StrCat("place ", job.queue_position()));
+    fields.Add("Queue", absl::StrCat("position ", job.queue_position()));
   }
   fields.Add("Machines", AllocationText(job));
   if (HasFewerRanks(job)) {
@@ -190,7 +191,7 @@ void PrintRanks(Session& session, const v1::Job& job) {
   Table table(std::move(columns));
   for (const v1::RankStatus& rank : job.ranks()) {
     std::vector<Table::Cell> row = {absl::StrCat(rank.rank()), rank.node(),
-                                    absl::StrCat(rank.pid()),  rank.state(),
+                                    absl::StrCat(rank.pid()),  absl::AsciiStrToLower(rank.state()),
                                     absl::StrCat(rank.step()), rank.phase()};
     if (noted) row.emplace_back(rank.note());
     table.Add(std::move(row));

@@ -131,7 +131,7 @@ void AddDumpStack(Cli* cli) {
                    "nsactl dump-stack demo --rank 1\n"
                    "nsactl dump-stack demo -o stacks.txt\n"
                    "nsactl dump-stack demo --saved\n"
-                   "nsactl dump-stack --state running",
+                   "nsactl dump-stack --state training",
        .run = [flags](Session& session) { return DumpStack(session, *flags); }});
   options.OptionalArguments("JOB", &flags->chosen.jobs, "Job ids or names");
   options.Choose(&flags->chosen.filter);

@@ -10,6 +10,7 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -88,7 +89,7 @@ Table EventTable() {
 void AddRow(const v1::JobEvent& event, Table* table) {
   table->Add({Timestamp(event.unix_nanos()),
               event.job_id(),
-              {StateName(event.state()), StateColour(event.state())},
+              {StateTitle(event.state()), StateColour(event.state())},
               event.rank() < 0 ? "-" : absl::StrCat(event.rank()),
               {event.reason(), ColourOf(event.severity())},
               event.text()});

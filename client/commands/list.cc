@@ -10,6 +10,7 @@
 #include "client/show/job_text.h"
 #include "common/base/status.h"
 #include "common/estimate/health.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -65,13 +66,13 @@ std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool
   const bool running = job.state() == v1::Job::STATE_RUNNING;
   std::vector<Table::Cell> row = {job.id(),
                                   job.name(),
-                                  {StateName(job.state()), StateColour(job)},
+                                  {StateTitle(job), StateColour(job)},
                                   StepText(progress),
                                   Percent(progress),
                                   HumanLoss(progress.loss()),
                                   running ? HumanCount(progress.tokens_per_second()) : "-",
                                   running ? HumanDuration(progress.eta_seconds()) : "-",
-                                  ShortAge(now, job.submit_unix_nanos())};
+                                  HumanAge(now, job.submit_unix_nanos())};
   if (wide) {
     row.emplace_back(HumanLoss(progress.val_loss()));
     row.emplace_back(progress.checkpoint_step() == 0 ? "-"
@@ -87,9 +88,9 @@ std::vector<Table::Cell> Row(const v1::Job& job, absl::Time now, bool wide, bool
 }
 
 void PrintJobs(Session& session, const v1::ListJobsResponse& jobs) {
-  std::vector<Table::Column> columns = {{"ID"},          {"NAME"},       {"STATE"},
-                                        {"STEP", true},  {"DONE", true}, {"LOSS", true},
-                                        {"TOK/S", true}, {"ETA", true},  {"AGE", true}};
+  std::vector<Table::Column> columns = {{"ID"},          {"NAME"},          {"STATE"},
+                                        {"STEP", true},  {"DONE", true},    {"LOSS", true},
+                                        {"TOK/S", true}, {"ENDS IN", true}, {"SUBMITTED", true}};
   if (session.wide()) {
     columns.insert(columns.end(), {{"VAL LOSS", true},
                                    {"CHECKPOINT", true},

@@ -9,6 +9,7 @@
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "common/rpc/rpc.h"
 
 namespace nsa::client {
@@ -63,9 +64,8 @@ absl::StatusOr<ExitCode> Resume(Session& session, const ResumeFlags& flags) {
                          },
                          .print =
                              [&](const v1::Job& job) {
-                               session.out()
-                                   << "resumed " << Title(job) << ": " << StateName(job.state())
-                                   << " (was at " << StepText(job.progress()) << ")\n";
+                               session.out() << "resumed " << Title(job) << ": " << StateTitle(job)
+                                             << " (was at " << StepText(job.progress()) << ")\n";
                              }};
   NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
   if (flags.watch) return WatchToEnd(session, resumed);

@@ -4,6 +4,7 @@
 #include "client/connect/act_on_jobs.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -25,9 +26,11 @@ v1::StopRequest RequestOf(const StopFlags& flags) {
 }
 
 void PrintStopped(Session& session, const v1::Job& job) {
-  session.out() << Title(job) << ": " << StateName(job.state());
-  if (!HasEnded(job)) {
-    session.out() << ", " << StopText(job.stop()) << " (now at " << StepText(job.progress()) << ")";
+  session.out() << Title(job) << ": ";
+  if (HasEnded(job)) {
+    session.out() << StateTitle(job);
+  } else {
+    session.out() << StopText(job.stop()) << " (now at " << StepText(job.progress()) << ")";
   }
   session.out() << "\n" << std::flush;
 }
@@ -72,7 +75,7 @@ void AddStop(Cli* cli) {
                    "nsactl stop demo --at-step 5000\n"
                    "nsactl stop demo --now\n"
                    "nsactl stop 'lr-*'\n"
-                   "nsactl stop --label team=vision --state queued --yes",
+                   "nsactl stop --label team=vision --state waiting --yes",
        .run = [flags](Session& session) { return Stop(session, *flags); }});
   options.ChooseToActOn(&flags->chosen);
   const auto at_step = options.Number("--at-step", &flags->at_step, {.least = 1},

@@ -14,6 +14,7 @@
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "common/preflight/preflight.h"
 #include "common/rpc/rpc.h"
 
@@ -70,7 +71,7 @@ void PrintAccepted(Session& session, const v1::SubmitJobResponse& response) {
     out << job.id() << "\n" << std::flush;
     return;
   }
-  out << "submitted " << Title(job) << ": " << StateName(job.state()) << "\n";
+  out << "submitted " << Title(job) << ": " << StateTitle(job) << "\n";
   if (!response.report().start().empty()) out << "  " << response.report().start() << "\n";
   // The job was accepted, so the findings are waived errors, warnings and notes.
   for (const v1::Finding& finding : response.report().findings()) {
@@ -211,7 +212,7 @@ void AddSubmit(Cli* cli) {
   options.Texts("--set", "FIELD=VALUE", &flags->sets,
                 "Change a field of the file; may be repeated");
   options.List("--after", "JOB,...", &flags->after,
-               "Wait in the queue until these jobs are SUCCEEDED, whatever `after` the file has");
+               "Wait in the queue until these jobs are finished, whatever `after` the file has");
   SweepFlags& sweep = flags->sweep;
   options.Texts("--sweep", "FIELD=VALUES", &sweep.axes,
                 "Submit one job for each value (1e-4,3e-4); may be repeated, then one for each "

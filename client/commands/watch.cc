@@ -10,6 +10,7 @@
 #include "client/show/live_block.h"
 #include "client/show/watch_view.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -43,7 +44,7 @@ class ShowLive final : public Show {
     std::string above;
     for (const v1::Job& job : batch.jobs) {
       if (job.state() != job_.state()) {
-        absl::StrAppend(&above, TransitionLine(job, now, StateName(job_.state()), options), "\n");
+        absl::StrAppend(&above, TransitionLine(job, now, StateTitle(job_), options), "\n");
       }
       job_ = job;
       received_ = now;

@@ -14,6 +14,7 @@
 #include "client/show/job_text.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa::client {
@@ -102,7 +103,7 @@ absl::Status Confirm(Session& session, const std::string& command, const std::ve
                      const std::string& question) {
   std::vector<std::string> lines;
   for (const v1::Job& job : jobs) {
-    lines.push_back(absl::StrCat(Title(job), "  ", StateName(job.state()), " at ",
+    lines.push_back(absl::StrCat(Title(job), "  ", StateTitle(job), " at ",
                                  StepText(job.progress()), ", out_dir ",
                                  job.spec().train().out_dir()));
   }

@@ -11,6 +11,7 @@
 #include "client/show/job_text.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "common/job/load.h"
 
 namespace nsa::client {
@@ -73,7 +74,7 @@ absl::Status Watch(Client* client, const v1::Job& canary, int64_t steps, Seen* s
   if (static_cast<int64_t>(seen->steps.size()) >= steps) return absl::OkStatus();
   NSA_ASSIGN_OR_RETURN(const v1::Job ended, client->GetJob(canary.id()));
   return absl::FailedPreconditionError(
-      absl::StrCat("canary: ", StateName(ended.state()), " after ",
+      absl::StrCat("canary: ", StateTitle(ended), " after ",
                    Count(static_cast<int64_t>(seen->steps.size()), "step"), " (needs ", steps,
                    "): ", ReasonText(ended), "; the job was not submitted"));
 }

@@ -2,33 +2,31 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
 
-// Adds the states that `text` names: one ("running"), or every state before the end ("active").
+// Adds the states that `text` names: by their title ("training", "waiting") or name ("running"), or
+// every state before the end ("active").
 absl::Status AddStates(const std::string& text, v1::ListJobsRequest* request) {
-  const std::string word = absl::AsciiStrToUpper(text);
-  if (word == "ACTIVE") {
-    for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
-      const auto state = static_cast<v1::Job::State>(i);
-      if (!HasEnded(state)) request->add_states(state);
-    }
-    return absl::OkStatus();
+  const int before = request->states_size();
+  for (int i = v1::Job::STATE_QUEUED; i < v1::Job::State_ARRAYSIZE; ++i) {
+    const auto state = static_cast<v1::Job::State>(i);
+    const bool named = absl::EqualsIgnoreCase(text, StateTitle(state)) ||
+                       absl::EqualsIgnoreCase(text, StateName(state)) ||
+                       (absl::EqualsIgnoreCase(text, "active") && !HasEnded(state));
+    if (named) request->add_states(state);
   }
-  v1::Job::State state;
-  if (!v1::Job::State_Parse("STATE_" + word, &state) || state == v1::Job::STATE_UNSPECIFIED) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--state: '", text,
-        "' (queued, preflight, starting, running, restarting, stopping, succeeded, failed, stopped "
-        "or active); use one of these"));
-  }
-  request->add_states(state);
-  return absl::OkStatus();
+  if (request->states_size() > before) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--state: '", text,
+      "' (waiting, starting, training, restarting, stopping, finished, failed, stopped or active); "
+      "use one of these"));
 }
 
 // Adds "team=vision" to the labels that jobs must have.

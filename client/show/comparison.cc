@@ -16,6 +16,7 @@
 #include "client/show/job_text.h"
 #include "common/base/clean_text.h"
 #include "common/estimate/run_time.h"
+#include "common/estimate/state_title.h"
 #include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
 
@@ -156,7 +157,7 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
                {"AT STEP", true},
                {"TOK/S", true},
                {"MEMORY", true},
-               {"HOURS", true},
+               {"RUN TIME", true},
                {"RESTARTS", true}});
   std::vector<Figures> all;
   for (const ComparedJob& job : jobs) all.push_back(FiguresOf(job, now));
@@ -178,7 +179,7 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
       return Table::Cell(text, winner == i ? Colour::kGood : Colour::kNone);
     };
     table.Add({names[i],
-               {f.state, StateColour(jobs[i].job)},
+               {StateTitle(jobs[i].job), StateColour(jobs[i].job)},
                WithCommas(f.step),
                HumanCount(static_cast<double>(f.tokens)),
                cell(LossText(f.loss), loss),
@@ -187,7 +188,7 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
                std::isfinite(f.best_val_loss) ? WithCommas(f.best_val_step) : "-",
                cell(OrDash(f.tokens_per_second, HumanCount(f.tokens_per_second)), speed),
                f.memory_bytes == 0 ? "-" : HumanBytes(f.memory_bytes),
-               f.hours < 0 ? "-" : absl::StrFormat("%.2f", f.hours),
+               f.hours < 0 ? "-" : HumanDuration(f.hours * 3600),
                absl::StrCat(f.restarts)});
   }
   return table;

@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "client/show/job_text.h"
 #include "common/estimate/run_time.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -97,7 +98,7 @@ bool JobQuery::Holds(const v1::Job& job, absl::Time now) const {
     if (one.key == "state") {
       const bool not_it = one.relation == "!=";
       const auto is = [&](const std::string& word) { return IsText(word, "=", one.value); };
-      return (is(StateWord(job)) || is(StateName(job.state()))) != not_it;
+      return (is(StateTitle(job)) || is(StateName(job.state()))) != not_it;
     }
     if (one.key == "owner") return IsText(job.owner(), one.relation, one.value);
     const auto* figure = std::ranges::find(kFigures, one.key, &Figure::name);

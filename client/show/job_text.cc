@@ -39,26 +39,6 @@ std::string StateName(v1::Job::State state) {
   return std::string(absl::StripPrefix(name, "STATE_"));
 }
 
-std::string StateWord(const v1::Job& job) {
-  switch (job.state()) {
-    case v1::Job::STATE_QUEUED:
-    case v1::Job::STATE_PREFLIGHT:
-      return "waiting";
-    case v1::Job::STATE_RUNNING:
-      return "training";
-    case v1::Job::STATE_SUCCEEDED:
-      return "finished";
-    case v1::Job::STATE_STOPPED:
-      if (ReasonFromWord(job.reason()) == Reason::kSweepDropped) return "dropped";
-      if (job.spec().sweep().halve_at_size() > 0 && job.stop().mode() == v1::STOP_MODE_AT_STEP) {
-        return "waiting";
-      }
-      return "stopped";
-    default:
-      return absl::AsciiStrToLower(StateName(job.state()));
-  }
-}
-
 Colour StateColour(v1::Job::State state) {
   switch (state) {
     case v1::Job::STATE_RUNNING:

@@ -11,11 +11,9 @@
 
 namespace nsa::client {
 
-// "RUNNING"; "unknown(17)" for a state of a newer coordinator.
+// "RUNNING", in formats for programs and in filters; "unknown(17)" for a state of a newer
+// coordinator. Texts say StateTitle().
 std::string StateName(v1::Job::State state);
-// As the page says it: waiting, starting, training, restarting, stopping, finished, failed,
-// stopped; a job of a sweep that has stopped is waiting for the others or dropped.
-std::string StateWord(const v1::Job& job);
 Colour StateColour(v1::Job::State state);
 // The same, but what is wrong with a run that trains, or that did all its steps, shows: one that
 // has diverged is never green. What is muted does not show.

@@ -18,6 +18,7 @@
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/estimate/run_time.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -140,7 +141,7 @@ std::string Head(const Report& report) {
   const bool well = job.state() == v1::Job::STATE_SUCCEEDED && StateColour(job) == Colour::kGood;
   return absl::StrCat(
       "<h1>", Markup(job.name()), " <span class=\"", ClassOf(StateColour(job)), "\">",
-      Markup(StateName(job.state())), "</span></h1>\n", Verdict(job),
+      Markup(StateTitle(job)), "</span></h1>\n", Verdict(job),
       reason.empty() || well ? "" : "<p>" + Markup(reason) + "</p>\n",
       Soft(absl::StrCat("Job ", job.id(), ", reported ", Timestamp(absl::ToUnixNanos(report.now)),
                         " by nsactl report")));

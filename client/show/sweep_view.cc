@@ -77,7 +77,7 @@ Table SweepTable(const std::vector<v1::Job>& jobs) {
   for (const v1::Job& job : jobs) {
     std::vector<Table::Cell> row = {job.id(), job.name()};
     for (const std::string& field : fields) row.emplace_back(LabelOf(job, field));
-    row.emplace_back(StateName(job.state()), StateColour(job));
+    row.emplace_back(StateTitle(job), StateColour(job));
     row.emplace_back(StepText(job.progress()));
     row.emplace_back(HumanLoss(job.progress().loss()));
     row.emplace_back(IsValidated(job) ? HumanLoss(job.progress().val_loss()) : "-",

@@ -16,6 +16,7 @@
 #include "client/show/table.h"
 #include "common/base/count.h"
 #include "common/estimate/health.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -32,7 +33,9 @@ std::string Words(const v1::Job& job, absl::Time now) {
   if (!job.problems().empty() && !HasEnded(job)) return ProblemText(job.problems(0));
   if (job.state() == v1::Job::STATE_RUNNING) return job.health().words();
   std::string words = ReasonText(job);
-  if (job.queue_position() > 0) words = absl::StrCat("place ", job.queue_position(), ", ", words);
+  if (job.queue_position() > 0) {
+    words = absl::StrCat("position ", job.queue_position(), ", ", words);
+  }
   const std::string next = NextStartText(job, now);
   if (!next.empty()) words = absl::StrCat("next start ", next, ", ", words);
   return words.substr(0, words.find('\n'));
@@ -61,7 +64,7 @@ Table JobTable(const std::vector<const v1::Job*>& jobs, absl::Time now, int widt
   add(wide, "VAL LOSS", true);
   add(wide, "MEMORY", true);
   add(!narrow, "TOK/S", true);
-  add(true, "ETA", true);
+  add(true, "ENDS IN", true);
   add(true, "WORDS", false);
   Table table(columns);
   for (const v1::Job* const each : jobs) {
@@ -72,7 +75,7 @@ Table JobTable(const std::vector<const v1::Job*>& jobs, absl::Time now, int widt
     if (wide) row.emplace_back(job.id());
     row.emplace_back(wide ? job.name()
                           : ClipMiddle(job.name(), narrow ? kNarrowName : kMiddleName));
-    row.emplace_back(StateWord(job), StateColour(job));
+    row.emplace_back(StateTitle(job), StateColour(job));
     if (wide) row.emplace_back(StepText(p));
     row.emplace_back(p.total_steps() == 0 ? "-" : absl::StrFormat("%.0f%%", 100 * ShareDone(p)));
     row.emplace_back(HumanLoss(p.loss()));

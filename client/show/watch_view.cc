@@ -9,6 +9,7 @@
 #include "client/show/job_text.h"
 #include "client/show/metrics_view.h"
 #include "common/estimate/run_time.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -19,7 +20,7 @@ std::string HeadLine(const v1::Job& job, absl::Time now, bool colours) {
   const double seconds = RunSeconds(job, now);
   return absl::StrCat(Paint(Colour::kBold, job.name(), colours), " ",
                       Paint(Colour::kDim, job.id(), colours), "  ",
-                      Paint(StateColour(job), StateName(job.state()), colours),
+                      Paint(StateColour(job), StateTitle(job), colours),
                       seconds >= 0 ? "  " + HumanDuration(seconds) : "",
                       absl::StrCat("  restarts ", job.restarts()));
 }
@@ -35,9 +36,9 @@ std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOpti
   const bool moving = IsMoving(job, moment);
   const std::string numbers =
       absl::StrCat(absl::StrFormat("%5.1f %%  ", 100 * ShareDone(p)), StepText(p),
-                   moving ? absl::StrCat("  ETA ", HumanDuration(eta)) : "");
+                   moving ? absl::StrCat("  ends in ", HumanDuration(eta)) : "");
   // The bar keeps its width while the numbers change theirs.
-  const int bar = std::clamp(options.columns - 44, 8, kWidestBar);
+  const int bar = std::clamp(options.columns - 48, 8, kWidestBar);
   const std::string open = options.unicode ? "" : "[";
   const std::string close = options.unicode ? "" : "]";
   return absl::StrCat(
@@ -78,7 +79,7 @@ std::string CheckpointText(const v1::JobProgress& p, absl::Time now) {
 std::string NoteLine(const v1::Job& job, absl::Time now) {
   std::vector<std::string> parts;
   if (job.queue_position() > 0) {
-    parts.push_back(absl::StrCat("place ", job.queue_position(), " in the queue"));
+    parts.push_back(absl::StrCat("position ", job.queue_position(), " in the queue"));
   }
   if (const std::string next = NextStartText(job, now); !next.empty()) {
     parts.push_back("next start " + next);
@@ -148,15 +149,15 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
 
 std::string PlainLine(const v1::Job& job, absl::Time now) {
   const v1::JobProgress& p = job.progress();
-  std::string line = absl::StrCat(Timestamp(absl::ToUnixNanos(now)), " ", job.id(), " ",
-                                  StateName(job.state()), " step ", p.step(), "/", p.total_steps(),
-                                  absl::StrFormat(" %.1f%%", 100 * ShareDone(p)));
+  std::string line =
+      absl::StrCat(Timestamp(absl::ToUnixNanos(now)), " ", job.id(), " ", StateTitle(job), " step ",
+                   p.step(), "/", p.total_steps(), absl::StrFormat(" %.1f%%", 100 * ShareDone(p)));
   if (p.step() > 0) {
     const bool moving = job.state() == v1::Job::STATE_RUNNING;
     absl::StrAppend(&line, " loss ", HumanLoss(p.loss()), " val_loss ", HumanLoss(p.val_loss()),
                     " tok/s ", moving ? absl::StrFormat("%.0f", p.tokens_per_second()) : "-");
     absl::StrAppend(
-        &line, " eta ", moving ? HumanDuration(p.eta_seconds()) : "-", " checkpoint ",
+        &line, " ends in ", moving ? HumanDuration(p.eta_seconds()) : "-", " checkpoint ",
         p.checkpoint_unix_nanos() == 0
             ? "-"
             : absl::StrCat(p.checkpoint_step(), " age ", ShortAge(now, p.checkpoint_unix_nanos())),
@@ -177,9 +178,10 @@ std::string TransitionLine(const v1::Job& job, absl::Time now, const std::string
                            const ViewOptions& options) {
   const std::string time = Timestamp(absl::ToUnixNanos(now));
   const std::string reason = ReasonText(job);
-  return absl::StrCat(Paint(Colour::kDim, time, options.colours), " ", from,
-                      options.unicode ? " → " : " -> ",
-                      Paint(StateColour(job), StateName(job.state()), options.colours),
+  const std::string title = StateTitle(job);
+  return absl::StrCat(Paint(Colour::kDim, time, options.colours), " ",
+                      from == title ? "" : from + (options.unicode ? " → " : " -> "),
+                      Paint(StateColour(job), title, options.colours),
                       reason.empty() ? "" : "  " + reason);
 }
 
@@ -187,7 +189,7 @@ std::string Summary(const v1::Job& job, const ViewOptions& options) {
   const v1::JobProgress& p = job.progress();
   const double seconds = RunSeconds(job, absl::FromUnixNanos(job.end_unix_nanos()));
   std::string text = absl::StrCat(
-      Title(job), " ", Paint(StateColour(job), StateName(job.state()), options.colours),
+      Title(job), " ", Paint(StateColour(job), StateTitle(job), options.colours),
       seconds >= 0 ? absl::StrCat(" after ", HumanDuration(seconds)) : "", ": step ", StepText(p),
       p.step() > 0 ? ", loss " + HumanLoss(p.loss()) : "",
       p.val_step() != 0 ? ", val loss " + HumanLoss(p.val_loss()) : "",

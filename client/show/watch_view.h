@@ -30,8 +30,8 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
 // The same on one line with a time stamp, for logs and pipes.
 std::string PlainLine(const v1::Job& job, absl::Time now);
 
-// "2026-11-20T16:31:02+01:00 RUNNING → RESTARTING  RANK_LOST: rank 1 ended by signal 9"; not
-// clipped.
+// "2026-11-20T16:31:02+01:00 training → restarting  RANK_LOST: rank 1 ended by signal 9"; only the
+// title of now if it was `from` before, too. Not clipped.
 std::string TransitionLine(const v1::Job& job, absl::Time now, const std::string& from,
                            const ViewOptions& options);
 

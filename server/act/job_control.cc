@@ -16,6 +16,7 @@
 #include "common/base/utc_text.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/schedule.h"
+#include "common/estimate/state_title.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/job/out_dir_number.h"
@@ -138,7 +139,7 @@ absl::Status AlreadyDone(const v1::Job& job) {
   const int64_t steps = job.spec().train().steps();
   return WithReason(
       absl::FailedPreconditionError(absl::StrFormat(
-          "train.steps: job %s is SUCCEEDED, all %s done (needs more steps); to train it further: "
+          "train.steps: job %s is finished, all %s done (needs more steps); to train it further: "
           "nsactl resume %s %s",
           job.id(), Count(steps, "step"), job.id(), FlagsToTrainFurther(job.spec().train()))),
       Reason::kNotResumable);
@@ -374,9 +375,9 @@ absl::StatusOr<v1::Job> JobControl::Stop(const v1::StopJobRequest& request, cons
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     if (IsTerminal(stored->job().state())) {
-      return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                            "state: job ", stored->job().id(), " is ",
-                            StateName(stored->job().state()), " already; nothing to stop")),
+      return WithReason(absl::FailedPreconditionError(
+                            absl::StrCat("state: job ", stored->job().id(), " is ",
+                                         StateTitle(stored->job()), " already; nothing to stop")),
                         Reason::kJobHasEnded);
     }
     NSA_ASSIGN_OR_RETURN(const bool stronger, Escalates(stored->job().stop(), stop));
@@ -472,8 +473,8 @@ absl::StatusOr<v1::Job> JobControl::Resume(const v1::ResumeJobRequest& request, 
     }
     if (!FindTransition(state, Trigger::kResumed).ok()) {
       return WithReason(absl::FailedPreconditionError(absl::StrCat(
-                            "state: job ", stored->job().id(), " is ", StateName(state),
-                            " (FAILED or STOPPED); only a job that ended early can be resumed")),
+                            "state: job ", stored->job().id(), " is ", StateTitle(stored->job()),
+                            " (failed or stopped); only a job that ended early can be resumed")),
                         Reason::kNotResumable);
     }
     NSA_RETURN_IF_ERROR(CheckStepsLeft(stored->job(), spec.train().steps()));
@@ -528,8 +529,8 @@ void ReleaseFolder(const v1::Job& job) {
 std::string DeletionText(const v1::Job& job) {
   const v1::TrainSpec& train = job.spec().train();
   return absl::StrFormat("name %s, %s at step %d of %d, submitted %s, ended %s; %s stays",
-                         absl::CHexEscape(job.name()), StateName(job.state()),
-                         job.progress().step(), train.steps(), UtcText(job.submit_unix_nanos()),
+                         absl::CHexEscape(job.name()), StateTitle(job), job.progress().step(),
+                         train.steps(), UtcText(job.submit_unix_nanos()),
                          UtcText(job.end_unix_nanos()), absl::CHexEscape(train.out_dir()));
 }
 

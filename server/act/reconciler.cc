@@ -11,6 +11,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
+#include "common/estimate/state_title.h"
 #include "server/act/launch_check.h"
 #include "server/act/queue/hold_jobs.h"
 #include "server/act/sweep/advance.h"
@@ -229,8 +230,10 @@ void Reconciler::Do(const JobPtr& job, const action::Move& move) {
   };
   const auto moved = parts_.store.Update(job->job().id(), change);
   if (!moved.ok()) return LogUnlessAborted(job, moved.status());
-  spdlog::info("job {}: {} -> {} ({}: {})", job->job().id(), StateName(job->job().state()),
-               StateName((*moved)->job().state()), (*moved)->job().reason(), move.cause.text);
+  const std::string before = StateTitle(job->job());
+  const std::string now = StateTitle((*moved)->job());
+  spdlog::info("job {}: {}{} ({}: {})", job->job().id(), before == now ? "" : before + " -> ", now,
+               (*moved)->job().reason(), move.cause.text);
 }
 
 // Preflight reads files and may take seconds, so it runs on the executor.

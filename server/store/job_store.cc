@@ -14,6 +14,7 @@
 #include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "server/decide/lifecycle.h"
 #include "server/store/lost_store.h"
 #include "server/store/random_id.h"
@@ -171,7 +172,7 @@ absl::Status AmbiguousName(const std::string& name, const std::vector<const v1::
   std::vector<std::string> shown;
   for (const v1::Job* job : jobs) {
     if (shown.size() == kMostShown) break;
-    shown.push_back(absl::StrCat(job->id(), " ", StateName(job->state())));
+    shown.push_back(absl::StrCat(job->id(), " ", StateTitle(*job)));
   }
   if (jobs.size() > shown.size()) shown.emplace_back("…");
   return WithReason(absl::InvalidArgumentError(absl::StrFormat(
@@ -510,7 +511,7 @@ absl::Status JobStore::CheckOutDir(const v1::StoredJob& stored) const {
                          taken.path, ", which is written by job ");
   return WithReason(absl::FailedPreconditionError(absl::StrCat(
                         "train.out_dir: ", stored.job().spec().train().out_dir(), how, taken.job_id,
-                        " (", StateName(jobs_.at(taken.job_id).job->job().state()),
+                        " (", StateTitle(jobs_.at(taken.job_id).job->job()),
                         "); choose another out_dir or stop that job")),
                     Reason::kOutDirInUse);
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "server/decide/lifecycle.h"
 #include "server/store/job_store.h"
 
@@ -64,7 +65,7 @@ absl::StatusOr<JobStore::Deleted> JobStore::DeleteLocked(const std::string& id_o
   }
   if (!IsTerminal(job->job().state())) {
     return absl::FailedPreconditionError(
-        absl::StrCat("state: job ", id, " is ", StateName(job->job().state()),
+        absl::StrCat("state: job ", id, " is ", StateTitle(job->job()),
                      " and can be deleted only when it has ended; end it with `nsactl stop ", id,
                      "`, then delete it"));
   }

@@ -10,6 +10,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
+#include "common/estimate/state_title.h"
 #include "server/act/edit/edit_job.h"
 #include "server/decide/lifecycle.h"
 #include "server/web/clone.h"
@@ -83,7 +84,7 @@ absl::StatusOr<Json> SaveStacks(const Web::Parts& parts, const std::string& job)
   const v1::Job& now = stored->job();
   if (!HasGang(now.state()) || stored->restart_decided() || stored->placements().empty()) {
     return absl::FailedPreconditionError(absl::StrCat("state: job ", now.id(), " is ",
-                                                      StateName(now.state()),
+                                                      StateTitle(now),
                                                       " and has no processes; nothing to dump"));
   }
   const auto answer = std::make_shared<std::promise<std::vector<v1::StackDump>>>();

@@ -17,9 +17,10 @@ using ::testing::StartsWith;
 
 TEST_F(CommandsTest, ListIsATable) {
   EXPECT_EQ(Run({"list"}).out,
-            "ID             NAME  STATE        STEP  DONE    LOSS  TOK/S         ETA  AGE  REASON\n"
-            "jdemo1234567   demo  RUNNING  375/1000   38%  2.1034  12.3k  5 min 20 s  3 h\n"
-            "jold12345678a  old   FAILED   375/1000   38%  2.1034      -           -  2 d  "
+            "ID             NAME  STATE         STEP  DONE    LOSS  TOK/S     ENDS IN  SUBMITTED  "
+            "REASON\n"
+            "jdemo1234567   demo  training  375/1000   38%  2.1034  12.3k  5 min 20 s    3 h ago\n"
+            "jold12345678a  old   failed    375/1000   38%  2.1034      -           -    2 d ago  "
             "CUDA_OOM: out of memory on rank 1\n");
   state().jobs.pop_back();
   EXPECT_THAT(Run({"list"}).out, Not(HasSubstr("REASON"))) << "nothing to say";
@@ -57,7 +58,7 @@ TEST_F(CommandsTest, DescribesWhatAJobWaitsForAndItsAlerts) {
   raised.set_value(3.25);
   raised.set_since_step(120);
   const std::string out = Run({"describe", "demo"}).out;
-  EXPECT_THAT(out, HasSubstr("prep (jprep) SUCCEEDED, prep (jprep) will not be SUCCEEDED\n"));
+  EXPECT_THAT(out, HasSubstr("prep (jprep) finished, prep (jprep) will not finish\n"));
   EXPECT_THAT(out, testing::ContainsRegex("Not before:  [^ ]+ \\(in 3 h 00 min\\)"));
   EXPECT_THAT(out, testing::ContainsRegex("loss > 3 +since step 120 +3.25 +team-chat"));
   EXPECT_THAT(out, testing::ContainsRegex("val_loss > 3 for 10m +no +- +team-chat"));
@@ -72,12 +73,12 @@ TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
       "first\nbox: DISK_TOO_SMALL: train.out_dir: 1.0 GiB free on /data (9.2 GiB)");
   waiting().set_next_start_unix_nanos(kNoon + 42 * kSecond);
   const std::string start =
-      "ID             NAME  STATE           STEP  DONE    LOSS  TOK/S  ETA  AGE  REASON\n"
-      "jdemo1234567   demo  RESTARTING  375/1000   38%  2.1034      -    -  3 h  ";
+      "ID             NAME  STATE           STEP  DONE    LOSS  TOK/S  ENDS IN  SUBMITTED  REASON\n"
+      "jdemo1234567   demo  restarting  375/1000   38%  2.1034      -        -    3 h ago  ";
   EXPECT_THAT(Run({"list"}).out,
               StartsWith(start + "next start in 42 s, PREFLIGHT_REFUSED: box: DISK_TOO_SMALL: "
                                  "train.out_dir: ...\n"
-                                 "jold12345678a  old   FAILED      375/1000"));
+                                 "jold12345678a  old   failed      375/1000"));
   EXPECT_THAT(Run({"list", "-o", "wide"}).out,
               HasSubstr("next start in 42 s, PREFLIGHT_REFUSED: first"));
   EXPECT_THAT(Run({"describe", "demo"}).out, HasSubstr("Next start:  in 42 s\n"));
@@ -171,7 +172,7 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
   EXPECT_EQ(ran.out,
             "Name:        demo\n"
             "Id:          jdemo1234567\n"
-            "State:       RUNNING\n"
+            "State:       training\n"
             "Submitted:   2026-11-20T09:00:00Z (3 h ago)\n"
             "Started:     2026-11-20T11:50:00Z (10 min ago)\n"
             "Run time:    10 min 00 s\n"
@@ -179,16 +180,16 @@ TEST_F(CommandsTest, DescribeTellsEverything) {
             "Restarts:    1 (generation 2)\n"
             "Step:        375 of 1000 (37.5 %)\n"
             "Loss:        2.1034\n"
-            "Val loss:    2.2101 at step 300\n"
+            "Validation:  2.2101 at step 300\n"
             "Tokens:      3,072,000 (12.3k a second)\n"
             "Optimizer:   learning rate 3.00e-04, gradient norm 0.812\n"
-            "ETA:         5 min 20 s\n"
+            "Ends in:     5 min 20 s\n"
             "Checkpoint:  step 300, 41 s ago\n"
             "Output:      /data/demo\n"
             "\n"
             "Ranks:\n"
             "RANK  NODE   PID  STATE    STEP  PHASE\n"
-            "   0  box   4711  RUNNING   375  forward layer 3\n"
+            "   0  box   4711  running   375  forward layer 3\n"
             "\n"
             "Waived rules:\n"
             "  GRADIENT_CHECKPOINTING_OFF: memory is ample\n"
@@ -242,7 +243,7 @@ TEST_F(CommandsTest, DescribeShowsTheSourcesOfAMixtureAndTheNamedSets) {
 TEST_F(CommandsTest, DescribeHasASpeedAndATimeLeftOnlyOfAJobThatRuns) {
   state().jobs[0].set_state(v1::Job::STATE_RESTARTING);
   EXPECT_THAT(Run({"describe", "demo"}).out,
-              AllOf(HasSubstr("Tokens:      3,072,000\n"), Not(HasSubstr("ETA:"))));
+              AllOf(HasSubstr("Tokens:      3,072,000\n"), Not(HasSubstr("Ends in:"))));
 }
 
 TEST_F(CommandsTest, DescribeSaysWhichMachinesTheJobGotFromSlurm) {

@@ -67,7 +67,7 @@ TEST_F(CompletionTest, FlagsOfTheCommandAndGlobalOnes) {
               AllOf(Contains("--at-step"), Contains("--now"), Contains("--address")));
   EXPECT_THAT(Complete({"--output", ""}), ElementsAre("table", "wide", "json", "yaml", "name"));
   EXPECT_THAT(Complete({"generate", "--device", ""}), ElementsAre("cpu", "cuda"));
-  EXPECT_THAT(Complete({"list", "--state", ""}), Contains("running"));
+  EXPECT_THAT(Complete({"list", "--state", ""}), Contains("training"));
 }
 
 TEST_F(CompletionTest, JobsThatTheCommandCanDoSomethingWith) {

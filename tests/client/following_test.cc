@@ -98,9 +98,9 @@ TEST_F(CommandsTest, EventsAreATableOrADocument) {
   AddEvent(2, "RANK_LOST").set_rank(1);
   EXPECT_EQ(Run({"events", "demo"}).out,
             "TIME                       JOB            STATE       RANK  REASON              TEXT\n"
-            "2026-11-20T11:59:00Z       jdemo1234567   RUNNING        -  SUBMITTED           what "
+            "2026-11-20T11:59:00Z       jdemo1234567   training       -  SUBMITTED           what "
             "happened\n"
-            "2026-11-20T11:59:00Z       jdemo1234567   RUNNING        1  RANK_LOST           what "
+            "2026-11-20T11:59:00Z       jdemo1234567   training       1  RANK_LOST           what "
             "happened\n");
   setenv("TZ", "Fixed/UTC+01:00:00", 1);
   EXPECT_THAT(Run({"events", "demo"}).out, HasSubstr("\n2026-11-20T12:59:00+01:00  jdemo1234567 "));

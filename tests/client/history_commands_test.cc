@@ -190,8 +190,8 @@ TEST_F(HistoryCommandsTest, CompareShowsFiguresAndTheKeysThatDiffer) {
   const Ran ran = Run({"compare", "demo", "old"});
   EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
   EXPECT_THAT(ran.out, AllOf(HasSubstr("BEST VAL"),
-                             HasSubstr("demo  RUNNING    375   3.07M     4.2250    4.2500    "
-                                       "4.2500       40  12.3k  312.0 MiB   0.17         1"),
+                             HasSubstr("demo  training    375   3.07M     4.2250    4.2500    "
+                                       "4.2500       40  12.3k  312.0 MiB  10 min 00 s         1"),
                              HasSubstr("\nKEY       demo  old\n"), HasSubstr("train.lr"),
                              Not(HasSubstr("train.out_dir"))));
   EXPECT_THAT(ran.err, HasSubstr("keys differ; --all shows every key"));
@@ -239,7 +239,7 @@ TEST_F(HistoryCommandsTest, ReportWritesOneFile) {
   EXPECT_EQ(ran.err, "report of demo (jdemo1234567) written to " + Path("demo.html") + "\n");
   const std::string page = Content("demo.html");
   EXPECT_EQ(MarkupProblem(page), "");
-  EXPECT_THAT(page, AllOf(HasSubstr("<h1>demo <span class=\"good\">RUNNING</span></h1>"),
+  EXPECT_THAT(page, AllOf(HasSubstr("<h1>demo <span class=\"good\">training</span></h1>"),
                           HasSubstr("375 of 1,000 (37.5 %)"), HasSubstr("RANK_LOST"),
                           HasSubstr(" rank hours (1 rank for "), HasSubstr("/out/step-40"),
                           HasSubstr("12 cores"), HasSubstr("rank 1 stands still"),

@@ -19,8 +19,7 @@ using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 TEST_F(CommandsTest, StopSendsWhatWasAsked) {
-  EXPECT_THAT(Run({"stop", "demo", "--at-step", "500"}).out,
-              HasSubstr("STOPPING, stopping after step 500"));
+  EXPECT_THAT(Run({"stop", "demo", "--at-step", "500"}).out, HasSubstr("stopping after step 500"));
   EXPECT_THAT(Run({"stop", "demo"}).err, HasSubstr("nsactl stop --now jdemo1234567"));
   Run({"stop", "demo", "--now"});
   EXPECT_THAT(service().Requests("StopJob"),
@@ -33,8 +32,8 @@ TEST_F(CommandsTest, StopTakesSeveralJobsAndGoesOnAfterOneThatIsRefused) {
   const Ran both = Run({"stop", "demo", "old", "--now"});
   EXPECT_EQ(both.code, ExitCode::kOk);
   EXPECT_EQ(both.out,
-            "demo (jdemo1234567): STOPPING, stopping now (now at 375/1000)\n"
-            "old (jold12345678a): STOPPING, stopping now (now at 375/1000)\n");
+            "demo (jdemo1234567): stopping now (now at 375/1000)\n"
+            "old (jold12345678a): stopping now (now at 375/1000)\n");
   EXPECT_EQ(both.err, "") << "no next commands of every job";
   const Ran some = Run({"stop", "demo", "nothing", "old"});
   EXPECT_EQ(some.code, ExitCode::kNotFound);
@@ -57,7 +56,7 @@ TEST_F(CommandsTest, StopActsOnAllThatMatchAndListsThem) {
   EXPECT_THAT(service().Requests("StopJob"), SizeIs(0));
   const Ran ran = Run({"stop", "--label", "run=7", "--yes"});
   EXPECT_EQ(ran.code, ExitCode::kOk);
-  EXPECT_THAT(ran.out, StartsWith("demo (jdemo1234567): STOPPING"));
+  EXPECT_THAT(ran.out, StartsWith("demo (jdemo1234567): stopping"));
   EXPECT_THAT(ran.err, HasSubstr("stop: 1 of 2 matching jobs left out"));
   EXPECT_THAT(service().Requests("StopJob"), ElementsAre(HasSubstr("job: \"jdemo1234567\"")));
 }
@@ -89,7 +88,7 @@ TEST_F(CommandsTest, ACommandThatChangesAsksBeforeItActsOnWhatMatches) {
   const Ran no = Run({"resume", "--state", "failed"});
   EXPECT_EQ(no.code, ExitCode::kInterrupted);
   EXPECT_THAT(no.err,
-              AllOf(HasSubstr("old (jold12345678a)  FAILED"),
+              AllOf(HasSubstr("old (jold12345678a)  failed"),
                     HasSubstr("resume: go on with 1 job? [y/N]"), HasSubstr("nothing changed")));
   EXPECT_THAT(service().Requests("ResumeJob"), SizeIs(0));
   typed_ = "y\n";
@@ -142,7 +141,7 @@ TEST_F(CommandsTest, AStepThatIsNoneIsNamed) {
 
 TEST_F(CommandsTest, ResumeQueuesTheJobAgain) {
   const Ran ran = Run({"resume", "old"});
-  EXPECT_EQ(ran.out, "resumed old (jold12345678a): QUEUED (was at 375/1000)\n");
+  EXPECT_EQ(ran.out, "resumed old (jold12345678a): waiting (was at 375/1000)\n");
   EXPECT_THAT(ran.err, HasSubstr("nsactl watch jold12345678a"));
 }
 
@@ -281,7 +280,7 @@ TEST_F(CommandsTest, DeleteAsksOnATerminal) {
     const Ran ran = Run({"delete", "old"});
     EXPECT_EQ(ran.code, ExitCode::kInterrupted) << answer;
     EXPECT_THAT(ran.err,
-                AllOf(HasSubstr("old (jold12345678a)  FAILED at 375/1000"), HasSubstr("/data/demo"),
+                AllOf(HasSubstr("old (jold12345678a)  failed at 375/1000"), HasSubstr("/data/demo"),
                       HasSubstr("checkpoints. [y/N]"), HasSubstr("nothing deleted")));
     EXPECT_EQ(ran.out, "");
   }
@@ -301,7 +300,7 @@ TEST_F(CommandsTest, DeleteWithoutATerminalNeedsYes) {
 TEST_F(CommandsTest, DeleteOfAJobThatRunsDeletesNothing) {
   const Ran ran = Run({"delete", "old", "demo", "--yes"});
   EXPECT_EQ(ran.code, ExitCode::kPrecondition);
-  EXPECT_THAT(ran.err, HasSubstr("state: job demo (jdemo1234567) is RUNNING"));
+  EXPECT_THAT(ran.err, HasSubstr("state: job demo (jdemo1234567) is training"));
   EXPECT_EQ(Run({"delete", "old", "nothing", "--yes"}).code, ExitCode::kNotFound);
   EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(0));
 }

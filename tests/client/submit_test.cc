@@ -72,7 +72,7 @@ TEST_F(SubmitTest, SaysWhatWasAcceptedAndWhatToTypeNext) {
   const Ran ran = Run({"submit", file_});
   EXPECT_EQ(ran.code, ExitCode::kOk);
   EXPECT_EQ(ran.out,
-            "submitted demo (jdemo1234567): QUEUED\n"
+            "submitted demo (jdemo1234567): waiting\n"
             "  warning EVAL_OFF: train.eval_every: 100 (at most 50); take less\n"
             "  waived TOY: model.dim: 100 (at most 50) (waived: a test)\n"
             "  note NO_CHECKPOINT_CADENCE: train.save_every: 100 (at most 50)\n"
@@ -147,7 +147,7 @@ TEST_F(SubmitTest, ACanaryThatFailsSaysWhyAndTheJobIsNotQueued) {
   state().failures["StopJob"] = {{grpc::StatusCode::FAILED_PRECONDITION, "it has ended"}};
   const Ran ran = Run({"submit", file_, "--canary"});
   EXPECT_EQ(ran.code, ExitCode::kPrecondition);
-  EXPECT_THAT(ran.err, AllOf(HasSubstr("canary: FAILED after 3 steps"),
+  EXPECT_THAT(ran.err, AllOf(HasSubstr("canary: failed after 3 steps"),
                              HasSubstr("the canary's folder stays, to look at: ")));
   EXPECT_THAT(service().Requests("SubmitJob"), SizeIs(2));
 }
@@ -263,7 +263,7 @@ TEST_F(SubmitTest, SubmitWatchEndsWithTheJobsOutcome) {
   state().watch.push_back(job);
   const Ran ran = Run({"submit", "--watch", file_});
   EXPECT_EQ(ran.code, ExitCode::kFailed);
-  EXPECT_THAT(ran.out, HasSubstr("FAILED after 0 s"));
+  EXPECT_THAT(ran.out, HasSubstr("failed after 0 s"));
 }
 
 TEST_F(SubmitTest, LegacyKeysAreExplained) {

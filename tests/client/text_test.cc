@@ -198,8 +198,8 @@ TEST(TableFormat, WideCharactersDoNotMoveColumns) {
 
 TEST(TableFormat, ColoursDoNotMoveColumns) {
   Table table({{"STATE"}, {"X"}});
-  table.Add({{"RUNNING", Colour::kGood}, "1"});
-  table.Add({{"FAILED", Colour::kBad}, "2"});
+  table.Add({{"training", Colour::kGood}, "1"});
+  table.Add({{"failed", Colour::kBad}, "2"});
   std::string text = table.Format(true);
   EXPECT_THAT(text, HasSubstr("\x1B[32mRUNNING\x1B[0m  1"));
   EXPECT_THAT(text, HasSubstr("\x1B[31mFAILED\x1B[0m   2"));

@@ -65,7 +65,7 @@ TEST(TopView, ShowsJobsByUrgencyAndEveryGpu) {
       JoinedLines(TopView(state, {}, kNow, {.columns = 200, .rows = 40, .colours = false}));
   EXPECT_THAT(text, HasSubstr("1 training  1 waiting  1 starting or stopping  12.3k tok/s  " +
                               Timestamp(kNoon) + "\n"));
-  EXPECT_THAT(text, AllOf(HasSubstr("place 1, WAITING_FOR_SLOTS"), HasSubstr("healthy")));
+  EXPECT_THAT(text, AllOf(HasSubstr("position 1, WAITING_FOR_SLOTS"), HasSubstr("healthy")));
   EXPECT_LT(text.find("first"), text.find("second"));
   EXPECT_LT(text.find("second"), text.find("third"));
   EXPECT_LT(text.find("third"), text.find("fourth"));

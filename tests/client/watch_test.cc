@@ -37,8 +37,8 @@ TEST(WatchView, ShowsBarLossRateEtaCheckpointAndRestarts) {
   EXPECT_THAT(
       LiveView(DemoJob(), {.now = kNoon, .received = kNoon},
                {.columns = 60, .unicode = false, .colours = false}),
-      ElementsAre("demo jdemo1234567  RUNNING  10 min 00 s  restarts 1",
-                  "[######----------]  37.5 %  375/1000  ETA 5 min 20 s",
+      ElementsAre("demo jdemo1234567  training  10 min 00 s  restarts 1",
+                  "[####--------]  37.5 %  375/1000  ends in 5 min 20 s",
                   "loss 2.1034  val loss 2.2101 at 300  12.3k tok/s", "checkpoint 300, 41 s ago"));
 }
 
@@ -49,9 +49,9 @@ TEST(WatchView, OnlyAJobThatRunsHasASpeedAndATimeLeft) {
                            v1::Job::STATE_STARTING, v1::Job::STATE_STOPPING}) {
     job.set_state(state);
     for (const std::string& line : LiveView(job, {.now = kNoon, .received = kNoon}, plain)) {
-      EXPECT_THAT(line, AllOf(Not(HasSubstr("tok/s")), Not(HasSubstr("ETA"))));
+      EXPECT_THAT(line, AllOf(Not(HasSubstr("tok/s")), Not(HasSubstr("ends in"))));
     }
-    EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("tok/s - eta - "));
+    EXPECT_THAT(PlainLine(job, kNoon), HasSubstr("tok/s - ends in - "));
   }
 }
 
@@ -186,7 +186,7 @@ TEST(WatchView, AQueuedJobSaysItsPlaceAndAStoppingOneItsStep) {
   job.set_reason("WAITING_FOR_SLOTS");
   const ViewOptions plain = {.columns = 100, .unicode = false, .colours = false};
   EXPECT_EQ(LiveView(job, {.now = kNoon, .received = kNoon}, plain).back(),
-            "place 2 in the queue  WAITING_FOR_SLOTS");
+            "position 2 in the queue  WAITING_FOR_SLOTS");
   job = DemoJob();
   job.set_state(v1::Job::STATE_STOPPING);
   job.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
@@ -198,15 +198,18 @@ TEST(WatchView, AQueuedJobSaysItsPlaceAndAStoppingOneItsStep) {
 TEST(WatchView, APlainLineHasEverythingOnIt) {
   setenv("TZ", "UTC", 1);
   EXPECT_EQ(PlainLine(DemoJob(), kNoon),
-            "2026-11-20T12:00:00Z jdemo1234567 RUNNING step 375/1000 37.5% loss 2.1034 val_loss "
-            "2.2101 tok/s 12345 eta 5 min 20 s checkpoint 300 age 41 s restarts 1");
+            "2026-11-20T12:00:00Z jdemo1234567 training step 375/1000 37.5% loss 2.1034 val_loss "
+            "2.2101 tok/s 12345 ends in 5 min 20 s checkpoint 300 age 41 s restarts 1");
 }
 
 TEST(WatchView, EveryTimeIsLocalAndNamesItsZone) {
   setenv("TZ", "Fixed/UTC+01:00:00", 1);
   EXPECT_THAT(PlainLine(DemoJob(), kNoon), StartsWith("2026-11-20T13:00:00+01:00 jdemo1234567 "));
-  EXPECT_THAT(TransitionLine(DemoJob(), kNoon, "STARTING", {.unicode = false, .colours = false}),
-              StartsWith("2026-11-20T13:00:00+01:00 STARTING -> RUNNING"));
+  EXPECT_THAT(TransitionLine(DemoJob(), kNoon, "training", {.unicode = false, .colours = false}),
+              StartsWith("2026-11-20T13:00:00+01:00 training"))
+      << "two states of one title are no change";
+  EXPECT_THAT(TransitionLine(DemoJob(), kNoon, "starting", {.unicode = false, .colours = false}),
+              StartsWith("2026-11-20T13:00:00+01:00 starting -> training"));
   unsetenv("TZ");
 }
 
@@ -243,13 +246,12 @@ TEST_F(WatchTest, PrintsALineAtEveryTurnAndASummary) {
   EXPECT_EQ(ran.code, ExitCode::kOk);
   const std::vector<std::string> lines = absl::StrSplit(ran.out, '\n');
   ASSERT_GT(lines.size(), 5u);
-  EXPECT_THAT(lines[0], HasSubstr("RUNNING step 375/1000"));
-  EXPECT_THAT(lines[1], HasSubstr("STOPPING step 400/1000"));
-  EXPECT_THAT(lines[2], HasSubstr("SUCCEEDED step 1000/1000 100.0%"));
-  EXPECT_EQ(
-      lines[4],
-      "demo (jdemo1234567) SUCCEEDED after 10 min 00 s: step 1000/1000, loss 2.1034, val loss "
-      "2.2101, checkpoint 300");
+  EXPECT_THAT(lines[0], HasSubstr("training step 375/1000"));
+  EXPECT_THAT(lines[1], HasSubstr("stopping step 400/1000"));
+  EXPECT_THAT(lines[2], HasSubstr("finished step 1000/1000 100.0%"));
+  EXPECT_EQ(lines[4],
+            "demo (jdemo1234567) finished after 10 min 00 s: step 1000/1000, loss 2.1034, val loss "
+            "2.2101, checkpoint 300");
   EXPECT_THAT(ran.out, Not(HasSubstr("\x1B")));
 }
 
@@ -277,7 +279,7 @@ TEST_F(WatchTest, GoesOnWhenTheCoordinatorComesBack) {
   const Ran ran = Run({"watch", "demo"});
   EXPECT_EQ(ran.code, ExitCode::kOk);
   EXPECT_THAT(ran.out, AllOf(HasSubstr("step 375/1000"), HasSubstr("step 500/1000"),
-                             HasSubstr("SUCCEEDED after")));
+                             HasSubstr("finished after")));
   EXPECT_THAT(ran.err, AllOf(HasSubstr("coordinator not reached"), HasSubstr("reconnected")));
   EXPECT_THAT(
       service().Requests("WatchJob"),

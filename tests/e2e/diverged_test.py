@@ -40,7 +40,7 @@ def check_diverged(service, watched, job):
     assert int(job.get("restarts", 0)) == 0, "it would diverge again"
     assert "DIVERGED" in watched.stdout and "nsactl resume" not in watched.stdout, watched.stdout
     listed = service.ctl("list", check=True).stdout
-    assert re.search(r"wild.*FAILED", listed), listed
+    assert re.search(r"wild.*failed", listed), listed
     checkpoints = sorted(path.name for path in pathlib.Path(job["spec"]["train"]["out_dir"], "checkpoints").glob("step-*"))
     assert checkpoints == ["step-00000001", "step-00000002", "step-00000003"], checkpoints
     command = re.search(r"nsactl (fork .* --at-step 1 --set train.lr=0.5)", job["message"])

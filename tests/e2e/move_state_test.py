@@ -6,6 +6,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -115,7 +116,7 @@ def check_copy(service, folder, state):
         other_agent, = agents(copy)
         assert other_agent != first_agent and alive(first_agent)
         ctl("stop", "a", "--now")
-        service.wait_until(lambda: "STOPPED" in ctl("describe", "a").stdout, 120, "the copy's job stops")
+        service.wait_until(lambda: re.search(r"^State: +stopped$", ctl("describe", "a").stdout, re.MULTILINE), 120, "the copy's job stops")
         at = step(service)
         service.wait_until(lambda: step(service) > at + 100, 120, "the job of the first coordinator goes on")
         now = describe(service)

@@ -136,10 +136,10 @@ def first_job(service, folder, history):
     assert last["job"]["name"] == "first" and last["job"]["step"] == 4 and last["job"]["labels"] == {"team": "speech"}, last
     assert last["url"] == f"https://nsa.example/#/job/{last['job']['id']}", last
     texts = service.wait_until(lambda: Receiver.taken.get("chat"), 120, "a message for the chat")
-    assert "first> is SUCCEEDED, COMPLETED" in json.loads(texts[-1][1])["text"], texts
+    assert "first> is finished, COMPLETED" in json.loads(texts[-1][1])["text"], texts
     mail = service.wait_until(lambda: sorted((folder / "mails").glob("[0-9]")), 120, "a mail")[-1]
     message = email.message_from_bytes(mail.read_bytes(), policy=email.policy.default)
-    assert message["To"].addresses[1].addr_spec == "bob@example.com" and "first is SUCCEEDED, COMPLETED" in message["Subject"], message
+    assert message["To"].addresses[1].addr_spec == "bob@example.com" and "first is finished, COMPLETED" in message["Subject"], message
     assert "step 4 of 4" in message.get_content() and f"/#/job/{last['job']['id']}" in message.get_content(), message.get_content()
     assert (folder / "arguments").read_text() == "-t -i\n"
     assert not Receiver.tried.get("other"), "a notice for other labels"

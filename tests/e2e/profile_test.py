@@ -133,7 +133,7 @@ def check_bits(service, folder):
 
 def check_refusals(service, folder):
     over = service.ctl("profile", "plain")
-    assert over.returncode == 6 and "is SUCCEEDED and does not train" in over.stderr, over
+    assert over.returncode == 6 and "is finished and does not train" in over.stderr, over
     assert service.ctl("profile", "nothing").returncode == 3
     for steps in "0", "101":
         assert service.ctl("profile", "plain", "--steps", steps).returncode == 2

@@ -56,7 +56,7 @@ def check_right(service, folder):
     assert whole["equal"] and whole["compared"] == {"steps": 50, "first": 1, "last": 50, "hashes": 0}, whole
     assert len(jobs(service)) == 1, jobs(service)
     early = service.ctl("replay", "right", "--step", "100", "--set", "train.steps=95")
-    assert early.returncode == 6 and "replay: equal up to step 95 (100 wanted), where it ended: SUCCEEDED" in early.stderr, early
+    assert early.returncode == 6 and "replay: equal up to step 95 (100 wanted), where it ended: finished" in early.stderr, early
     left = list(folder.glob("right-replay-*"))
     assert len(left) == 1 and f"with the folder {left[0]}" in early.stderr, (left, early)
     return same

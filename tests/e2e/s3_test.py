@@ -175,10 +175,10 @@ def check_checkpoints(service, store, folder):
         os.kill(pid, signal.SIGKILL)
     store.await_text(lambda: part(1, 1))
     store.kill()
-    service.wait_until(lambda: "CHECKPOINT_UPLOAD_FAILED" in events(service, job) or "SUCCEEDED" in service.ctl("list").stdout, 240, "a failed upload")
+    service.wait_until(lambda: "CHECKPOINT_UPLOAD_FAILED" in events(service, job) or "finished" in service.ctl("list").stdout, 240, "a failed upload")
     said = service.ctl("describe", job, check=True).stdout
     store.start()
-    service.wait_until(lambda: "SUCCEEDED" in service.ctl("list").stdout, 300, "the job")
+    service.wait_until(lambda: "finished" in service.ctl("list").stdout, 300, "the job")
     assert "CHECKPOINT_UPLOAD_FAILED" in events(service, job) and "CHECKPOINT_UPLOAD_RESTORED" in events(service, job), events(service, job)
     assert "Not uploaded" in said, said
     assert re.search(r"^Uploaded:? +step 30,", service.ctl("describe", job, check=True).stdout, re.MULTILINE)
@@ -192,7 +192,7 @@ def check_checkpoints(service, store, folder):
     # Another machine has nothing of it.
     shutil.rmtree(out / "checkpoints")
     service.ctl("resume", job, "--set", "train.steps=40", "--set", "restart.allow_new_schedule=true", check=True)
-    service.wait_until(lambda: {"SUCCEEDED", "FAILED"} & set(service.ctl("list").stdout.split()), 300, "the resumed job's end")
+    service.wait_until(lambda: {"finished", "failed"} & set(service.ctl("list").stdout.split()), 300, "the resumed job's end")
     told = events(service, job)
     assert "CHECKPOINT_DOWNLOADED" in told and re.search(r"RESUMED .*30", told), told
     assert complete_steps(store, job) == [30, 40], store.keys("runs/")

@@ -75,7 +75,7 @@ def main():
         folder = pathlib.Path(place)
         with Service(sys.argv[1], folder, arguments=["--listen", "127.0.0.1:0"]) as service:
             world = write_world(service, folder, " ".join(sys.argv[2:]))
-            service.wait_until(lambda: "RUNNING" in service.ctl("list").stdout, 60, "the job")
+            service.wait_until(lambda: "training" in service.ctl("list").stdout, 60, "the job")
             done = subprocess.run(["node", TESTS / "faults" / "hostile_client.mjs", folder / "world.json"], timeout=840)
             alive = service.process.poll() is None
             assert done.returncode == 0 and alive, f"hostile client: {done.returncode}; the coordinator's log:\n{service.log.read_text()[-4000:]}"

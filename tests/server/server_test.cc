@@ -190,7 +190,7 @@ TEST(DeletionText, NamesTheJobOnOneLineWhateverItIsCalled) {
   job.mutable_spec()->mutable_train()->set_steps(20);
   job.mutable_spec()->mutable_train()->set_out_dir("/data/a");
   const std::string text = DeletionText(job);
-  EXPECT_THAT(text, HasSubstr("name a\\nb, FAILED at step 7 of 20"));
+  EXPECT_THAT(text, HasSubstr("name a\\nb, failed at step 7 of 20"));
   EXPECT_THAT(text, HasSubstr("/data/a stays"));
   EXPECT_EQ(text.find('\n'), std::string::npos);
 }

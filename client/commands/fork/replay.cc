@@ -20,6 +20,7 @@
 #include "common/base/count.h"
 #include "common/base/status.h"
 #include "common/estimate/fewer_ranks.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -219,7 +220,7 @@ absl::StatusOr<bool> WaitAndCompare(Session& session, Client* client,
     return absl::FailedPreconditionError(absl::StrFormat(
         "replay: equal up to step %d (%d wanted), where it ended: %s, %s; look at it with `nsactl "
         "describe %s`",
-        verdict.last, replay->step, StateName(replay->replay.state()), ReasonText(replay->replay),
+        verdict.last, replay->step, StateTitle(replay->replay), ReasonText(replay->replay),
         replay->replay.id()));
   }
   if (session.structured()) {

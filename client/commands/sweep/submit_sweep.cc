@@ -15,6 +15,7 @@
 #include "client/show/job_text.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
 
@@ -108,7 +109,7 @@ void Print(Session& session, const SweepPlan& plan, const v1::ListJobsResponse& 
     const v1::Job& job = jobs.jobs(i);
     std::vector<Table::Cell> row = {job.id(), job.name()};
     for (const std::string& value : plan.points[i]) row.emplace_back(value);
-    row.emplace_back(StateName(job.state()), StateColour(job));
+    row.emplace_back(StateTitle(job), StateColour(job));
     table.Add(std::move(row));
   }
   session.PrintTable(table);

@@ -54,13 +54,13 @@ void AddCompare(Cli* cli) {
        .group = "Records",
        .more =
            "MEAN LOSS is of the last 50 steps (LOSS of `list`: of the last one), TOK/S the median "
-           "of all steps, MEMORY\nthe most of any step, HOURS the run time: while ranks ran, "
+           "of all steps, MEMORY\nthe most of any step, RUN TIME while ranks ran, "
            "without waits; all of rank 0. Beyond 2,048 steps, points of\nthe curve that hold some "
            "steps each take the place of steps. The best of each is green. Long values are cut; "
            "-o wide\nshows all of them.",
        .examples = "nsactl compare small large\n"
                    "nsactl compare --label sweep=lr\n"
-                   "nsactl compare baseline --label team=vision --state succeeded\n"
+                   "nsactl compare baseline --label team=vision --state finished\n"
                    "nsactl compare small large --all -o wide\n"
                    "nsactl compare small large -o json | jq '.jobs[] | {name, best_val_loss}'",
        .run = [flags](Session& session) { return Compare(session, *flags); }});

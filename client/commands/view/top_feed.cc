@@ -9,6 +9,7 @@
 #include "client/show/job_text.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -136,7 +137,7 @@ void TopFeed::Run() {
       const auto done = client_->Call<v1::StopJobResponse>(request);
       next.news = !done.ok() ? std::string(done.status().message())
                              : absl::StrCat(Title(*stop), ": ",
-                                            HasEnded(done->job()) ? StateWord(done->job())
+                                            HasEnded(done->job()) ? StateTitle(done->job())
                                                                   : StopText(done->job().stop()));
     }
     const absl::Status status = ReadTop(client_, wanted_, &next.state);

@@ -9,8 +9,8 @@
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "server/decide/job_event.h"
-#include "server/decide/lifecycle.h"
 
 namespace nsa::server {
 
@@ -20,8 +20,9 @@ absl::StatusOr<JobPtr> FindJobToProfile(const JobStore& store, const std::string
   const v1::Job& found = stored->job();
   if (found.state() == v1::Job::STATE_RUNNING && !stored->restart_decided()) return stored;
   return absl::FailedPreconditionError(
-      absl::StrCat("state: job ", found.id(), " is ", StateName(found.state()),
-                   " and does not train; profile it while it is RUNNING"));
+      absl::StrCat("state: job ", found.id(), " is ",
+                   stored->restart_decided() ? "about to restart" : StateTitle(found),
+                   " and does not train; profile it while it is training"));
 }
 
 void NoteProfiled(JobStore* store, const std::string& job_id, const ProfileBroker::Summary& summary,

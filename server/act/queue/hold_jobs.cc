@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "common/job/start_time.h"
 #include "server/act/request_error.h"
 #include "server/decide/lifecycle.h"
@@ -69,10 +70,9 @@ absl::StatusOr<JobPtr> FindAwaited(const JobStore& store, const std::string& nam
   }
   if (FateOf(found->get()) != Predecessor::STATE_ENDED) return found;
   const v1::Job& job = (*found)->job();
-  return absl::InvalidArgumentError(
-      absl::StrCat(job.name(), " (", job.id(), ") is ", StateName(job.state()),
-                   " and will not be SUCCEEDED; resume it first (nsactl resume ", job.id(),
-                   "), or name another job"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      job.name(), " (", job.id(), ") is ", StateTitle(job),
+      " and will not finish; resume it first (nsactl resume ", job.id(), "), or name another job"));
 }
 
 absl::Status HoldForJobs(const JobStore& store, const std::string& only, v1::Job* job) {

@@ -14,7 +14,7 @@
 namespace nsa::server {
 
 // The job that this name or id means, if another one may wait for it. InvalidArgument `value
-// (limit); what to do` when there is none, and when it has ended otherwise than SUCCEEDED. `only`
+// (limit); what to do` when there is none, and when it has ended without having finished. `only`
 // as in JobStore::Find().
 absl::StatusOr<JobPtr> FindAwaited(const JobStore& store, const std::string& name,
                                    const std::string& only);

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
-#include "server/decide/lifecycle.h"
+#include "common/estimate/state_title.h"
 #include "server/decide/problem/problems.h"
 #include "server/notice/message/describe.h"
 #include "server/notice/message/message.h"
@@ -38,7 +38,7 @@ std::string Subject(std::span<const Telling> tellings) {
   const size_t others = tellings.size() - 1;
   const std::string subject =
       absl::StrCat("[nsa] ", ShownLine(telling.job->job().name()), " is ",
-                   StateName(telling.event.state()), ", ", ShownLine(telling.event.reason()),
+                   StateTitle(telling.event.state()), ", ", ShownLine(telling.event.reason()),
                    others == 0 ? "" : absl::StrFormat(" (and %d more)", others));
   return CutText(subject, kSubjectBytes);
 }
@@ -59,7 +59,7 @@ std::string Paragraph(const Telling& telling, const Teller& teller) {
   const std::string text = CutText(CleanText(event.text()), kJsonTextBytes);
   const std::string link = JobLink(job, teller);
   std::string paragraph =
-      absl::StrFormat("%s is %s\n", ShownLine(job.name()), StateName(event.state()));
+      absl::StrFormat("%s is %s\n", ShownLine(job.name()), StateTitle(event.state()));
   const auto row = [&](const char* what, const std::string& value) {
     if (!value.empty()) absl::StrAppendFormat(&paragraph, "  %-10s%s\n", what, value);
   };

@@ -5,6 +5,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clean_text.h"
+#include "common/estimate/state_title.h"
 #include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
 #include "server/decide/lifecycle.h"
@@ -76,7 +77,7 @@ std::string FirstRemedy(const Telling& telling) {
   return absl::StrCat("; try: ", SlackText(ShownLine(problem->remedies(0).command())));
 }
 
-// "warning: <URL|demo> is RESTARTING, RANK_CRASHED: text; try: nsactl logs jk3… --tail 20".
+// "warning: <URL|demo> is restarting, RANK_CRASHED: text; try: nsactl logs jk3… --tail 20".
 std::string SlackLine(const Telling& telling, const Teller& teller) {
   const v1::JobEvent& event = telling.event;
   const v1::Job& job = telling.job->job();
@@ -86,7 +87,7 @@ std::string SlackLine(const Telling& telling, const Teller& teller) {
   const std::string text = SlackText(CutText(CleanLine(event.text()), kChatTextBytes));
   return absl::StrCat(
       event.severity() >= v1::SEVERITY_WARNING ? SeverityName(event.severity()) + ": " : "", shown,
-      " is ", StateName(event.state()), ", ", SlackText(ShownLine(event.reason())),
+      " is ", StateTitle(event.state()), ", ", SlackText(ShownLine(event.reason())),
       text.empty() ? "" : ": ", text, FirstRemedy(telling));
 }
 

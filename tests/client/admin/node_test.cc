@@ -44,8 +44,8 @@ TEST_F(NodeTest, DrainShowsWhatMovesAndWaitsUntilTheMachineIsEmpty) {
   EXPECT_EQ(ran.code, ExitCode::kOk);
   EXPECT_EQ(ran.out,
             "box: DRAINING, drained by local (new kernel)\n"
-            "demo (jdemo1234567): RESTARTING on box (MOVING), 375/1000\n"
-            "demo (jdemo1234567): RUNNING on elsewhere (ALL_RANKS_UP), 375/1000\n"
+            "demo (jdemo1234567): restarting on box (MOVING), 375/1000\n"
+            "demo (jdemo1234567): training on elsewhere (ALL_RANKS_UP), 375/1000\n"
             "box: DRAINED, drained by local (new kernel)\n");
 }
 

@@ -55,24 +55,5 @@ TEST(JobQuery, AFigureThatIsMissingHoldsNothing) {
   EXPECT_FALSE(JobQuery("val<100").Holds(job, absl::UnixEpoch()));
 }
 
-TEST(StateWord, IsThatOfThePage) {
-  v1::Job job;
-  const auto word = [&job](v1::Job::State state) {
-    job.set_state(state);
-    return StateWord(job);
-  };
-  EXPECT_EQ(word(v1::Job::STATE_QUEUED), "waiting");
-  EXPECT_EQ(word(v1::Job::STATE_PREFLIGHT), "waiting");
-  EXPECT_EQ(word(v1::Job::STATE_STARTING), "starting");
-  EXPECT_EQ(word(v1::Job::STATE_RUNNING), "training");
-  EXPECT_EQ(word(v1::Job::STATE_SUCCEEDED), "finished");
-  EXPECT_EQ(word(v1::Job::STATE_STOPPED), "stopped");
-  job.mutable_spec()->mutable_sweep()->add_halve_at(100);
-  job.mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
-  EXPECT_EQ(StateWord(job), "waiting") << "for the others of its sweep";
-  job.set_reason("SWEEP_DROPPED");
-  EXPECT_EQ(StateWord(job), "dropped");
-}
-
 }  // namespace
 }  // namespace nsa::client

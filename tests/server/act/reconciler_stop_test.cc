@@ -88,7 +88,7 @@ TEST_F(ReconcilerStopTest, RefusesStepsInThePastBeyondTheEndAndOfJobsThatEnded) 
   agent.Train(100);
   RunUntil(id, Job::STATE_SUCCEEDED, {&agent});
   EXPECT_THAT(Stop(id, v1::STOP_MODE_NOW),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("SUCCEEDED already")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("finished already")));
 }
 
 TEST_F(ReconcilerStopTest, AGracefulStopLetsWorkersEndAndAStopNowKills) {

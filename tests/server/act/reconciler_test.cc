@@ -360,7 +360,7 @@ TEST_F(ReconcilerTest, MessagesSpeakOfOneRankAndOfStopsInWords) {
   RunUntil(id, Job::STATE_RUNNING, {&agent});
   EXPECT_EQ(Get(id).message(), "1 rank up");
   EXPECT_THAT(Resume(id),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is RUNNING (FAILED or")));
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is training (failed or")));
   ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
   EXPECT_THAT(Stop(id, v1::STOP_MODE_AT_STEP, 19),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("a stop at a step")));

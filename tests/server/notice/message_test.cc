@@ -100,9 +100,9 @@ TEST(NoticeMessage, SlackHasALineForEachEventWithALink) {
   const json message = json::parse(SlackMessage(
       std::vector{Tell(1, "demo", "signal 11"), Tell(2, "demo", "", v1::SEVERITY_INFO)}, kTeller));
   EXPECT_EQ(message, json({{"text",
-                            "error: <https://nsa.example/#/job/jabc|demo> is RESTARTING, "
+                            "error: <https://nsa.example/#/job/jabc|demo> is restarting, "
                             "RANK_CRASHED: signal 11; try: nsactl logs jabc --tail 20 --rank 1\n"
-                            "<https://nsa.example/#/job/jabc|demo> is RESTARTING, RANK_CRASHED"}}));
+                            "<https://nsa.example/#/job/jabc|demo> is restarting, RANK_CRASHED"}}));
 }
 
 TEST(NoticeMessage, SlackGetsNeitherMarkupNorMentionsFromATextNorASecondLine) {
@@ -125,13 +125,13 @@ TEST(NoticeMessage, MailHasItsHeaderAndAParagraphForEachEvent) {
   const std::string mail = Mail({Tell(17, "demo", "signal 11\nsecond line")});
   EXPECT_EQ(HeaderOf(mail),
             (std::vector<std::string>{"To: ada@example.com,", " bob@example.com",
-                                      "Subject: [nsa] demo is RESTARTING, RANK_CRASHED",
+                                      "Subject: [nsa] demo is restarting, RANK_CRASHED",
                                       "Date: Fri, 15 Jan 2027 08:00:00 +0000",
                                       "Message-ID: <nsa.17-17.ops@lab>", "X-NSA-Delivery: 17",
                                       "Auto-Submitted: auto-generated", "MIME-Version: 1.0",
                                       "Content-Type: text/plain; charset=utf-8",
                                       "Content-Transfer-Encoding: quoted-printable"}));
-  EXPECT_THAT(mail, HasSubstr("\n\ndemo is RESTARTING\n  reason    RANK_CRASHED (error)\n"
+  EXPECT_THAT(mail, HasSubstr("\n\ndemo is restarting\n  reason    RANK_CRASHED (error)\n"
                               "  at        2027-01-15 08:00:00 UTC\n"));
   EXPECT_THAT(mail, HasSubstr("step 12 of 50, loss 2.5\n"));
   EXPECT_THAT(mail, HasSubstr("  cause     A rank failed\n"
@@ -143,7 +143,7 @@ TEST(NoticeMessage, MailOfSeveralEventsIsAboutTheGravestAndHasAnIdOfItsOwn) {
   const std::string mail =
       Mail({Tell(17, "a", "", v1::SEVERITY_INFO), Tell(18, "b", "", v1::SEVERITY_ERROR),
             Tell(20, "c", "", v1::SEVERITY_WARNING)});
-  EXPECT_THAT(mail, HasSubstr("Subject: [nsa] b is RESTARTING, RANK_CRASHED (and 2 more)\n"));
+  EXPECT_THAT(mail, HasSubstr("Subject: [nsa] b is restarting, RANK_CRASHED (and 2 more)\n"));
   EXPECT_THAT(mail, HasSubstr("<nsa.17-20.ops@lab>"))
       << "a server that drops copies must not drop the third event";
   EXPECT_THAT(mail, AllOf(HasSubstr("\na is "), HasSubstr("\nb is "), HasSubstr("\nc is ")));

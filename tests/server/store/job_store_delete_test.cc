@@ -74,7 +74,7 @@ TEST_F(JobStoreDeleteTest, AJobThatHasNotEndedIsNotDeleted) {
   const std::string id = Insert("demo");
   EXPECT_THAT(store_->Delete("demo", DeletedBy::kUser, "r").status(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("is RUNNING"), HasSubstr("nsactl stop " + id))));
+                       AllOf(HasSubstr("is training"), HasSubstr("nsactl stop " + id))));
   EXPECT_EQ((*store_->Find(id))->job().state(), v1::Job::STATE_RUNNING);
   EXPECT_EQ(store_->NextToPurge(), "");
   End(id, absl::Hours(1));
