@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Floods of a stranger, without a token, beside an honest client: the coordinator goes on, is small, and answers.
+"""Floods of a stranger, without a token, and of a viewer, beside an honest client and a job that trains: the coordinator goes on, is small, and answers.
 
     tests/faults/flood_test.py BIN_DIR [--seconds 10] [--tls] [WORDS]     each flood takes that long; with WORDS only those that have them in their name
 
-The floods come from a process of their own, over loopback, with sockets and bytes by hand. With --tls the port speaks TLS, the coordinator may open 1,024 files
-only, and the stranger has another address and a valid certificate.
+Each flood is a process of its own, over loopback, with sockets and bytes by hand; two or three go on at the same time. With --tls the port speaks TLS, the
+coordinator may open 1,024 files only, and the stranger has another address and a valid certificate.
 """
 import argparse
 import json
@@ -23,11 +23,13 @@ import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS / "testing"))
+from processes import processor_seconds  # noqa: E402
 from service import Service  # noqa: E402
 
 MEMORY_MIB = 512
 CALL_SECONDS = 1.0
 HEALTH_SECONDS = 0.1
+PROCESSORS = 1.0  # what the coordinator takes of the machine's, on average of a phase
 HELP_SECONDS = 0.2  # what `nsactl --help`, which asks nobody, may take on a machine that is not busy
 STRANGER = "127.0.0.9"  # another neighbour than the honest client
 # Some steps a second on one core, for longer than the test takes.
@@ -52,15 +54,22 @@ def text(value):
 
 
 SETTINGS = frame(4, 0, 0)
-BLOCK = (b"\x83\x86\x04" + text(b"/nsa.v1.CoordinatorService/SubmitJob") + b"\x01" + text(b"x") + b"\x00" + text(b"content-type") +
-         text(b"application/grpc") + b"\x00" + text(b"te") + text(b"trailers"))
+
+
+def block_of(method, *headers):
+    """The headers of a call, in HPACK without its tables."""
+    return b"\x83\x86\x04" + text(b"/nsa.v1.CoordinatorService/" + method) + b"\x01" + text(b"x") + b"".join(
+        b"\x00" + text(name) + text(value) for name, value in ((b"content-type", b"application/grpc"), (b"te", b"trailers"), *headers))
+
+
+BLOCK = block_of(b"SubmitJob")
 
 
 class Target:
     """Where a flood goes: the gRPC port, by TLS if there is a context for it, and the page's port."""
 
-    def __init__(self, grpc, http, tls=None):
-        self.grpc, self.http, self.tls = grpc, http, tls
+    def __init__(self, grpc, http, viewer, tls=None):
+        self.grpc, self.http, self.viewer, self.tls = grpc, http, viewer, tls
         self.source = STRANGER if tls else ""
 
     def connect(self, address, tls):
@@ -145,6 +154,108 @@ def questions(target, end):
             attacker.send(at, kind * 2_000)
 
 
+class Caller:
+    """Whole calls on one connection, as many at once as the flow control of HTTP/2 lets through."""
+
+    def __init__(self, target, block, body, at_once=100):
+        self.target, self.block, self.at_once = target, block, at_once
+        self.message = b"\x00" + len(body).to_bytes(4, "big") + body
+        self.answered = 0
+        self.socket = None
+
+    def open(self):
+        self.socket = self.target.connect(self.target.grpc, tls=True)
+        self.socket.settimeout(2)
+        self.socket.sendall(PREFACE + SETTINGS)
+        self.window, self.initial, self.next, self.read = 65_535, 65_535, 1, b""
+        self.calls = {}  # stream: its window, and how much of the message has been sent
+
+    def turn(self):
+        """Reads what there is, and sends what may be sent; opens the connection when there is none, or none any more."""
+        try:
+            if self.socket is None:
+                self.open()
+            while select.select([self.socket], [], [], 0)[0] or (self.target.tls and self.socket.pending()):
+                data = self.socket.recv(1 << 16)
+                if not data:
+                    raise OSError("closed")
+                self.read += data
+            self.take_frames()
+            self.send()
+        except (OSError, ValueError):
+            if self.socket is not None:
+                self.socket.close()
+            self.socket = None
+            time.sleep(0.01)
+
+    def take_frames(self):
+        while len(self.read) >= 9 and len(self.read) >= 9 + int.from_bytes(self.read[:3], "big"):
+            size, kind, flags, stream = int.from_bytes(self.read[:3], "big"), self.read[3], self.read[4], int.from_bytes(self.read[5:9], "big")
+            payload, self.read = self.read[9:9 + size], self.read[9 + size:]
+            if kind == 0 and size > 0:
+                self.socket.sendall(frame(8, 0, 0, size.to_bytes(4, "big")))  # it is read
+            if kind == 3 or (kind in (0, 1) and flags & 1):  # reset, or the last of an answer
+                self.answered += self.calls.pop(stream, None) is not None
+            elif kind == 4 and not flags & 1:
+                for at in range(0, size, 6):
+                    if payload[at:at + 2] == b"\x00\x04":
+                        grown = int.from_bytes(payload[at + 2:at + 6], "big") - self.initial
+                        self.initial += grown
+                        self.calls = {key: [window + grown, sent] for key, (window, sent) in self.calls.items()}
+                self.socket.sendall(frame(4, 1, 0))
+            elif kind == 6 and not flags & 1:
+                self.socket.sendall(frame(6, 1, 0, payload))
+            elif kind == 7:
+                raise OSError("the peer leaves")
+            elif kind == 8 and stream == 0:
+                self.window += int.from_bytes(payload, "big")
+            elif kind == 8 and stream in self.calls:
+                self.calls[stream][0] += int.from_bytes(payload, "big")
+
+    def send(self):
+        data = []
+        while len(self.calls) < self.at_once and self.window > 0:
+            data.append(frame(1, 4, self.next, self.block))
+            self.calls[self.next], self.next = [self.initial, 0], self.next + 2
+            if self.next > 1 << 30:
+                raise OSError("no numbers are left")
+            self.push(self.next - 2, data)
+        for stream in self.calls:
+            self.push(stream, data)
+        self.socket.sendall(b"".join(data))
+
+    def push(self, stream, data):
+        window, sent = self.calls[stream]
+        while sent < len(self.message) and min(self.window, window) > 0:
+            part = self.message[sent:sent + min(self.window, window, 16_384)]
+            sent, window, self.window = sent + len(part), window - len(part), self.window - len(part)
+            data.append(frame(0, sent == len(self.message), stream, part))
+        self.calls[stream] = [window, sent]
+
+
+def call(callers, end):
+    for _ in until(end):
+        for caller in callers:
+            caller.turn()
+    answered = [caller.answered for caller in callers]
+    print(f"calls that were answered, by connection: {answered}", flush=True)
+    assert sum(answered) > 100, answered
+
+
+def messages(target, end):
+    """Whole calls of strangers: small ones without a pause on four connections, and on two such of 4 MB."""
+    small, large = b"\x0a\x01x", b"\x78\x01" * 2_000_000  # GetJob of x; fields that are not known
+    call([Caller(target, block_of(b"GetJob"), small) for _ in range(4)] + [Caller(target, block_of(b"GetJob"), large, at_once=4) for _ in range(2)], end)
+
+
+def viewers_calls(target, end):
+    """The same by one whose token lets them in; the large ones are too large for their method, or take a hundred times their bytes."""
+    bearer = (b"authorization", b"Bearer " + target.viewer)
+    small = [Caller(target, block_of(b"ListJobs", bearer), b"") for _ in range(2)]
+    large = [Caller(target, block_of(b"ListJobs", bearer), body, at_once=4) for body in (b"\x78\x01" * 2_000_000, b"\x22\x00" * 30_000)]
+    call(small + large, end)
+
+
 def half_requests(target, end):
     """Of the page's port; every connection that is closed begins again."""
     attacker = Attacker(target, 300, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", target.http, tls=False)
@@ -189,8 +300,13 @@ def handshakes(target, end):
             held.pop(0).close()
 
 
-FLOODS = {"rapid reset": rapid_reset, "continuation": continuation, "idle connections": idle, "questions": questions, "half requests": half_requests}
-TLS_FLOODS = {"rapid reset": rapid_reset, "continuation": continuation, "idle connections": idle, "half handshakes": half_handshakes, "handshakes": handshakes}
+# Those of one row go on at the same time.
+FLOODS = [{"rapid reset": rapid_reset, "continuation": continuation},
+          {"idle connections": idle, "half requests": half_requests},
+          {"questions": questions, "messages": messages, "viewer's calls": viewers_calls}]
+TLS_FLOODS = [{"rapid reset": rapid_reset, "continuation": continuation},
+              {"idle connections": idle, "half handshakes": half_handshakes},
+              {"handshakes": handshakes, "messages": messages, "viewer's calls": viewers_calls}]
 
 
 def run_flood(flood, target, seconds):
@@ -245,23 +361,30 @@ def peak_mib(pid):
     return int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) / 1024
 
 
-def endure(name, flood_of, service, honest, target, seconds):
-    flood = multiprocessing.get_context("fork").Process(target=run_flood, args=(flood_of, target, seconds))
-    flood.start()
+def endure(floods, service, honest, target, seconds):
+    name = ", ".join(floods)
+    context = multiprocessing.get_context("fork")
+    began, spent = time.monotonic(), processor_seconds(service.process.pid)
+    running = [context.Process(target=run_flood, args=(flood, target, seconds), name=each) for each, flood in floods.items()]
+    for flood in running:
+        flood.start()
     calls, healths = [], []
-    while flood.is_alive():
+    while any(flood.is_alive() for flood in running):
         calls.append(honest.call())
         healths.append(honest.health())
         assert service.process.poll() is None, f"{name}: the coordinator ended with {service.process.returncode}:\n{service.log.read_text()[-4000:]}"
         time.sleep(0.1)
-    flood.join()
-    assert flood.exitcode == 0, f"{name}: the flood ended with {flood.exitcode}"
+    for flood in running:
+        flood.join()
+        assert flood.exitcode == 0, f"{flood.name}: the flood ended with {flood.exitcode}"
+    spent, took = processor_seconds(service.process.pid) - spent, time.monotonic() - began
     peak = peak_mib(service.process.pid)
     print(f"{name}: {len(calls)} calls, {usual(calls):.2f} s, at most {max(calls):.2f} s; /healthz {usual(healths):.3f} s, at most {max(healths):.3f} s; "
-          f"memory at most {peak:.0f} MiB", flush=True)
-    for what, seconds, limit in (("nsactl list", calls, CALL_SECONDS), ("/healthz", healths, HEALTH_SECONDS)):
-        assert usual(seconds) <= limit and max(seconds) <= 10 * limit, f"{name}: {what} took {sorted(seconds)} s (nine of ten at most {limit}, each 10 times that)"
+          f"memory at most {peak:.0f} MiB; {spent:.1f} s of a processor in {took:.0f} s", flush=True)
+    for what, times, limit in (("nsactl list", calls, CALL_SECONDS), ("/healthz", healths, HEALTH_SECONDS)):
+        assert usual(times) <= limit and max(times) <= 10 * limit, f"{name}: {what} took {sorted(times)} s (nine of ten at most {limit}, each 10 times that)"
     assert peak < MEMORY_MIB, f"{name}: {peak:.0f} MiB (less than {MEMORY_MIB})"
+    assert spent < PROCESSORS * took, f"{name}: {spent:.1f} s of a processor in {took:.0f} s (at most {PROCESSORS * took:.0f})"
 
 
 def make_tls(bin_dir, folder):
@@ -322,18 +445,19 @@ def main():
             honest = Honest(service, grpc, folder / "state" / "token", tls)
             honest.call()
             job = start_job(service, folder)
-            before = step(service, job)
-            target = Target(grpc, service.address, stranger_context(tls) if tls else None)
-            for name, flood in (TLS_FLOODS if tls else FLOODS).items():
-                if all(word in name for word in options.words):
-                    endure(name, flood, service, honest, target, options.seconds)
+            viewer = service.ctl("token", "create", "eve", "--role", "viewer", check=True).stdout.strip()
+            target = Target(grpc, service.address, viewer.encode(), stranger_context(tls) if tls else None)
+            phases = [{name: flood for name, flood in phase.items() if all(word in name for word in options.words)} for phase in (TLS_FLOODS if tls else FLOODS)]
+            for phase in filter(None, phases):
+                before = step(service, job)
+                endure(phase, service, honest, target, options.seconds)
+                assert step(service, job) > before, "the job has not trained on"
             if tls:
                 be_silent(grpc)
             ended = re.findall(r'nsa_tcp_connections_ended_total\{reason="(\w+)"\} (\S+)', service.scrape())
             print(f"ended: {', '.join(f'{reason} {float(count):.0f}' for reason, count in ended)}")
             expected = {"rst_stream", "continuation", "displaced", *(("silent", "tls") if tls else ("settings",))}
             assert options.words or expected <= {reason for reason, _ in ended}, ended
-            assert step(service, job) > before, "the job has not trained on"
             if tls:
                 spent = float(re.search(r"^nsa_tcp_handshake_seconds_total (\S+)", service.scrape(), re.MULTILINE)[1])
                 allowed = 0.1 * options.seconds * len(TLS_FLOODS) + 2  # of the stranger's address, and those of the honest client
