@@ -21,10 +21,15 @@ struct ResumeFlags {
   bool watch = false;
 };
 
-// The job's spec with the changes of --set.
+// The job's spec with the changes of --set. Of its labels only those that change: another may be
+// set by somebody else meanwhile.
 absl::StatusOr<v1::JobSpec> ChangedSpec(const v1::Job& job, const std::vector<std::string>& sets) {
   v1::JobSpec spec = job.spec();
   NSA_RETURN_IF_ERROR(ApplySets(sets, &spec));
+  for (const auto& [key, value] : job.spec().labels()) {
+    const auto same = spec.labels().find(key);
+    if (same != spec.labels().end() && same->second == value) spec.mutable_labels()->erase(key);
+  }
   return spec;
 }
 

@@ -405,6 +405,10 @@ absl::StatusOr<v1::JobSpec> JobControl::SpecToResume(const v1::StoredJob& job,
   // A file that says nothing of the sweep does not take the job out of it.
   spec.clear_sweep();
   if (job.job().spec().has_sweep()) *spec.mutable_sweep() = job.job().spec().sweep();
+  // Nor does one that was read before somebody set a label take that away.
+  for (const auto& [key, value] : job.job().spec().labels()) {
+    spec.mutable_labels()->try_emplace(key, value);
+  }
   ApplyDefaults(&spec);
   AddDefaultHours(&spec);
   if (const std::string fixed = FixedDifferences(job.job().spec(), spec); !fixed.empty()) {

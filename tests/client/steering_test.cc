@@ -153,6 +153,15 @@ TEST_F(CommandsTest, AResumeMayChangeTheNumberOfSteps) {
   EXPECT_THAT(bad.err, HasSubstr("did you mean 'steps'?"));
 }
 
+TEST_F(CommandsTest, AResumeSendsNoLabelsButThoseThatItChanges) {
+  auto& labels = *state().jobs.back().mutable_spec()->mutable_labels();
+  labels["same"] = "1";
+  labels["other"] = "1";
+  EXPECT_EQ(Run({"resume", "old", "--set", "labels.other=2"}).code, ExitCode::kOk);
+  EXPECT_THAT(service().Requests("ResumeJob"),
+              ElementsAre(AllOf(HasSubstr("key: \"other\""), Not(HasSubstr("key: \"same\"")))));
+}
+
 TEST_F(CommandsTest, AResumeThatPreflightRefusesPrintsWhy) {
   state().failures["ResumeJob"] = {
       ToGrpc(absl::InvalidArgumentError("preflight: refused; see the findings"),

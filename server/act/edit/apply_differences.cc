@@ -35,9 +35,6 @@ absl::Status ApplyDifferences(const v1::JobSpec& before, const v1::JobSpec& afte
     spec->MergeFrom(wanted);
   }
   auto& labels = *spec->mutable_labels();
-  for (const auto& [key, value] : before.labels()) {
-    if (!after.labels().contains(key)) labels.erase(key);
-  }
   for (const auto& [key, value] : after.labels()) {
     const auto had = before.labels().find(key);
     if (had == before.labels().end() || had->second != value) labels[key] = value;

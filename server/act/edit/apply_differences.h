@@ -7,8 +7,8 @@
 namespace nsa::server {
 
 // Makes the changes that lead from `before` to `after` in `*spec`, which may have changed since
-// `before` was read: of the labels each by itself, of everything else whole sections (train,
-// restart, …). InvalidArgument if the job would then have too many labels.
+// `before` was read: of the labels each by itself, none is removed, of everything else whole
+// sections (train, restart, …). InvalidArgument if the job would then have too many labels.
 absl::Status ApplyDifferences(const v1::JobSpec& before, const v1::JobSpec& after,
                               v1::JobSpec* spec);
 

@@ -17,12 +17,12 @@ TEST(ApplyDifferences, KeepsWhatOthersChangedMeanwhile) {
   v1::JobSpec before = TinyJob("demo", "/out");
   (*before.mutable_labels())["kept"] = "1";
   (*before.mutable_labels())["changed"] = "1";
-  (*before.mutable_labels())["removed"] = "1";
+  (*before.mutable_labels())["unsaid"] = "1";
   v1::JobSpec after = before;
   after.mutable_train()->set_steps(40);
   after.clear_preflight();
   (*after.mutable_labels())["changed"] = "2";
-  after.mutable_labels()->erase("removed");
+  after.mutable_labels()->erase("unsaid");
   (*after.mutable_labels())["new"] = "1";
   v1::JobSpec now = before;
   (*now.mutable_labels())["meanwhile"] = "1";
@@ -32,8 +32,9 @@ TEST(ApplyDifferences, KeepsWhatOthersChangedMeanwhile) {
   EXPECT_EQ(now.train().steps(), 40);
   EXPECT_FALSE(now.has_preflight());
   EXPECT_EQ(now.runtime().device(), v1::DEVICE_CUDA);
-  EXPECT_THAT(now.labels(), UnorderedElementsAre(Pair("kept", "2"), Pair("changed", "2"),
-                                                 Pair("new", "1"), Pair("meanwhile", "1")));
+  EXPECT_THAT(now.labels(),
+              UnorderedElementsAre(Pair("kept", "2"), Pair("changed", "2"), Pair("unsaid", "1"),
+                                   Pair("new", "1"), Pair("meanwhile", "1")));
 }
 
 TEST(ApplyDifferences, WithoutDifferencesChangesNothing) {

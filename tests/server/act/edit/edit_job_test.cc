@@ -126,6 +126,19 @@ TEST_F(EditJobTest, WhatChangesWhileAResumeIsPreflightedIsKept) {
   EXPECT_THAT(Texts(id, "NOTE"), ElementsAre("meanwhile (ada)"));
 }
 
+TEST_F(EditJobTest, WhatChangesBetweenReadingAJobAndResumingItIsKept) {
+  const std::string id = Submit(Spec("demo"));
+  ASSERT_OK(Stop(id, v1::STOP_MODE_NOW));
+  v1::ResumeJobRequest request;
+  request.set_job(id);
+  *request.mutable_spec() = Get(id).spec();
+  request.mutable_spec()->mutable_train()->set_steps(30);
+  ASSERT_OK(Edit(Set(id, {{"new", "y"}})));
+  ASSERT_OK(control().Resume(request, {}));
+  EXPECT_EQ(Get(id).spec().train().steps(), 30);
+  EXPECT_THAT(Get(id).spec().labels(), UnorderedElementsAre(Pair("new", "y")));
+}
+
 TEST_F(EditJobTest, ResumesAndEditsInPairsLoseNothing) {
   const std::string id = Submit(Spec("demo"));
   std::map<std::string, std::string> labels;
