@@ -31,4 +31,12 @@ std::string HomeOf(const v1::StoredJob& stored, int64_t generation, int32_t rank
   return "";
 }
 
+bool HasRunOn(const v1::StoredJob& stored, const std::string& node) {
+  const auto has = [&](const v1::RankHomes& homes) {
+    return std::ranges::find(homes.nodes(), node) != homes.nodes().end();
+  };
+  const auto is = [&](const v1::RankPlacement& place) { return place.node() == node; };
+  return std::ranges::any_of(stored.homes(), has) || std::ranges::any_of(stored.placements(), is);
+}
+
 }  // namespace nsa::server

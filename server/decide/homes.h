@@ -19,4 +19,7 @@ void NoteHomes(v1::StoredJob* stored);
 // The node of a rank; empty when it is not known.
 std::string HomeOf(const v1::StoredJob& stored, int64_t generation, int32_t rank);
 
+// Whether the node has a rank of the job, or had one in the generations that are kept.
+bool HasRunOn(const v1::StoredJob& stored, const std::string& node);
+
 }  // namespace nsa::server

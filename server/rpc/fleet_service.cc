@@ -116,6 +116,12 @@ absl::Status FleetService::CheckRan(const Caller& caller, const v1::StoredJob& j
                       job.job().id(), generation));
 }
 
+absl::StatusOr<JobPtr> FleetService::FindFor(const Caller& caller, const std::string& job) const {
+  NSA_ASSIGN_OR_RETURN(JobPtr found, parts_.store.Find(job));
+  if (caller.role != v1::ROLE_AGENT || HasRunOn(*found, caller.node)) return found;
+  return NoSuchJob(job);
+}
+
 FleetService::Unary* FleetService::Join(Context* context, const v1::JoinRequest* request,
                                         v1::JoinResponse* response) {
   return UnaryCall(context, parts_.rules, "Join", request->node())
@@ -221,7 +227,7 @@ FleetService::Unary* FleetService::ReportRecords(Context* context,
 absl::StatusOr<v1::ReportRecordsResponse> FleetService::Take(
     const v1::ReportRecordsRequest& request, const Caller& caller) {
   NSA_RETURN_IF_ERROR(CheckStore(request.store_id()));
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request.job_id()));
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, FindFor(caller, request.job_id()));
   NSA_RETURN_IF_ERROR(CheckPlace(request, job->job()));
   NSA_RETURN_IF_ERROR(CheckRan(caller, *job, request.generation(), request.rank()));
   // The curve is that of rank 0.
@@ -261,7 +267,7 @@ void FleetService::NoteLog(const v1::ReportLogRequest& request, Reason reason,
 absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogRequest& request,
                                                             const Caller& caller) {
   NSA_RETURN_IF_ERROR(CheckStore(request.store_id()));
-  NSA_ASSIGN_OR_RETURN(const JobPtr job, parts_.store.Find(request.job_id()));
+  NSA_ASSIGN_OR_RETURN(const JobPtr job, FindFor(caller, request.job_id()));
   const std::string& id = job->job().id();
   const int32_t ranks = job->job().spec().resources().gpus();
   if (request.rank() < 0 || request.rank() >= ranks || request.generation() < 1 ||

@@ -90,6 +90,9 @@ class FleetService final : public v1::FleetService::CallbackService {
   // The same for the node on which this rank ran.
   absl::Status CheckRan(const Caller& caller, const v1::StoredJob& job, int64_t generation,
                         int32_t rank) const;
+  // The job with this id or name; of one that has not run on its node an agent with a secret learns
+  // no more than of one that there is not: NotFound.
+  absl::StatusOr<JobPtr> FindFor(const Caller& caller, const std::string& job) const;
 
   // What the machine has to do, within the bytes that one answer has.
   void AddDesired(const v1::HeartbeatRequest& request, v1::HeartbeatResponse* response);

@@ -342,6 +342,11 @@ void JobStore::Drop(const std::string& job_id) {
   if (named->second.empty()) by_name_.erase(named);
 }
 
+absl::Status NoSuchJob(const std::string& id_or_name) {
+  return absl::NotFoundError(absl::StrCat("job: no job has the id or name '",
+                                          CutText(id_or_name, 80), "'; `nsactl list` shows them"));
+}
+
 std::vector<const JobStore::Entry*> JobStore::Named(const std::string& name,
                                                     const std::string& owner) const {
   std::vector<const Entry*> found;
@@ -362,11 +367,7 @@ absl::StatusOr<const JobStore::Entry*> JobStore::FindEntry(const std::string& id
     return &by_id->second;
   }
   const std::vector<const Entry*> named = Named(id_or_name, owner);
-  if (named.empty()) {
-    return absl::NotFoundError(absl::StrCat("job: no job has the id or name '",
-                                            CutText(id_or_name, 80),
-                                            "'; `nsactl list` shows them"));
-  }
+  if (named.empty()) return NoSuchJob(id_or_name);
   std::vector<const Entry*> meant;
   std::ranges::copy_if(named, std::back_inserter(meant),
                        [use](const Entry* entry) { return IsFor(use, entry->job->job().state()); });

@@ -47,6 +47,9 @@ struct RankJournal {
   double last_checkpoint_seconds = 0;
 };
 
+// What Find() says of a job that there is not, or that does not exist for the caller.
+absl::Status NoSuchJob(const std::string& id_or_name);
+
 // Who deleted a job: a user, or retention after job_retention_days.
 enum class DeletedBy { kUser, kRetention };
 

@@ -27,15 +27,20 @@ function forbidden(role, may) {
   };
 }
 
+// Every method whose request names a job, with the id and the name of another's, and with such as nobody has: the answers are the same.
 const ofAnotherJob = {
-  name: "a submitter's token on another's job",
+  name: "a submitter's token on another's job, by every method that names one",
   async run(world) {
-    const methods = ['GetJob', 'StopJob', 'ResumeJob', 'DeleteJob', 'EditJob', 'DumpStack', 'ProfileJob', 'WatchJob', 'WatchEvents', 'WatchRecords', 'GetCurves', 'StreamLogs', 'ListSavedStacks',
-      'GetSavedStacks', 'ListCheckpoints', 'VerifyCheckpoint'];
-    const asked = methods.flatMap((name) => [world.jobId, world.jobName].map((job) => ({ name, job })));
+    const methods = world.methods.filter(({ service, type }) => service === 'CoordinatorService' && type.field.some(({ name }) => name === 'job'));
+    require(methods.length >= 16, `${methods.length} methods name a job`);
+    const madeUp = { [world.jobId]: 'jabcdefghijk2', [world.jobName]: 'nobody' };
+    const asked = methods.flatMap(({ name }) => Object.keys(madeUp).map((job) => ({ name, job })));
+    const ask = (name, job) => world.call(name, { job, stop: { mode: 'STOP_MODE_NOW' }, note: 'not mine' }, { token: world.tokens.submitter });
     const answers = await each(asked, 8, async ({ name, job }) => {
-      const answer = await world.call(name, { job, stop: { mode: 'STOP_MODE_NOW' }, note: 'not mine' }, { token: world.tokens.submitter });
+      const answer = await ask(name, job);
       require(answer.code === 'NOT_FOUND', `${name} of ${job}: ${answer.code} ${answer.message}`);
+      const none = await ask(name, madeUp[job]);
+      require(none.code === answer.code && none.message.replace(madeUp[job], job) === answer.message, `${name} of ${job} tells that it exists: ${answer.message}`);
       return answer;
     });
     return codesOf(answers);
@@ -101,7 +106,8 @@ const asAnotherNode = {
     ];
     const answers = await each(calls, 1, async ([name, request]) => {
       const answer = await world.call(name, request, { token: world.tokens.agent });
-      require(answer.code === 'PERMISSION_DENIED', `${name}: ${answer.code} ${answer.message}`);
+      // Jobs of others do not exist for it.
+      require(answer.code === (request.job_id ? 'NOT_FOUND' : 'PERMISSION_DENIED'), `${name}: ${answer.code} ${answer.message}`);
       return answer;
     });
     return codesOf(answers);

@@ -8,9 +8,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clock.h"
-#include "grpcpp/generic/generic_stub.h"
 #include "server/rpc/permission.h"
 #include "tests/server/rpc/followers.h"
+#include "tests/server/rpc/raw_call.h"
 #include "tests/server/server_fixture.h"
 #include "tests/testing/net/certificates.h"
 #include "tests/testing/net/http_get.h"
@@ -255,32 +255,6 @@ TEST_F(ServerTest, TheStreamsOfAHostThatVanishedEnd) {
   followers.logs->Finish();
 }
 
-// Calls a method with raw bytes, as a client without the schema does.
-std::string RawCall(const std::string& address, const std::string& method,
-                    const std::string& request) {
-  grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  grpc::CompletionQueue queue;
-  const auto call = stub.PrepareCall(&context, method, &queue);
-  void* tag = nullptr;
-  bool ok = false;
-  call->StartCall(nullptr);
-  queue.Next(&tag, &ok);
-  const grpc::Slice slice(request);
-  call->Write(grpc::ByteBuffer(&slice, 1), nullptr);
-  queue.Next(&tag, &ok);
-  call->WritesDone(nullptr);
-  queue.Next(&tag, &ok);
-  grpc::ByteBuffer answer;
-  call->Read(&answer, nullptr);
-  queue.Next(&tag, &ok);
-  if (!ok) return "no answer";
-  grpc::Slice joined;
-  EXPECT_TRUE(answer.DumpToSingleSlice(&joined).ok());
-  return std::string(reinterpret_cast<const char*>(joined.begin()), joined.size());
-}
-
 TEST_F(ServerTest, AConnectionMayTakeASecond) {
   TcpProxy line(server_->listen_address());
   line.Freeze();
@@ -296,24 +270,6 @@ TEST_F(ServerTest, AConnectionMayTakeASecond) {
   delay.join();
 }
 
-// How a method answers these bytes as its request.
-grpc::Status AnswerTo(const std::string& request, const std::string& path,
-                      const std::shared_ptr<grpc::Channel>& channel, const std::string& token) {
-  grpc::GenericStub stub(channel);
-  const auto context = MakeContext(absl::Seconds(20), token);
-  grpc::CompletionQueue queue;
-  const grpc::Slice slice(request);
-  const auto call = stub.PrepareUnaryCall(context.get(), path, grpc::ByteBuffer(&slice, 1), &queue);
-  call->StartCall();
-  grpc::ByteBuffer answer;
-  grpc::Status status;
-  call->Finish(&answer, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return status;
-}
-
 // Unpacked, the requests would take 130 MB each.
 TEST_F(ServerTest, EveryMethodKnowsItsCallerAndItsLimitBeforeItUnpacks) {
   std::string unknown;
@@ -327,12 +283,13 @@ TEST_F(ServerTest, EveryMethodKnowsItsCallerAndItsLimitBeforeItUnpacks) {
       const std::string& method = service->method(i)->name();
       EXPECT_GT(RequestLimit(method), 0u) << method;
       const std::string path = absl::StrCat("/", name, "/", method);
-      EXPECT_EQ(AnswerTo(unknown, path, *channel, "").error_code(),
+      EXPECT_EQ(CallRaw(*channel, path, unknown, "").status.error_code(),
                 method == "Join" ? grpc::RESOURCE_EXHAUSTED : grpc::UNAUTHENTICATED)
           << method;
-      EXPECT_EQ(AnswerTo(unknown, path, *channel, Token()).error_code(), grpc::RESOURCE_EXHAUSTED)
+      EXPECT_EQ(CallRaw(*channel, path, unknown, Token()).status.error_code(),
+                grpc::RESOURCE_EXHAUSTED)
           << method;
-      EXPECT_EQ(AnswerTo("\x78", path, *channel, "").error_code(),
+      EXPECT_EQ(CallRaw(*channel, path, "\x78", "").status.error_code(),
                 method == "Join" ? grpc::UNIMPLEMENTED : grpc::UNAUTHENTICATED)
           << method << " unpacks for a stranger";
     }
@@ -341,14 +298,14 @@ TEST_F(ServerTest, EveryMethodKnowsItsCallerAndItsLimitBeforeItUnpacks) {
 }
 
 TEST_F(ServerTest, HealthAnswersAnyClientAndReflectionNobody) {
+  const auto channel = OpenChannel(server_->listen_address(), {});
   // HealthCheckResponse{status: SERVING}.
-  EXPECT_EQ(RawCall(server_->listen_address(), "/grpc.health.v1.Health/Check", ""),
+  EXPECT_EQ(CallRaw(*channel, "/grpc.health.v1.Health/Check", "", "").bytes,
             std::string("\x08\x01", 2));
   // gRPC's reflection unpacks what strangers send.
-  EXPECT_EQ(AnswerTo(std::string("\x3a\x00", 2),
-                     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                     *OpenChannel(server_->listen_address(), {}), Token())
-                .error_code(),
+  EXPECT_EQ(CallRaw(*channel, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                    std::string("\x3a\x00", 2), Token())
+                .status.error_code(),
             grpc::UNIMPLEMENTED);
 }
 

@@ -179,7 +179,7 @@ TEST_F(IdentityTest, RecordsAndLogsAreTakenOnlyFromTheNodeOfTheirRank) {
   log.set_generation(1);
   log.set_data("forged\n");
   for (const auto& [secret, code] : std::vector<std::pair<std::string, absl::StatusCode>>{
-           {"the-secret-of-node-b", absl::StatusCode::kPermissionDenied},
+           {"the-secret-of-node-b", absl::StatusCode::kNotFound},
            {"", absl::StatusCode::kUnauthenticated}}) {
     EXPECT_THAT(CallAs<v1::ReportRecordsResponse>(secret, &v1::FleetService::Stub::ReportRecords,
                                                   agents_.get(), forged)

@@ -1,10 +1,19 @@
-// What a submitter learns of others' jobs.
+// What a submitter, and the agent of another machine, learn of others' jobs.
+#include <functional>
+#include <memory>
+#include <tuple>
+
+#include "absl/strings/str_replace.h"
+#include "common/rpc/secret.h"
+#include "google/protobuf/message.h"
+#include "tests/server/rpc/raw_call.h"
 #include "tests/server/server_fixture.h"
 #include "tests/testing/within.h"
 
 namespace nsa::server {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -155,6 +164,154 @@ TEST_F(VeilTest, NoAnswerTellsWhetherAnIdExists) {
   EXPECT_EQ(edited(*id).message(), edited(made_up).message());
   EXPECT_EQ(submitted(*id).message(), submitted(made_up).message());
   EXPECT_THAT(std::string(submitted(*id).message()), Not(HasSubstr(*id)));
+}
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using google::protobuf::MethodDescriptor;
+
+// Sets each text of a message in turn, also of the messages in it, and calls try_it(its path).
+void WithEachText(Message* message, const std::string& path, const std::string& text,
+                  const std::function<void(const std::string& path)>& try_it) {
+  const google::protobuf::Reflection& fields = *message->GetReflection();
+  for (int i = 0; i < message->GetDescriptor()->field_count(); ++i) {
+    const FieldDescriptor* const field = message->GetDescriptor()->field(i);
+    const std::string name = absl::StrCat(path, path.empty() ? "" : ".", field->name());
+    const bool was_there = field->is_repeated() || fields.HasField(*message, field);
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      WithEachText(field->is_repeated() ? fields.AddMessage(message, field)
+                                        : fields.MutableMessage(message, field),
+                   name, text, try_it);
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_STRING) {
+      const std::string before = field->is_repeated() ? "" : fields.GetString(*message, field);
+      field->is_repeated() ? fields.AddString(message, field, text)
+                           : fields.SetString(message, field, text);
+      try_it(name);
+      if (!field->is_repeated() && was_there) fields.SetString(message, field, before);
+    } else {
+      continue;
+    }
+    if (field->is_repeated()) fields.RemoveLast(message, field);
+    if (!was_there) fields.ClearField(message, field);
+  }
+}
+
+class EveryMethodTest : public VeilTest {
+ protected:
+  EveryMethodTest() {
+    KeepBeating(1, 0);
+    const auto id = SubmitAs(ada_, Spec(known_.name));
+    EXPECT_OK(id);
+    known_.id = *id;
+    EXPECT_TRUE(
+        Within(absl::Minutes(1), [&] { return Get(known_.id).state() == Job::STATE_RUNNING; }));
+    of_bob_ = *SubmitAs(bob_, Spec("own"));
+    channel_ = *OpenChannel(server_->listen_address(), {});
+  }
+
+  struct Names {
+    std::string id;
+    std::string name;
+  };
+
+  // A request that gets as far as it can: with a job that preflight accepts, bob's own job, and a
+  // start that ada's job has had.
+  std::unique_ptr<Message> RequestOf(const MethodDescriptor& method) {
+    std::unique_ptr<Message> request(google::protobuf::MessageFactory::generated_factory()
+                                         ->GetPrototype(method.input_type())
+                                         ->New());
+    if (auto* submit = dynamic_cast<v1::SubmitJobRequest*>(request.get())) {
+      *submit->mutable_spec() = Spec("new");
+      submit->set_validate_only(true);
+    }
+    if (auto* edit = dynamic_cast<v1::EditJobRequest*>(request.get())) edit->set_job(of_bob_);
+    if (auto* records = dynamic_cast<v1::ReportRecordsRequest*>(request.get())) {
+      records->set_generation(1);
+    }
+    if (auto* log = dynamic_cast<v1::ReportLogRequest*>(request.get())) log->set_generation(1);
+    return request;
+  }
+
+  // What a method answers when the text at `path` is `text`.
+  RawAnswer Ask(const MethodDescriptor& method, const std::string& path, const std::string& text,
+                const std::string& token) {
+    const std::unique_ptr<Message> request = RequestOf(method);
+    RawAnswer answer;
+    WithEachText(request.get(), "", text, [&](const std::string& at) {
+      if (at != path) return;
+      answer = CallRaw(channel_, PathOf(method), request->SerializeAsString(), token);
+    });
+    return answer;
+  }
+  static std::string PathOf(const MethodDescriptor& method) {
+    return absl::StrCat("/", method.service()->full_name(), "/", method.name());
+  }
+
+  // Its error, without the text that was asked for.
+  static std::string Told(const RawAnswer& answer, const std::string& text) {
+    const std::string told =
+        absl::StrCat(answer.status.error_code(), " ", answer.status.error_message(),
+                     answer.status.error_details());
+    return absl::StrReplaceAll(told, {{text, "TEXT"}});
+  }
+
+  void CompareAll(const MethodDescriptor& method, const std::string& token) {
+    std::vector<std::string> paths;
+    WithEachText(RequestOf(method).get(), "", "",
+                 [&](const std::string& at) { paths.push_back(at); });
+    for (const std::string& path : paths) {
+      SCOPED_TRACE(absl::StrCat(method.full_name(), " ", path));
+      for (const auto& [real, made_up, hidden] :
+           {std::tuple(known_.id, made_up_.id, known_.name),
+            std::tuple(known_.name, made_up_.name, known_.id)}) {
+        const RawAnswer there = Ask(method, path, real, token);
+        const std::string of_there = Told(there, real);
+        const std::string of_none = Told(Ask(method, path, made_up, token), made_up);
+        EXPECT_EQ(of_there, of_none);
+        EXPECT_THAT(absl::StrCat(of_there, there.bytes), Not(HasSubstr(hidden)));
+      }
+    }
+  }
+
+  Names known_ = {.id = "", .name = "run-of-ada"};
+  const Names made_up_ = {.id = "jabcdefghijk2", .name = "run-of-eve"};
+  std::string of_bob_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+// Whatever text of whatever request has it: a method that is added must pass, too.
+TEST_F(EveryMethodTest, TellsASubmitterNothingOfAnothersJob) {
+  int methods = 0;
+  for (const std::string service : {"nsa.v1.CoordinatorService", "nsa.v1.FleetService"}) {
+    const auto* const known =
+        google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
+    for (int i = 0; i < known->method_count(); ++i, ++methods) {
+      const MethodDescriptor& method = *known->method(i);
+      const RawAnswer of_all = CallRaw(channel_, PathOf(method), "", bob_);
+      EXPECT_THAT(of_all.bytes, Not(AnyOf(HasSubstr(known_.id), HasSubstr(known_.name))))
+          << method.name();
+      CompareAll(method, bob_);
+    }
+  }
+  EXPECT_EQ(methods, 34);
+}
+
+TEST_F(EveryMethodTest, TellsTheAgentOfAnotherMachineNothingOfAJob) {
+  v1::CreateTokenRequest token;
+  token.set_role(v1::ROLE_AGENT);
+  token.set_node("b");
+  const auto made = Call<v1::CreateTokenResponse>(&v1::CoordinatorService::Stub::CreateToken,
+                                                  people_.get(), token);
+  ASSERT_OK(made);
+  const std::string secret = "the-secret-of-node-b";
+  v1::JoinRequest join;
+  join.set_node("b");
+  join.set_join_token(made->secret());
+  join.set_secret_sha256(Sha256(secret));
+  ASSERT_OK(Call<v1::JoinResponse>(&v1::FleetService::Stub::Join, agents_.get(), join).status());
+  const auto* const service =
+      google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("nsa.v1.FleetService");
+  for (int i = 0; i < service->method_count(); ++i) CompareAll(*service->method(i), secret);
 }
 
 }  // namespace
