@@ -21,7 +21,7 @@ readonly BUILD=(
   libgtest-dev libgmock-dev libbenchmark-dev
 )
 readonly TEST=(
-  curl dpkg-dev file prometheus python3-yaml shellcheck procps iproute2 chromium chromium-driver python3-selenium python3-grpcio python3-protobuf slurmctld slurmd slurm-client munge
+  curl dpkg-dev file prometheus python3-yaml shellcheck procps iproute2 chromium chromium-driver python3-selenium python3-grpcio python3-protobuf slurmctld slurmd slurm-client munge systemd-container debootstrap
 )
 readonly CHECK=(clang-format clang-tidy)
 readonly FUZZ=(clang libclang-rt-dev)

@@ -1,7 +1,8 @@
 # A bare Debian that systemd has booted, as a container: for scripts that run as root and source this. Needs systemd-nspawn (package systemd-container). The
-# container has a network of its own and no way out: nothing of this machine is disturbed.
+# container has a network of its own and no way out: nothing of this machine is disturbed. A machine that cannot have one skips the script (exit code 77).
 #
-#   make_root [ROOT.tar]   the root in $root, with systemd and a list of packages; without ROOT.tar debootstrap makes one, which needs a network
+#   make_root [ROOT.tar]   the root in $root, with systemd and a list of packages; needs a network. ROOT.tar is a bare Debian root; without it debootstrap
+#                          makes one, which is kept in ~/.cache/nsa-test
 #   before_boot COMMAND…   in the root, with this machine's network
 #   boot                   boots it
 #   inside COMMAND…        in the booted container, as root
@@ -9,6 +10,9 @@
 #   within SECONDS COMMAND…, say TEXT, die TEXT
 #
 # All of it is gone when the script ends.
+skip() { echo "skipped: $*"; exit 77; }
+[ "$(id -u)" = 0 ] || skip "not root"
+command -v systemd-nspawn >/dev/null || skip "no systemd-nspawn here; the package systemd-container has it"
 root=$(mktemp -d /var/tmp/nsa-container.XXXXXX)
 container=''
 finish() {
@@ -39,8 +43,21 @@ within() { # within SECONDS COMMAND…
     sleep 0.3
   done
 }
+# The bare root as an archive, which is made only once.
+bare_root() {
+  local kept=${XDG_CACHE_HOME:-$HOME/.cache}/nsa-test/root.tar
+  if [ ! -f "$kept" ]; then
+    command -v debootstrap >/dev/null || skip "no debootstrap here, and no root; name a ROOT.tar"
+    mkdir -p "${kept%/*}" "$root/bare"
+    debootstrap --variant=minbase --include=ca-certificates bookworm "$root/bare" >"$root/log" 2>&1 || skip "debootstrap made no Debian: $(tail -n 1 "$root/log")"
+    tar -C "$root/bare" -cf "$root/root.tar" .
+    mv "$root/root.tar" "$kept"
+    rm -rf "$root/bare" "$root/log"
+  fi
+  tar -C "$root" -xf "$kept"
+}
 make_root() {
-  if [ -n "${1:-}" ]; then tar -C "$root" -xf "$1"; else debootstrap --variant=minbase --include=ca-certificates bookworm "$root" >/dev/null; fi
+  if [ -n "${1:-}" ]; then tar -C "$root" -xf "$1"; else bare_root; fi
   chmod 755 "$root"
   cp /etc/resolv.conf "$root/etc/"
   rm -f "$root/etc/apt/sources.list"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the commands of docs/first_day.md as they stand there, in one shell, as a user with sudo, in a Debian that systemd has booted; then checks what the page
-# promises, and that it holds after a reboot. Run by hand, as root, with a network:
+# promises, and that it holds after a reboot. As root, with a network; skipped (77) where no container can be had:
 #
-#   tests/deploy/first_day_under_systemd.sh BUILD_DIR [ROOT.tar]      ROOT.tar: a bare Debian root; without it debootstrap makes one
+#   tests/deploy/first_day_under_systemd.sh BUILD_DIR [ROOT.tar]      ROOT.tar: a bare Debian root (container.sh)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd)
@@ -45,9 +45,11 @@ for n in 1 2 3; do said=$(as_ada "nsactl submit job.yaml --set name=more-$n --se
 [[ $n == 3 && $said == *"ada has 2 jobs"* ]] || die "the quota of two jobs: submit $n: $said"
 
 say "after a reboot"
+within 120 as_ada 'nsactl checkpoint list more-1 -o name | grep -q .'
 inside systemctl reboot || true
 wait "$container" || true
 boot
+within 120 as_ada 'nsactl events more-1 | grep -q RESUMED'
 within 60 state_is RUNNING
 within 60 inside sh -c "curl -s 'http://localhost:9090/api/v1/query?query=up' | grep -q '\"value\":\[[0-9.]*,\"1\"\]'"
 as_ada 'nsactl stop --state active --yes' >/dev/null

@@ -2,15 +2,14 @@
 # Installs, upgrades, removes and purges the Debian packages in a bare Debian that systemd has booted, with a job that trains meanwhile, and checks
 # what the units promise: notification, watchdog, restarts, limits, and that no end of a daemon ends a worker; and that jobs can do under them what they
 # do elsewhere: end, resume, be read, dumped, traced, stopped and deleted, with and without allowed_roots, and go on after a reboot. It follows the page
-# about certificates. Run by hand, as root, with a network:
+# about certificates. As root, with a network; skipped (77) where no container can be had:
 #
 #   tests/deploy/packages_under_systemd.sh BUILD_DIR [--from BUILD_DIR] [--root ROOT.tar]
 #
 #   --from BUILD_DIR   the packages from which it upgrades, and to which it goes back, are of that build; without it of the same one, as another version
-#   --root ROOT.tar    a bare Debian root; without it debootstrap makes one
+#   --root ROOT.tar    a bare Debian root (container.sh)
 #
 # The commands of docs/deploy.md are run as they stand there, by users that its reader has.
-# Needs systemd-nspawn (package systemd-container). The container has a network of its own: nothing of this machine is disturbed.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 docs=$here/../../docs
@@ -20,7 +19,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --from) from=$(cd "$2" && pwd) ;;
     --root) tar=$2 ;;
-    *) sed -n '2,15p' "$0" | cut -c3- >&2; exit 2 ;;
+    *) sed -n '2,12p' "$0" | cut -c3- >&2; exit 2 ;;
   esac
   shift 2
 done
