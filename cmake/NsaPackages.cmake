@@ -3,6 +3,10 @@
 set(deb ${PROJECT_SOURCE_DIR}/deploy/deb)
 set(staged ${PROJECT_BINARY_DIR}/deb)
 
+# What is read here is read again once it has changed.
+file(GLOB staged_from ${PROJECT_SOURCE_DIR}/deploy/systemd/*.service ${PROJECT_SOURCE_DIR}/configs/*.yaml)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${staged_from})
+
 # The units of the bundle, with the paths of a package, and the configurations of both, for the state folders of the units.
 foreach(daemon coordinator agent)
   file(READ ${PROJECT_SOURCE_DIR}/deploy/systemd/nsa-${daemon}.service unit)
