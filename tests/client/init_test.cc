@@ -1,7 +1,10 @@
 // init: the job file that it writes for data of each kind is accepted by preflight as it stands.
+#include <zlib.h>
+
 #include <filesystem>
 #include <fstream>
 
+#include "client/commands/init/look.h"
 #include "client/commands/init/plan.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/load.h"
@@ -9,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/nsactl_harness.h"
+#include "tests/testing/parquet_footer.h"
 #include "tests/testing/status_matchers.h"
 
 namespace nsa::client {
@@ -153,6 +157,20 @@ TEST_F(InitTest, ALineThatIsNestedAMillionTimesIsOne) {
 TEST_F(InitTest, TakesParquetByItsContent) {
   const std::string rows = "PAR1" + Prose(200'000) + "PAR1";
   EXPECT_EQ(Accepted({Write("rows.parquet", rows)}).data().source(), v1::DATA_SOURCE_PARQUET);
+}
+
+TEST_F(InitTest, FindsTheColumnOfParquetAndTheFieldOfAnArchive) {
+  const std::string rows = ParquetFileOf({{"url", 9}, {"score", 60, false}, {"content", 50}});
+  EXPECT_EQ(LookAtData({Write("rows.parquet", rows)}, {})->spec.data().text_field(), "content");
+  const std::string usual = ParquetFileOf({{"content", 50}, {"text", 9}});
+  EXPECT_FALSE(LookAtData({Write("usual.parquet", usual)}, {})->spec.data().has_text_field());
+
+  const std::string packed = (dir_ / "train.jsonl.gz").string();
+  const std::string lines = JsonLines(400'000, "body");
+  gzFile file = gzopen(packed.c_str(), "wb");
+  gzwrite(file, lines.data(), static_cast<unsigned>(lines.size()));
+  gzclose(file);
+  EXPECT_EQ(Accepted({packed}).data().text_field(), "body");
 }
 
 TEST_F(InitTest, TakesTokensWithTheirVocabulary) {

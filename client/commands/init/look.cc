@@ -17,7 +17,9 @@
 #include "common/estimate/estimate.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/file_kind.h"
+#include "common/job/data/file_text.h"
 #include "common/job/data/json_line.h"
+#include "common/job/data/parquet/schema.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/token_sample.h"
 #include "common/job/data/tokenizer_files.h"
@@ -58,9 +60,13 @@ std::string HeadOf(const std::string& path, int64_t most) {
   return file.ok() ? ReadSome(file->get(), 0, most) : std::string();
 }
 
+bool IsPacked(const std::string& path) {
+  return absl::EndsWith(path, ".gz") || absl::EndsWith(path, ".zst");
+}
+
 std::string FirstLine(const std::string& path) {
   constexpr int64_t kLongest = 4 << 20;
-  std::string text = HeadOf(path, kLongest);
+  std::string text = IsPacked(path) ? UnpackedHead(path, kLongest) : HeadOf(path, kLongest);
   size_t begin = 0;
   while (begin < text.size()) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -79,7 +85,7 @@ nlohmann::json ObjectOf(const std::string& line) {
 }
 
 // The field of JSON lines that has the text: the default if it is there, else the longest text.
-std::string TextFieldIn(const std::string& line) {
+std::string TextFieldOfLine(const std::string& line) {
   if (TextOfJsonLine(line, kDefaultTextField).ok()) return {};
   std::string longest;
   size_t length = 0;
@@ -92,8 +98,18 @@ std::string TextFieldIn(const std::string& line) {
   return longest;
 }
 
-bool IsPacked(const std::string& path) {
-  return absl::EndsWith(path, ".gz") || absl::EndsWith(path, ".zst");
+// The column of a Parquet file that has the text: the default if it is there, else the largest.
+std::string TextColumnOf(const std::string& path) {
+  constexpr int64_t kMostFooter = 64 << 20;  // the worker takes no larger one
+  const std::string footer = ParquetFooter(path, kMostFooter);
+  if (parquet::FindTextColumn(footer, kDefaultTextField).ok()) return {};
+  return parquet::LargestTextColumn(footer);
+}
+
+// The field of a file that has the text; empty: the default, or the source has no fields.
+std::string FieldOfText(const std::string& path, v1::DataSource source) {
+  if (source == v1::DATA_SOURCE_JSONL) return TextFieldOfLine(FirstLine(path));
+  return source == v1::DATA_SOURCE_PARQUET ? TextColumnOf(path) : "";
 }
 
 v1::DataSource SourceOf(const std::string& path) {
@@ -151,8 +167,7 @@ absl::Status AddFiles(const std::string& path, InitLook* look) {
   }
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPath(path));
   const v1::DataSource source = SourceOf(files.front());
-  const bool lines = source == v1::DATA_SOURCE_JSONL && !IsPacked(files.front());
-  InitSet& set = SetOf(source, lines ? TextFieldIn(FirstLine(files.front())) : "", look);
+  InitSet& set = SetOf(source, FieldOfText(files.front(), source), look);
   set.paths.push_back(path);
   for (const std::string& file : files) AddSize(file, &set, look);
   return absl::OkStatus();
@@ -318,7 +333,9 @@ void AddSets(const InitLook& look, InitData* result) {
   for (const std::string& path : set.paths) data.add_path(path);
   if (set.text_field.empty() || data.has_text_field()) return;
   data.set_text_field(set.text_field);
-  result->comments["data.text_field"] = "the longest text of the first line";
+  result->comments["data.text_field"] = set.source == v1::DATA_SOURCE_PARQUET
+                                            ? "the largest column of texts"
+                                            : "the longest text of the first line";
 }
 
 void AddAmount(const InitLook& look, InitData* result) {

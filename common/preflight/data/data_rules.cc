@@ -13,7 +13,9 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/job/data/file_kind.h"
+#include "common/job/data/file_text.h"
 #include "common/job/data/json_line.h"
+#include "common/job/data/parquet/schema.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
 #include "common/preflight/data/data_facts.h"
@@ -171,11 +173,12 @@ struct Part {
   int64_t lines = std::numeric_limits<int64_t>::max();
 };
 
-// The first bad line of a part of a file of `size` bytes, or nullopt. Lines that lie half outside
-// the part are passed.
-std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const Part& part, int64_t size) {
-  const std::string text = Sample(file.path, part.at, part.bytes);
-  const bool to_end = part.at + std::ssize(text) >= size;
+constexpr int64_t kLongestFirstLine = 4 << 20;
+
+// The first bad line of `text`, which is a part of a file, or nullopt. `to_end`: the file ends with
+// it. Lines that lie half outside the part are passed.
+std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const Part& part,
+                                          const std::string& text, bool to_end) {
   size_t begin = part.at == 0 ? 0 : text.find('\n');
   if (begin == std::string::npos) return std::nullopt;
   if (part.at > 0) ++begin;
@@ -198,22 +201,33 @@ std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const Part& par
   return std::nullopt;
 }
 
+// Looks at the first line of a compressed file.
+std::optional<ProblemAndFix> FaultOfPackedLines(const NamedFile& file) {
+  std::string text = UnpackedHead(file.path, kSampleBytes);
+  if (text.find('\n') == std::string::npos) text = UnpackedHead(file.path, kLongestFirstLine);
+  return FaultOfLines(file, {.lines = 1}, text, /*to_end=*/false);
+}
+
 // Looks at the beginning of an uncompressed file, its middle and its end; of further files at the
 // first line. Only the worker looks at the rest.
 std::optional<ProblemAndFix> FaultOfJsonLines(const NamedFile& file, bool further) {
   constexpr int64_t kBeginning = 1 << 20;
-  constexpr int64_t kLongestFirstLine = 4 << 20;
+  if (IsCompressed(file.path)) return further ? std::nullopt : FaultOfPackedLines(file);
   std::error_code error;
   const auto size = static_cast<int64_t>(std::filesystem::file_size(file.path, error));
   if (error) return std::nullopt;
-  if (further) return FaultOfLines(file, {.bytes = kSampleBytes, .lines = 1}, size);
+  const auto look = [&](const Part& part) {
+    const std::string text = Sample(file.path, part.at, part.bytes);
+    return FaultOfLines(file, part, text, part.at + std::ssize(text) >= size);
+  };
+  if (further) return look({.bytes = kSampleBytes, .lines = 1});
   std::vector<Part> parts = {{.bytes = kBeginning},
                              {.bytes = kLongestFirstLine, .lines = 1},
                              {.at = size / 2, .bytes = kSampleBytes},
                              {.at = size - kSampleBytes, .bytes = kSampleBytes}};
   if (size <= kBeginning) parts.resize(1);
   for (const Part& part : parts) {
-    if (auto fault = FaultOfLines(file, part, size)) return fault;
+    if (auto fault = look(part)) return fault;
   }
   return std::nullopt;
 }
@@ -223,7 +237,7 @@ Problems NotJsonLines(const PreflightFacts& facts) {
   Problems problems;
   int looked_at = 0;
   for (const NamedFile& file : AllFiles(facts)) {
-    if (!IsHere(file, DocumentFormat::kLines) || IsCompressed(file.path)) continue;
+    if (!IsHere(file, DocumentFormat::kLines)) continue;
     if (auto fault = FaultOfJsonLines(file, ++looked_at > kMostSampledFiles)) {
       problems.push_back({file.field, std::move(fault->problem), std::move(fault->fix)});
     }
@@ -238,14 +252,32 @@ std::optional<std::string> FaultOfEnds(const NamedFile& file) {
   return FaultOfMark(file.source->source, Sample(file.path, 0, kFileHeadBytes), tail);
 }
 
+// Whether a Parquet file has the column of texts. A footer that is large or damaged is left to the
+// worker.
+absl::Status CheckColumn(const NamedFile& file) {
+  constexpr int64_t kMostFooter = 8 << 20;
+  const std::string footer = ParquetFooter(file.path, kMostFooter);
+  if (footer.empty()) return absl::OkStatus();
+  const absl::Status status = parquet::FindTextColumn(footer, file.text_field).status();
+  return absl::IsInvalidArgument(status) ? status : absl::OkStatus();
+}
+
 Problems NotParquet(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
   Problems problems;
+  int looked_at = 0;
   for (const NamedFile& file : AllFiles(facts)) {
     if (!IsHere(file, DocumentFormat::kRows)) continue;
     if (const auto fault = FaultOfEnds(file)) {
       problems.push_back({file.field, absl::StrFormat("%s: %s", file.path, *fault),
                           "copy the file again, or set data.source to what the file holds"});
+      continue;
+    }
+    if (++looked_at > kMostSampledFiles) continue;
+    if (const absl::Status status = CheckColumn(file); !status.ok()) {
+      ProblemAndFix text = SplitFix(std::string(status.message()));
+      problems.push_back(
+          {file.field, absl::StrCat(file.path, ": ", text.problem), std::move(text.fix)});
     }
   }
   return problems;
@@ -368,8 +400,9 @@ constexpr PreflightRule kDataRules[] = {
      true, kNothing, KindMismatch},
     {"DATA_NOT_JSONL", "a line of a jsonl file is not a document", kError, kError, false, kNothing,
      NotJsonLines},
-    {"DATA_NOT_PARQUET", "a file of source: parquet does not begin and end as one", kError, kError,
-     false, kNothing, NotParquet},
+    {"DATA_NOT_PARQUET",
+     "a file of source: parquet does not begin and end as one, or has no text_field", kError,
+     kError, false, kNothing, NotParquet},
     {"DATA_URL", "a URL of the data cannot be read", kError, kError, false, kNothing, BadUrl},
     {"DATA_NOT_FETCHED", "data comes from a URL, which only the worker reads", kInfo, kInfo, true,
      kNothing, NotFetched},

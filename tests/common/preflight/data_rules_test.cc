@@ -1,6 +1,7 @@
 // The rules about data, where one case each (preflight_test.cc) is too few.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zstd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "tests/common/preflight/preflight_cases.h"
+#include "tests/testing/parquet_footer.h"
 
 namespace nsa {
 namespace {
@@ -228,6 +230,33 @@ TEST(DataRules, ATextFieldNeedsASourceWithFields) {
   EXPECT_EQ(FoundBy(job, "DATA_TEXT_FIELD"), "");
   Data(&job)->set_text_field("");
   EXPECT_THAT(FoundBy(job, "DATA_TEXT_FIELD"), HasSubstr("data.text_field: 0 bytes"));
+}
+
+TEST(DataRules, ATextFieldIsLookedForInArchivesAndParquetToo) {
+  GoodJob job;
+  const std::string line = "{\"body\": \"" + std::string(100'000, 'a') + "\"}\n";
+  std::string packed(ZSTD_compressBound(line.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), line.data(), line.size(), 3));
+  job.Write("train.jsonl.zst", packed);
+  Data(&job)->clear_val_path();
+  Data(&job)->set_val_fraction(0.1);
+  Data(&job)->set_source(v1::DATA_SOURCE_JSONL);
+  Data(&job)->set_path(0, job.PathOf("train.jsonl.zst"));
+  EXPECT_THAT(FoundBy(job, "DATA_NOT_JSONL"),
+              HasSubstr("train.jsonl.zst: line 1: no field 'text' (fields: body)"));
+  Data(&job)->set_text_field("body");
+  EXPECT_EQ(FoundBy(job, "DATA_NOT_JSONL"), "");
+  job.Write("train.jsonl.zst", packed.substr(0, packed.size() / 2));
+  EXPECT_EQ(FoundBy(job, "DATA_NOT_JSONL"), "") << "half a line";
+
+  job.Write("rows.parquet", ParquetFileOf({{"url", 5}, {"content", 50}}));
+  Data(&job)->set_source(v1::DATA_SOURCE_PARQUET);
+  Data(&job)->set_path(0, job.PathOf("rows.parquet"));
+  EXPECT_THAT(FoundBy(job, "DATA_NOT_PARQUET"),
+              HasSubstr("rows.parquet: no column 'body' (url, content)"));
+  EXPECT_EQ(FindingOf(job.Check(), "DATA_NOT_PARQUET")->fix(), "set data.text_field");
+  Data(&job)->set_text_field("content");
+  EXPECT_EQ(FoundBy(job, "DATA_NOT_PARQUET"), "");
 }
 
 // Documents of JSON lines are held out whole, and those of a stream by chance.

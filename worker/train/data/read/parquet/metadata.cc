@@ -7,13 +7,16 @@
 #include "common/base/little_endian.h"
 #include "common/base/status.h"
 #include "common/job/data/file_kind.h"
+#include "common/job/data/parquet/compact.h"
+#include "common/job/data/parquet/schema.h"
 #include "worker/train/data/read/parquet/codec.h"
-#include "worker/train/data/read/parquet/compact.h"
-#include "worker/train/data/read/parquet/schema.h"
 
 namespace nsa::train::parquet {
 namespace {
 
+using nsa::parquet::CompactReader;
+using nsa::parquet::FindTextColumn;
+using nsa::parquet::TextColumn;
 using Field = CompactReader::Field;
 
 constexpr std::string_view kMagic = "PAR1";

@@ -4,11 +4,12 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "worker/train/data/read/parquet/compact.h"
+#include "common/job/data/parquet/compact.h"
 
 namespace nsa::train::parquet {
 namespace {
 
+using nsa::parquet::CompactReader;
 using Field = CompactReader::Field;
 
 void ReadDataPage(CompactReader* reader, PageHeader* header) {

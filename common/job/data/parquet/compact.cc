@@ -1,6 +1,6 @@
-#include "worker/train/data/read/parquet/compact.h"
+#include "common/job/data/parquet/compact.h"
 
-namespace nsa::train::parquet {
+namespace nsa::parquet {
 namespace {
 
 constexpr int kDeepest = 32;  // structures within structures that are skipped
@@ -155,4 +155,4 @@ void CompactReader::Skip(uint8_t type, int depth) {
   }
 }
 
-}  // namespace nsa::train::parquet
+}  // namespace nsa::parquet

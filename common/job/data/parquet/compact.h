@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace nsa::train::parquet {
+namespace nsa::parquet {
 
 class CompactReader {
  public:
@@ -87,4 +87,4 @@ class CompactReader {
   bool truncated_ = false;
 };
 
-}  // namespace nsa::train::parquet
+}  // namespace nsa::parquet

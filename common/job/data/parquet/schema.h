@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace nsa::train::parquet {
+namespace nsa::parquet {
 
 // Where a column of texts is.
 struct TextColumn {
@@ -23,4 +23,9 @@ struct TextColumn {
 // DataLoss if the schema is damaged. The messages name neither file nor byte.
 absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name);
 
-}  // namespace nsa::train::parquet
+// The column of texts, or of lists of texts, that takes the most bytes in the first row group: its
+// name, as FindTextColumn() takes it. Of a thousand such columns; empty if there is none, or the
+// footer is damaged.
+std::string LargestTextColumn(std::string_view footer);
+
+}  // namespace nsa::parquet

@@ -1,4 +1,4 @@
-#include "worker/train/data/read/parquet/schema.h"
+#include "common/job/data/parquet/schema.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,15 +9,16 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
-#include "worker/train/data/read/parquet/compact.h"
+#include "common/job/data/parquet/compact.h"
 
-namespace nsa::train::parquet {
+namespace nsa::parquet {
 namespace {
 
 using Field = CompactReader::Field;
 
 constexpr int64_t kByteArray = 6;
 constexpr size_t kListed = 20;  // columns that a message names
+constexpr size_t kMostTexts = 1000;
 
 // One element of the schema, which lists a tree from the root on, each node before its children.
 struct Element {
@@ -79,6 +80,12 @@ std::string_view Fault(const Element& element, int repetition) {
   return text ? "" : "not a text";
 }
 
+// A column of texts.
+struct Text {
+  std::string name;  // at most about 200 bytes of it, fit for a message
+  size_t leaf = 0;   // its index among the columns of a row group
+};
+
 // Walks over the schema.
 class Schema {
  public:
@@ -97,6 +104,9 @@ class Schema {
   }
 
   bool whole() const { return !bad_ && !first_ && nodes_.empty(); }
+
+  // The first kMostTexts of them.
+  const std::vector<Text>& texts() const { return texts_; }
 
   absl::StatusOr<TextColumn> Result() const {
     if (!found_) {
@@ -143,7 +153,9 @@ class Schema {
 
   void AddColumn(const Element& element, const Node& node, bool wanted) {
     const std::string_view fault = Fault(element, node.repetition);
-    if (fault.empty() && ++texts_ <= kListed) names_.push_back(PathOf(element.name));
+    if (fault.empty() && texts_.size() < kMostTexts) {
+      texts_.push_back({PathOf(element.name), leaves_});
+    }
     if (wanted && !chosen_) {
       found_ = chosen_ = true;
       fault_ = fault;
@@ -175,9 +187,11 @@ class Schema {
   }
 
   std::string Listed() const {
-    if (names_.empty()) return "no column holds text";
-    const std::string more = texts_ > kListed ? ", …" : "";
-    return absl::StrCat(absl::StrJoin(names_, ", "), more);
+    if (texts_.empty()) return "no column holds text";
+    const auto listed = static_cast<std::ptrdiff_t>(std::min(texts_.size(), kListed));
+    const auto name = [](std::string* out, const Text& text) { out->append(text.name); };
+    return absl::StrCat(absl::StrJoin(texts_.begin(), texts_.begin() + listed, ", ", name),
+                        texts_.size() > kListed ? ", …" : "");
   }
 
   const std::string_view name_;
@@ -185,27 +199,83 @@ class Schema {
   bool bad_ = false;
   std::vector<Node> nodes_;  // from the root to the parent of the next element
   size_t leaves_ = 0;
-  size_t texts_ = 0;
-  std::vector<std::string> names_;
+  std::vector<Text> texts_;
   bool found_ = false;
   bool chosen_ = false;  // column_ is set
   TextColumn column_;
   std::string_view fault_;
 };
 
+absl::Status ReadSchema(std::string_view footer, Schema* schema) {
+  CompactReader reader(footer);
+  reader.Struct([&](const Field& field) {
+    if (field.id != 2) return false;
+    reader.List(field, CompactReader::kStruct, [&] { schema->Add(ReadElement(&reader)); });
+    return true;
+  });
+  if (!reader.ok()) return absl::DataLossError(std::string(reader.fault()));
+  if (!schema->whole()) return absl::DataLossError("its schema is no tree of columns");
+  return absl::OkStatus();
+}
+
+// The bytes of a column of a row group, unpacked.
+int64_t ReadColumnBytes(CompactReader* reader) {
+  int64_t bytes = 0;
+  reader->Struct([&](const Field& chunk) {
+    if (chunk.id != 3 || chunk.type != CompactReader::kStruct) return false;
+    reader->Struct([&](const Field& field) {
+      if (field.id != 6) return false;
+      bytes = reader->Integer(field);
+      return true;
+    });
+    return true;
+  });
+  return bytes;
+}
+
+// The bytes of each column in the first row group.
+std::vector<int64_t> BytesOfColumns(std::string_view footer) {
+  std::vector<int64_t> bytes;
+  bool first = true;
+  CompactReader reader(footer);
+  reader.Struct([&](const Field& field) {
+    if (field.id != 4) return false;
+    reader.List(field, CompactReader::kStruct, [&] {
+      const bool counts = std::exchange(first, false);
+      reader.Struct([&](const Field& group) {
+        if (!counts || group.id != 1) return false;
+        reader.List(group, CompactReader::kStruct,
+                    [&] { bytes.push_back(ReadColumnBytes(&reader)); });
+        return true;
+      });
+    });
+    return true;
+  });
+  return bytes;
+}
+
 }  // namespace
 
 absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name) {
   Schema schema(name);
-  CompactReader reader(footer);
-  reader.Struct([&](const Field& field) {
-    if (field.id != 2) return false;
-    reader.List(field, CompactReader::kStruct, [&] { schema.Add(ReadElement(&reader)); });
-    return true;
-  });
-  if (!reader.ok()) return absl::DataLossError(std::string(reader.fault()));
-  if (!schema.whole()) return absl::DataLossError("its schema is no tree of columns");
+  if (const absl::Status read = ReadSchema(footer, &schema); !read.ok()) return read;
   return schema.Result();
 }
 
-}  // namespace nsa::train::parquet
+std::string LargestTextColumn(std::string_view footer) {
+  Schema schema("");
+  if (!ReadSchema(footer, &schema).ok()) return {};
+  const std::vector<int64_t> bytes = BytesOfColumns(footer);
+  std::string largest;
+  int64_t most = -1;
+  for (const Text& text : schema.texts()) {
+    const int64_t here = text.leaf < bytes.size() ? bytes[text.leaf] : 0;
+    // A name that was cut for messages is none.
+    if (here <= most || !FindTextColumn(footer, text.name).ok()) continue;
+    most = here;
+    largest = text.name;
+  }
+  return largest;
+}
+
+}  // namespace nsa::parquet
