@@ -241,13 +241,20 @@ std::string SizeText(const BackupSize& size) {
   return absl::StrCat(size.files, size.files == 1 ? " file, " : " files, ", size.bytes, " bytes");
 }
 
+// Notes a backup that was made, for the metric of its age; returns the exit code.
+int Note(const Options& options, absl::Time made) {
+  const absl::Status noted = NoteBackup(options.state_dir, made);
+  return noted.ok() ? 0 : Fail(noted);
+}
+
 int RunRotation(const Options& options, const Flags& flags) {
-  const auto rotated = BackUpAndRotate(options.state_dir, flags.backup, flags.keep, absl::Now());
+  const absl::Time now = absl::Now();
+  const auto rotated = BackUpAndRotate(options.state_dir, flags.backup, flags.keep, now);
   if (!rotated.ok()) return Fail(rotated.status());
   std::printf("backup of %s in %s: %s, verified\n", options.state_dir.c_str(),
               rotated->backup.c_str(), SizeText(rotated->size).c_str());
   for (const std::string& name : rotated->removed) std::printf("removed %s\n", name.c_str());
-  return 0;
+  return Note(options, now);
 }
 
 int RunVerification(const std::string& folder) {
@@ -263,11 +270,12 @@ int RunBackup(const Options& options, const Flags& flags) {
   umask(077);
   if (flags.keep != 0) return RunRotation(options, flags);
   const std::string& folder = flags.backup;
-  const auto size = BackUp(options.state_dir, folder, absl::Now());
+  const absl::Time now = absl::Now();
+  const auto size = BackUp(options.state_dir, folder, now);
   if (!size.ok()) return Fail(size.status());
-  std::printf("backup of %s in %s: %s\n", options.state_dir.c_str(), folder.c_str(),
+  std::printf("backup of %s in %s: %s, verified\n", options.state_dir.c_str(), folder.c_str(),
               SizeText(*size).c_str());
-  return 0;
+  return Note(options, now);
 }
 
 int RunRestore(const Options& options, const Flags& flags) {
@@ -329,9 +337,9 @@ int main(int argc, char** argv) {
   app.add_option(
       "--backup", flags.backup,
       "copy the state folder to this new folder, also while a coordinator runs, and exit");
-  app.add_option("--keep", flags.keep,
-                 "with --backup: the folder is one of backups; make one in it, verify it, and keep "
-                 "the newest N")
+  app.add_option(
+         "--keep", flags.keep,
+         "with --backup: the folder is one of backups; make one in it, and keep the newest N")
       ->check(CLI::Range(1, 100'000));
   app.add_option("--verify-backup", flags.verify_backup,
                  "compare all hashes of a backup, and exit");

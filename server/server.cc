@@ -20,6 +20,7 @@
 #include "server/act/owner_use.h"
 #include "server/act/reconciler.h"
 #include "server/act/retention.h"
+#include "server/backup/backup.h"
 #include "server/credentials.h"
 #include "server/notice/notifier.h"
 #include "server/notice/progress.h"
@@ -339,6 +340,7 @@ void Server::Parts::AfterTick() {
     metrics.ObserveOwners(
         UseOfOwners(*store, options.scheduling.quotas, /*only=*/"", clock.Wall()));
     if (const auto size = store->SizeNow(); size.ok()) metrics.ObserveStore(*size);
+    metrics.ObserveBackup(LastBackup(options.state_dir));
   }
   if (notifier != nullptr) {
     for (const Notifier::Waiting& waiting : notifier->WhatWaits()) {

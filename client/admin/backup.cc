@@ -82,11 +82,12 @@ void AddBackup(Cli* cli, const Options& admin) {
       {.name = "backup",
        .what = "Copy a coordinator's state folder while it runs",
        .more = "Writes jobs, events, records, logs, tokens and the audit log, as they are now, "
-               "to DIR, which must be\nnew or empty, with a hash of each file. Secrets are in "
-               "it: DIR has mode 0700. Out_dirs and\ncheckpoints of jobs are not in it. Run it "
-               "on the coordinator's machine, as its user. With --keep, DIR\nis a folder of "
-               "backups: the new one is DIR/nsa-DATE, it is verified, and then the oldest are "
-               "removed.",
+               "to DIR, which must be\nnew or empty, with a hash of each file, and compares the "
+               "hashes. Secrets are in it: DIR has mode\n0700. Out_dirs and checkpoints of jobs "
+               "are not in it. Run it on the coordinator's machine, as its\nuser. With --keep, "
+               "DIR is a folder of backups: the new one is DIR/nsa-DATE, and then the oldest are\n"
+               "removed. The metric nsa_last_backup_timestamp_seconds says when the last one was "
+               "made.",
        .examples = "nsactl admin backup /mnt/backup/nsa-$(date +%F)\n"
                    "nsactl admin backup /mnt/backup --keep 14\n"
                    "sudo -u nsa nsactl admin backup /mnt/backup/nsa --config "

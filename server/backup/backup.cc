@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/durable_folder.h"
 #include "common/base/fd.h"
@@ -31,6 +32,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr auto& kStore = JobStore::kFileName;
 constexpr char kManifest[] = "backup.json";
+constexpr char kLastBackup[] = "last-backup";
 constexpr char kReplaced[] = "replaced-";
 constexpr char kArriving[] = "restoring";
 constexpr int kFormat = 1;
@@ -352,8 +354,21 @@ absl::StatusOr<BackupSize> BackUp(const fs::path& state_dir, const fs::path& tar
   }
   NSA_RETURN_IF_ERROR(
       WriteFileAtomically(folder.path() / kManifest, ManifestOf(files, now).dump(1) + "\n"));
+  NSA_RETURN_IF_ERROR(TakeFiles(folder.path(), files, ""));
   NSA_RETURN_IF_ERROR(folder.Publish());
   return SizeOf(files);
+}
+
+absl::Status NoteBackup(const fs::path& state_dir, absl::Time time) {
+  return WriteFileAtomically(state_dir / kLastBackup,
+                             absl::StrCat(absl::ToUnixSeconds(time), "\n"));
+}
+
+absl::Time LastBackup(const fs::path& state_dir) {
+  const absl::StatusOr<std::string> text = ReadWholeFile(state_dir / kLastBackup);
+  int64_t seconds = 0;
+  if (!text.ok() || !absl::SimpleAtoi(*text, &seconds)) return absl::UnixEpoch();
+  return absl::FromUnixSeconds(seconds);
 }
 
 bool IsBackup(const fs::path& folder) {
@@ -381,6 +396,9 @@ absl::StatusOr<Restored> Restore(const fs::path& backup, const fs::path& state_d
   fs::remove_all(arriving, error);
   // The hashes are compared again while the files are copied.
   NSA_RETURN_IF_ERROR(TakeFiles(backup, files, arriving));
+  if (LastBackup(state_dir) == absl::UnixEpoch()) {
+    NSA_RETURN_IF_ERROR(NoteBackup(state_dir, manifest.time));
+  }
   Restored restored{.writer = manifest.writer, .size = SizeOf(files)};
   NSA_ASSIGN_OR_RETURN(restored.replaced, PutAside(state_dir, now));
   for (const fs::directory_entry& entry : fs::directory_iterator(arriving, error)) {

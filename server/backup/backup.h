@@ -27,12 +27,20 @@ struct BackupSize {
   int64_t bytes = 0;
 };
 
-// Writes a backup of `state_dir` to `target`, which must not exist or be an empty folder. It is
-// there whole or not at all. A coordinator may run meanwhile; what it commits after the copy of the
-// store has begun is not in it. NotFound if there is no store; FailedPrecondition for a target that
-// is taken or lies in `state_dir`; DataLoss if the store is damaged.
+// Writes a backup of `state_dir` to `target`, which must not exist or be an empty folder, and
+// compares its hashes. It is there whole or not at all. A coordinator may run meanwhile; what it
+// commits after the copy of the store has begun is not in it. NotFound if there is no store;
+// FailedPrecondition for a target that is taken or lies in `state_dir`; DataLoss if the store or
+// the copy is damaged.
 absl::StatusOr<BackupSize> BackUp(const std::filesystem::path& state_dir,
                                   const std::filesystem::path& target, absl::Time now);
+
+// Writes into `state_dir` that its newest backup was made at `time`: the file last-backup, with
+// whole seconds since 1970. A backup does not have this file.
+absl::Status NoteBackup(const std::filesystem::path& state_dir, absl::Time time);
+
+// What was noted last; 1970 if nothing was, or it cannot be read.
+absl::Time LastBackup(const std::filesystem::path& state_dir);
 
 // Whether a folder has the manifest of a backup, whole or not.
 bool IsBackup(const std::filesystem::path& folder);
@@ -59,7 +67,8 @@ struct Restored {
 // it is missing; without it that is FailedPrecondition. Every hash is compared before anything is
 // changed: DataLoss for a file that is missing or differs, InvalidArgument for a folder that is no
 // backup or was made by a later format. FailedPrecondition while a coordinator runs, and for a
-// store that is newer than this program. After a crash in the middle it can be done again.
+// store that is newer than this program. After a crash in the middle it can be done again. A folder
+// in which no backup was noted gets the time of this one.
 absl::StatusOr<Restored> Restore(const std::filesystem::path& backup,
                                  const std::filesystem::path& state_dir, bool make_new,
                                  absl::Time now);

@@ -54,7 +54,6 @@ absl::StatusOr<Rotated> BackUpAndRotate(const fs::path& state_dir, const fs::pat
   }
   Rotated rotated{.backup = folder / absl::FormatTime(kForm, now, absl::UTCTimeZone())};
   NSA_ASSIGN_OR_RETURN(rotated.size, BackUp(state_dir, rotated.backup, now));
-  NSA_RETURN_IF_ERROR(Verify(rotated.backup).status());
   NSA_ASSIGN_OR_RETURN(std::vector<std::string> names, BackupsIn(folder));
   if (std::ssize(names) <= keep) return rotated;
   names.resize(names.size() - static_cast<size_t>(keep));

@@ -1,4 +1,4 @@
-// A folder of backups: a new one is made in it, verified, and the oldest go.
+// A folder of backups: a new one is made in it, and the oldest go.
 #pragma once
 
 #include <filesystem>
@@ -17,10 +17,10 @@ struct Rotated {
   std::vector<std::string> removed;  // names of those that were deleted, the oldest first
 };
 
-// Makes a backup of `state_dir` in `folder` (BackUp()), verifies it, and then deletes all but the
-// newest `keep` of the folders in `folder` that have such a name and a manifest; nothing else is
-// touched. After an error nothing has been deleted. InvalidArgument for a `keep` below 1; NotFound
-// if there is no such folder.
+// Makes a backup of `state_dir` in `folder` (BackUp()), and then deletes all but the newest `keep`
+// of the folders in `folder` that have such a name and a manifest; nothing else is touched. After
+// an error nothing has been deleted. InvalidArgument for a `keep` below 1; NotFound if there is no
+// such folder.
 absl::StatusOr<Rotated> BackUpAndRotate(const std::filesystem::path& state_dir,
                                         const std::filesystem::path& folder, int keep,
                                         absl::Time now);

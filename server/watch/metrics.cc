@@ -86,6 +86,11 @@ void Metrics::ObserveStore(const JobStore::Size& size) {
   show("nsa_state_disk_bytes", "free", size.disk_free_bytes);
 }
 
+void Metrics::ObserveBackup(absl::Time made) {
+  families_.Gauge("nsa_last_backup_timestamp_seconds")
+      .Set(absl::ToDoubleSeconds(made - absl::UnixEpoch()));
+}
+
 void Metrics::ObserveConnections(int known, int strangers, double handshakes) {
   families_.Gauge("nsa_tcp_connections", {{"kind", "known"}}).Set(known);
   families_.Gauge("nsa_tcp_connections", {{"kind", "stranger"}}).Set(strangers);

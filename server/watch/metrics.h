@@ -34,6 +34,8 @@ class Metrics {
   void ObserveCommit(double seconds);
   void ObserveStoreError(const std::string& operation);
   void ObserveStore(const JobStore::Size& size);
+  // When the newest backup was made; 1970: none was.
+  void ObserveBackup(absl::Time made);
 
   // Connections of the TCP port: those open now, and one that was ended or refused for `reason`.
   // `handshakes`: the processor time of all TLS handshakes so far, in seconds.

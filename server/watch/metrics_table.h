@@ -69,6 +69,8 @@ inline constexpr FamilySpec kOwnFamilies[] = {
      "Size of the job store: total, and what of it is free for rows to come."},
     {kGauge, "nsa_state_disk_bytes", "kind",
      "The file system of the state folder: total, and free for the coordinator."},
+    {kGauge, "nsa_last_backup_timestamp_seconds", "",
+     "Unix time at which the newest verified backup of the state folder was made; 0 if none was."},
     {kGauge, "nsa_jobs", "state", "Jobs in the store."},
     {kGauge, "nsa_queued_jobs", "kind",
      "Queued jobs by the kind of slot that they wait for: cpu or gpu. Without those that wait for "

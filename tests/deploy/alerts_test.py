@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Alerts fire: a real Prometheus with the delivered rules scrapes a real coordinator whose agent is lost, whose job finds no slot, whose store cannot be
-written and whose certificate ends in ten days.
+written, whose certificate ends in ten days and whose backups have stopped.
 
     tests/deploy/alerts_test.py BIN_DIR
 
@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 
 import yaml
 
@@ -25,7 +26,7 @@ from scrape_test import write_job  # noqa: E402
 from service import Service  # noqa: E402
 
 RULES = HERE.parents[1] / "deploy/prometheus/rules/nsa.rules.yml"
-WATCHED = ("NsaCertificateExpiring", "NsaAgentLost", "NsaNoSlots", "NsaStoreFailing")
+WATCHED = ("NsaCertificateExpiring", "NsaAgentLost", "NsaNoSlots", "NsaStoreFailing", "NsaBackupOverdue")
 
 
 def rules_at_once(folder):
@@ -74,6 +75,21 @@ def break_store(service):
         resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, before)
 
 
+def last_backup(service):
+    """The time of the newest backup in a scrape."""
+    return next(float(line.split()[1]) for line in service.scrape().splitlines() if line.startswith("nsa_last_backup_timestamp_seconds "))
+
+
+def stop_backups(service, folder):
+    """A backup is made, and none for three days afterwards."""
+    assert last_backup(service) == 0, "no backup was made yet"
+    (folder / "backups").mkdir()
+    service.ctl("admin", "backup", folder / "backups", "--keep", 2, check=True)
+    service.wait_until(lambda: time.time() - 120 < last_backup(service) <= time.time(), 60, "the backup in a scrape")
+    (folder / "state" / "last-backup").write_text(f"{int(time.time()) - 3 * 86400}\n")
+    service.wait_until(lambda: last_backup(service) < time.time() - 2 * 86400, 60, "the old backup in a scrape")
+
+
 @contextlib.contextmanager
 def alerts_on(service, folder):
     """A Prometheus that has seen nothing of the coordinator yet; yields a function that waits until these alerts fire, and no other of WATCHED."""
@@ -107,8 +123,10 @@ def main():
                 found = fire("NsaCertificateExpiring", "NsaAgentLost", "NsaNoSlots")
                 assert found["NsaAgentLost"]["agent"] and found["NsaNoSlots"]["kind"] == "cpu", found
                 break_store(service)
-                found = fire(*WATCHED)
+                found = fire("NsaCertificateExpiring", "NsaAgentLost", "NsaNoSlots", "NsaStoreFailing")
                 assert found["NsaStoreFailing"]["op"] == "update", found
+                stop_backups(service, folder)
+                fire(*WATCHED)
     ports.close()
     print(f"fired: {', '.join(WATCHED)}")
     return 0

@@ -281,6 +281,8 @@ say "the store is lost: the start is refused once, and the backup put back"
 inside systemctl stop nsa-coordinator
 rm -f "$root"/var/lib/nsa/jobs.sqlite*
 inside systemctl start nsa-coordinator 2>/dev/null && die "the coordinator started without its store"
+inside systemctl start nsa-backup 2>/dev/null && die "a backup of no store succeeded"
+inside journalctl --no-pager -u nsa-backup | grep -qF 'state_dir: /var/lib/nsa has no jobs.sqlite' || die "the journal does not say why there is no backup"
 within 10 inside systemctl is-failed nsa-coordinator
 expect coordinator ExecMainStatus 3
 expect coordinator NRestarts 0

@@ -17,6 +17,9 @@ expect() {
 expect nsa-coordinator 'RestartPreventExitStatus=2 3 5'
 expect nsa-agent RestartPreventExitStatus=2
 
+# A backup that cannot be made fails; a unit that is skipped succeeds.
+if grep -HE '^Condition' "$units"/nsa-backup.*; then echo "a condition skips backups without a word"; exit 1; fi
+
 # A reload checks before it signals, with the arguments of the start.
 start=$(sed -n 's/^ExecStart=//p' "$units/nsa-coordinator.service")
 diff <(printf '%s --check-config\nkill -HUP $MAINPID\n' "$start") <(sed -n 's/^ExecReload=//p' "$units/nsa-coordinator.service")

@@ -79,6 +79,25 @@ TEST_F(BackupTest, HasTheStoreOfOneMomentAndEveryOtherFile) {
   EXPECT_EQ(*ReadWholeFile(elsewhere_ / "new" / "logs" / before / "rank-0000.log"), "a line\n");
 }
 
+TEST_F(BackupTest, TheStateFolderHasTheTimeOfTheNewest) {
+  Insert("a");
+  EXPECT_EQ(LastBackup(state()), absl::UnixEpoch()) << "none was made";
+  ASSERT_OK(NoteBackup(state(), kNow));
+  EXPECT_EQ(LastBackup(state()), kNow);
+  const auto made = BackUp(state(), backup(), kNow + absl::Hours(1));
+  ASSERT_OK(made.status());
+  EXPECT_EQ(made->files, 1) << "the note is not in it";
+
+  const fs::path there = elsewhere_ / "new";
+  ASSERT_OK(Restore(backup(), there, true, kNow + absl::Hours(9)).status());
+  EXPECT_EQ(LastBackup(there), kNow + absl::Hours(1)) << "that of the backup";
+  ASSERT_OK(NoteBackup(there, kNow + absl::Hours(10)));
+  ASSERT_OK(Restore(backup(), there, false, kNow + absl::Hours(11)).status());
+  EXPECT_EQ(LastBackup(there), kNow + absl::Hours(10)) << "an older backup is not the newest";
+  Write(there / "last-backup", "yesterday");
+  EXPECT_EQ(LastBackup(there), absl::UnixEpoch());
+}
+
 TEST_F(BackupTest, LeavesOutWhatDescribesProcessesAndWhatIsNotTheCoordinators) {
   for (const char* name : {"coordinator.lock", "agent.lock", "agent.log", "access.tmp"}) {
     Write(state() / name, "x");

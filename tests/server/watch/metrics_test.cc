@@ -407,6 +407,15 @@ TEST(Metrics, ShowTheSizeOfTheStoreAndOfItsDisk) {
                                     HasSubstr("nsa_state_disk_bytes{kind=\"free\"} 500")));
 }
 
+TEST(Metrics, ShowWhenTheNewestBackupWasMade) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  metrics.ObserveBackup(absl::UnixEpoch());
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_last_backup_timestamp_seconds 0\n"));
+  metrics.ObserveBackup(absl::FromUnixSeconds(1'790'000'000));
+  EXPECT_THAT(metrics.Text(), HasSubstr("nsa_last_backup_timestamp_seconds 1790000000\n"));
+}
+
 TEST(MetricsTable, NamesFollowTheConventions) {
   const std::set<std::string> units = {"seconds", "bytes", "ratio", "total", "info"};
   std::set<std::string> names;
