@@ -32,12 +32,12 @@ JOB = {
 class Host:
     """A machine for a coordinator: a state folder, and the address that agents know."""
 
-    def __init__(self, bin_dir, folder, name, address):
+    def __init__(self, bin_dir, folder, name, address, **config):
         self.bin, self.folder, self.name = bin_dir, folder, name
         self.state = folder / name
         self.environment = environment_of(self.state)
         self.config = folder / f"{name}.yaml"
-        self.config.write_text(yaml.safe_dump({"state_dir": str(self.state), "local_agent": False, "listen_address": address, "metrics_address": ""}))
+        self.config.write_text(yaml.safe_dump({"state_dir": str(self.state), "local_agent": False, "listen_address": address, "metrics_address": "", **config}))
         self.process = None
 
     def start(self):
@@ -69,14 +69,14 @@ class Host:
         self.wait_until(lambda: self.step(name) >= 100, 120, f"100 steps of {name}")
 
 
-def start_agent(host, address):
+def start_agent(host, address, **config):
     """An agent on a machine of its own: it joins once with a token, and keeps its secret."""
     folder = host.folder / "agent"
     folder.mkdir(mode=0o700)
     (folder / "join").write_text(host.ctl("token", "create", "--role", "agent", "--node", "gpu-01", check=True).stdout)
     (folder / "join").chmod(0o600)
     (folder / "agent.yaml").write_text(yaml.safe_dump({"node_name": "gpu-01", "coordinator_address": address, "cpu_slots": 2, "state_dir": str(folder / "state"),
-                                                       "join_token_file": str(folder / "join")}))
+                                                       "join_token_file": str(folder / "join"), **config}))
     with open(folder / "log", "wb") as log:
         return subprocess.Popen([host.bin / "nsa-agent", "--config", folder / "agent.yaml"], env=environment_of(folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
@@ -116,6 +116,20 @@ def processes():
             continue
 
 
+def end_all(folder, bin_dir, *daemons):
+    """Ends these processes, then the workers, which outlive them."""
+    for process in daemons:
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+    for entry in pathlib.Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and (entry / "exe").readlink() == bin_dir / "nsa-worker" and str(folder) in str((entry / "cwd").readlink()):
+                os.kill(int(entry.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
 def main():
     with tempfile.TemporaryDirectory(prefix="nsa-failover-") as name:
         folder = pathlib.Path(name).resolve()
@@ -133,18 +147,7 @@ def main():
             second.ctl("stop", "old", "--now", check=True)
             second.wait_until(lambda: second.job("old")["state"] == "STATE_STOPPED", 120, "the end of the job")
         finally:
-            for process in (second.process, first.process):
-                if process is not None and process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
-                    process.wait(30)
-            agent.terminate()
-            agent.wait(30)
-            for entry in pathlib.Path("/proc").iterdir():
-                try:
-                    if entry.name.isdigit() and (entry / "exe").readlink() == bin_dir / "nsa-worker" and str(folder) in str((entry / "cwd").readlink()):
-                        os.kill(int(entry.name), signal.SIGKILL)
-                except OSError:
-                    continue
+            end_all(folder, bin_dir, second.process, first.process, agent)
     print("on another machine the coordinator goes on where the backup was, and the worker never stopped")
 
 

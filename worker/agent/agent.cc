@@ -200,15 +200,13 @@ bool Agent::TendLink(const absl::Status& status) {
     case SilenceStep::kWait:
       return true;
     case SilenceStep::kReopen:
-      ++fresh_;
       opened_at_ = RealClock().Monotonic();
+      if (!ReopenLink("no heartbeat is answered, and the files of tls")) return true;
+      ++fresh_;
       spdlog::warn(
           "coordinator {}: it accepts connections but answers no heartbeat; "
           "fresh connection {} of {}",
           options_.coordinator_address, fresh_, options_.silence.fresh);
-      if (const absl::Status opened = link_->Reopen(); !opened.ok()) {
-        spdlog::error("coordinator {}: {}", options_.coordinator_address, opened.ToString());
-      }
       return true;
     case SilenceStep::kEnd:
       break;
@@ -222,24 +220,23 @@ bool Agent::TendLink(const absl::Status& status) {
   return false;
 }
 
-// Half of a renewal, or a file that is wrong, leaves the present connection as it is.
 void Agent::FollowCertificates() {
   const absl::Duration now = RealClock().Monotonic();
   if (now < look_at_certificates_) return;
   look_at_certificates_ = now + kLookAtCertificates;
-  if (!link_->HasOtherFiles()) return;
+  if (!link_->HasOtherFiles() || !ReopenLink("the files of tls have changed, but")) return;
+  spdlog::info("coordinator {}: the files of tls have changed and are used from now on",
+               options_.coordinator_address);
+}
+
+bool Agent::ReopenLink(std::string_view what) {
   const absl::Status opened = link_->Reopen();
   const std::string problem = opened.ok() ? "" : opened.ToString();
-  if (std::exchange(certificates_problem_, problem) == problem && !opened.ok()) return;
-  if (opened.ok()) {
-    spdlog::info("coordinator {}: the files of tls have changed and are used from now on",
-                 options_.coordinator_address);
-  } else {
-    spdlog::error(
-        "coordinator {}: the files of tls have changed, but cannot be used: {}; the ones "
-        "before stay in use",
-        options_.coordinator_address, problem);
+  if (std::exchange(certificates_problem_, problem) != problem && !opened.ok()) {
+    spdlog::error("coordinator {}: {} cannot be used: {}; the ones before stay in use",
+                  options_.coordinator_address, what, problem);
   }
+  return opened.ok();
 }
 
 SilenceStep Agent::NextStepNow() {

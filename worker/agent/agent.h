@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "absl/status/statusor.h"
@@ -72,6 +73,11 @@ class Agent {
   bool TendLink(const absl::Status& status);
   // Uses renewed certificates without a restart.
   void FollowCertificates();
+  // Opens a fresh connection with the files of tls as they are now. False if these are wrong, half
+  // of a renewal or have ended: the present connection stays, and why is logged once, after `what`.
+  // An agent does not end for that: another start would fail, and nobody would look for other
+  // files.
+  bool ReopenLink(std::string_view what);
   SilenceStep NextStepNow();
   v1::HeartbeatRequest Observe() const;
   void Converge(const v1::HeartbeatResponse& desired);

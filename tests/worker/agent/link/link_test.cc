@@ -109,6 +109,29 @@ TEST_F(LinkTest, AnAgentThatNoConnectionHelpsAsksForItsEndOnce) {
   EXPECT_EQ(lost, 1);
 }
 
+TEST_F(LinkTest, AnAgentWhoseOwnCertificateHasEndedWaitsForAnother) {
+  const SilentServer silent(path_);
+  ASSERT_TRUE(MakeCertificates(folder_.path()));
+  const auto use = [&](const std::string& name) {
+    for (const char* ending : {".key", ".crt"}) {
+      std::filesystem::copy_file(folder_ / (name + ending), folder_ / ("own" + std::string(ending)),
+                                 std::filesystem::copy_options::overwrite_existing);
+    }
+  };
+  use("client");
+  options_.tls.set_certificate_file((folder_ / "own.crt").string());
+  options_.tls.set_private_key_file((folder_ / "own.key").string());
+  options_.tls.set_client_ca_file((folder_ / "ca.crt").string());
+  std::atomic<int> lost = 0;
+  const auto agent = Agent::Start(options_, [&lost](Agent::End) { ++lost; });
+  ASSERT_OK(agent);
+  use("ended");
+  absl::SleepFor(absl::Milliseconds(1500));  // longer than the patience with three connections
+  EXPECT_EQ(lost, 0) << "another start would refuse it";
+  use("client");
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return lost > 0; })) << "now a start may help";
+}
+
 TEST_F(LinkTest, AnAgentWaitsForACoordinatorThatIsDown) {
   std::atomic<int> lost = 0;
   const auto agent = Agent::Start(options_, [&lost](Agent::End) { ++lost; });
