@@ -133,13 +133,18 @@ class Browser:
     def download_to(self, folder):
         self.driver.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
 
+    def allow_clipboard(self):
+        """Lets the page write to the clipboard, and read it."""
+        self.driver.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+
     def barriers(self):
-        """What axe-core finds serious or worse, one text each; None where it is not installed."""
+        """What axe-core finds serious or worse, one text each; None where it is not installed. With a dialog, of the dialog only."""
         script = axe()
         if script is None:
             return None
-        self.run(script)
-        found = self.driver.execute_async_script("axe.run(document).then((done) => arguments[0](done.violations))")
+        if not self.run("return !!window.axe"):
+            self.run(script)
+        found = self.driver.execute_async_script("axe.run(document.querySelector('dialog') || document, { resultTypes: ['violations'] }).then((done) => arguments[0](done.violations))")
         return [f"{one['id']}: {one['help']}: {[node['html'][:120] for node in one['nodes'][:4]]}" for one in found if one["impact"] in ("serious", "critical")]
 
     def log(self):

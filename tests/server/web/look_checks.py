@@ -4,7 +4,8 @@
 def check_marks(page, browser):
     """Checkpoints, the restart and the stop are marks on the axis of steps and on that of time; pointing at one says what it was."""
     near = """const plot = document.querySelector('.chart[data-of=loss] .u-over'), box = plot.getBoundingClientRect();
-        return [box.left, box.top + box.height / 2, box.width]"""
+        const { plot: drawn, marks } = document.querySelector('.chart[data-of=loss]').chart;
+        return [box.left, box.top + box.height / 2, [...new Set(marks.filter(({ x }) => x !== null).map(({ x }) => Math.round(drawn.valToPos(x, 'x'))))].filter((x) => x > 0 && x < box.width)]"""
     coloured = """const source = document.querySelector('.chart[data-of=loss] canvas'), copy = document.createElement('canvas');
         [copy.width, copy.height] = [source.width, source.height];
         const context = copy.getContext('2d', {willReadFrequently: true}), probe = document.createElement('i');
@@ -20,9 +21,9 @@ def check_marks(page, browser):
     for key, axis in (("1", "Step"), ("3", "Time"), ("1", "Step")):
         browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0]}))", key)
         browser.until(f"document.querySelector('.chips [aria-pressed=true]').textContent === '{axis}'", f"the axis {axis}")
-        left, middle, width = browser.run(near)
+        left, middle, places = browser.run(near)
         told = set()
-        for x in range(2, int(width) - 1, 4):
+        for x in places:
             browser.point(left + x, middle)
             told.add(tuple(browser.run("return [...document.querySelectorAll('.chart[data-of=loss] .value.mark')].map((one) => one.textContent)")))
         # On the axis of time the pause between the two may be wide.

@@ -1,6 +1,9 @@
-"""Checks of the live page, with the made-up replies of trust_checks.py: every view at three widths and in both colours. Nothing is wider than the window, no
-text is cut or lies over another, losses are in the window, and axe-core finds no serious barrier.
-By itself: tests/server/web/shape_checks.py [SHOTS_DIR]     with SHOTS_DIR it also leaves pictures there"""
+#!/usr/bin/python3
+"""Every view of the live page, with the made-up replies of trust_checks.py, at three widths and in both colours. Nothing is wider than the window, no
+text is cut, lies over another or hardly differs from its background, losses are in the window, and axe-core finds no serious barrier.
+
+    tests/server/web/shape_test.py [SHOTS_DIR]     with SHOTS_DIR it also leaves pictures there; skips (77) without Chromium
+"""
 import base64
 import gzip
 import json
@@ -9,10 +12,14 @@ import pathlib
 import random
 import sys
 
-import trust_checks
-from browser import axe
-from tonight_checks import night
-from trust_checks import NOW, curves, event, row
+try:
+    from browser import Browser, axe
+except ImportError:
+    print("skipped: no python3-selenium; deploy/packages.sh test installs it")
+    sys.exit(77)
+import trust_checks  # noqa: E402
+from tonight_checks import night  # noqa: E402
+from trust_checks import NOW, curves, event, row  # noqa: E402
 
 WIDTHS = (1400, 1024, 390)
 LONG = "a-name-of-sixty-three-characters-that-goes-on-and-on-and-on-xyz"
@@ -155,8 +162,8 @@ VIEWS = (
     ("keys", "#/", DONE, lambda browser: browser.keys("?")),
 )
 
-# What is wrong with the shape of what is shown, one text each: what is wider than the window, text that is cut without an ellipsis, text over other text, and losses of the
-# list outside of the window. With a dialog, of the dialog only.
+# What is wrong with the shape of what is shown, one text each: what is wider than the window, text that is cut without an ellipsis, text over other text, text that hardly differs from
+# its background, and losses of the list outside of the window. With a dialog, of the dialog only.
 SHAPE = """const wide = document.documentElement.clientWidth, root = document.querySelector('dialog') || document.body, found = [];
 const name = (one) => `${one.tagName.toLowerCase()}${one.className && one.className.baseVal === undefined ? '.' + one.className.trim().replaceAll(/ +/g, '.') : ''}`;
 const shown = (one) => one.checkVisibility({ opacityProperty: true, visibilityProperty: true });
@@ -178,6 +185,28 @@ const seen = (box, one, text) => {
   }
   return right - left > 1 && bottom - top > 1 ? { left, right, top, bottom } : null;
 };
+// A computed colour as [red, green, blue, alpha], 0 to 1.
+const parsed = (text) => { const [r, g, b, a = 1] = text.match(/[0-9.e-]+/g).map(Number); return text.startsWith('rgb') ? [r / 255, g / 255, b / 255, a] : [r, g, b, a]; };
+const over = ([r, g, b, a], below) => [r, g, b].map((one, i) => one * a + below[i] * (1 - a));
+const behind = (one) => {
+  const { backgroundColor, backgroundImage } = one ? getComputedStyle(one) : { backgroundColor: 'rgb(255, 255, 255)', backgroundImage: 'none' };
+  const colour = parsed(backgroundColor);
+  if (backgroundImage !== 'none') return null;
+  const below = colour[3] < 1 ? behind(one.parentElement) : [0, 0, 0];
+  return below && over(colour, below);
+};
+const light = (colour) => colour.map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4)).reduce((sum, one, i) => sum + [0.2126, 0.7152, 0.0722][i] * one, 0);
+const judged = new Set();
+// WCAG 2.2: 4.5, and 3 for large text.
+const contrast = (one, text) => {
+  if (judged.has(one) || one.closest(':disabled')) return;
+  judged.add(one);
+  const style = getComputedStyle(one), back = behind(one), size = parseFloat(style.fontSize);
+  if (!back) return;
+  const [high, low] = [light(over(parsed(one instanceof SVGElement ? style.fill : style.color), back)), light(back)].sort((a, b) => b - a);
+  const least = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700) ? 3 : 4.5;
+  if ((high + 0.05) / (low + 0.05) < least) found.push(`contrast ${((high + 0.05) / (low + 0.05)).toFixed(2)} of ${name(one)}: ${text}`);
+};
 const texts = [];
 const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
 while (walker.nextNode()) {
@@ -185,6 +214,7 @@ while (walker.nextNode()) {
   if (!text || ['SCRIPT', 'STYLE', 'NOSCRIPT', 'OPTION', 'TEXTAREA'].includes(one.tagName) || !shown(one) || one.closest('.hidden, .skip, #toast')) continue;
   for (const box of boxes(walker.currentNode)) {
     const part = seen(box, one, text.slice(0, 50));
+    if (part) contrast(one, text.slice(0, 50));
     if (part) texts.push({ ...part, of: one instanceof SVGElement ? one : block(one), text: text.slice(0, 50) });
     if (part && part.right > wide + 1) found.push(`right of the window: ${text.slice(0, 50)}`);
   }
@@ -215,7 +245,6 @@ def check_views(stub, browser, shots=None):
         for width in WIDTHS:
             browser.resize(width, 900)
             if width == WIDTHS[0] or not browser.all("dialog"):  # a dialog is laid out by the style alone
-                browser.open("#/none" if path == "#/" else "#/")  # so that the next is read anew
                 browser.run("localStorage.removeItem('seen')")
                 browser.open(path)
                 browser.until(ready, f"{name} at {width}")
@@ -225,7 +254,7 @@ def check_views(stub, browser, shots=None):
                 if browser.run("return document.documentElement.dataset.theme") != theme:
                     browser.run("document.getElementById('theme').click()")
                 browser.until("!document.getAnimations().some((one) => one instanceof CSSTransition) && document.fonts.status === 'loaded'", "that nothing moves")
-                wrong += [f"{name} {theme} {width}: {one}" for one in [*browser.run(SHAPE), *(browser.barriers() or [])]]
+                wrong += [f"{name} {theme} {width}: {one}" for one in [*browser.run(SHAPE), *((browser.barriers() or []) if (theme, width) in (("light", 1400), ("dark", 390)) else [])]]
                 if shots:
                     picture = browser.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})["data"]
                     (shots / f"{name}-{theme}-{width}.png").write_bytes(base64.b64decode(picture))
@@ -234,13 +263,15 @@ def check_views(stub, browser, shots=None):
     print("ok: shapes")
 
 
-def check_shapes(browser, shots=None):
-    trust_checks.with_stub(browser, [lambda stub, window: check_views(stub, window, shots)])
+def main():
+    if not all(pathlib.Path("/usr/bin", one).exists() for one in ("chromium", "chromedriver")):
+        print("skipped: no chromium; deploy/packages.sh test installs it")
+        sys.exit(77)
+    shots = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    with Browser("") as browser:
+        trust_checks.with_stub(browser, [lambda stub, window: check_views(stub, window, shots)])
+        assert browser.log() == [], browser.log()
 
 
 if __name__ == "__main__":
-    from browser import Browser
-    folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    with Browser("") as window:
-        check_shapes(window, folder)
-        assert window.log() == [], window.log()
+    main()
