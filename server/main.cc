@@ -103,7 +103,7 @@ absl::StatusOr<Setup> ReadAll(const CLI::App& app, const Flags& flags) {
   return ReadSetup(std::move(options), absl::Now());
 }
 
-// Each connection uses a file descriptor, and gRPC stops accepting connections once they run out.
+// Each connection uses three, and their number is a share of what may be open.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -29,6 +29,7 @@
 #include "server/rpc/call.h"
 #include "server/rpc/coordinator_service.h"
 #include "server/rpc/fleet_service.h"
+#include "server/rpc/gate/unix_peer.h"
 #include "server/rpc/listener.h"
 #include "server/rpc/self_probe.h"
 #include "server/service_manager.h"
@@ -89,6 +90,7 @@ struct Server::Parts {
         audit(std::move(an_audit)),
         auth(std::move(an_auth)),
         metrics(clock, with.layer_series),
+        unix_names(clock),
         store_health(clock, with.state_dir),
         fleet(clock, {.unknown = with.node_unknown,
                       .lost = with.node_lost,
@@ -107,6 +109,7 @@ struct Server::Parts {
   std::unique_ptr<AuditLog> audit;
   Auth auth;
   Metrics metrics;
+  UnixNames unix_names;
   StoreHealth store_health;
   ChangeHub hub;
   Fleet fleet;
@@ -330,8 +333,8 @@ void Server::Parts::AfterTick() {
   for (const JobPtr& job : active) ids.insert(job->job().id());
   logs.Prune(ids);
   metrics.ObserveFleet(fleet.Nodes(), active, store->CountByState(), nodes->All());
-  if (listening.gate != nullptr) {
-    const GateCounts counts = listening.gate->counts();
+  if (listening.tcp != nullptr) {
+    const GateCounts counts = listening.tcp->counts();
     metrics.ObserveConnections(counts.known, counts.strangers,
                                absl::ToDoubleSeconds(counts.handshakes));
   }
@@ -388,7 +391,11 @@ void Server::Parts::MakeServices() {
             [this](const std::string& method, grpc::StatusCode code, double seconds, bool stream) {
               metrics.ObserveCall(method, CodeName(code), seconds, stream);
             },
-        .audit = [this](const v1::AuditEntry& entry) { audit->Add(entry); },
+        .audit =
+            [this](v1::AuditEntry entry) {
+              entry.set_from(unix_names.Shown(entry.from()));
+              audit->Add(std::move(entry));
+            },
         .observe_stream = [this](const std::string& method,
                                  int change) { metrics.ObserveStream(method, change); },
         .warning = [this] { return Warning(); }});
@@ -450,8 +457,8 @@ absl::Status Server::Parts::StartListening() {
 
 void Server::Parts::StartProbe(std::function<void()> unreachable) {
   // Over the unix socket, which strangers cannot fill: however many of them press at the TCP port,
-  // the coordinator goes on. gate/gate.h protects that port, and nsa_tcp_connections_ended_total
-  // tells.
+  // the coordinator goes on. gate/gate.h protects both, and nsa_tcp_connections_ended_total tells
+  // of the port.
   probe = std::make_unique<SelfProbe>(
       SelfProbe::Options{.address = absl::StrCat("unix:", options.unix_socket().string()),
                          .alive = [] { NotifyServiceManager("WATCHDOG=1"); },
@@ -522,7 +529,8 @@ void Server::Drain(absl::Duration patience) {
   // Streams do not end by themselves: they are asked to end, and those that do not are cancelled.
   parts_->draining = true;
   parts_->hub.PublishAll();
-  if (parts_->listening.gate != nullptr) parts_->listening.gate->StopAccepting();
+  parts_->listening.unix_socket->StopAccepting();
+  if (parts_->listening.tcp != nullptr) parts_->listening.tcp->StopAccepting();
   parts_->listening.server->Shutdown(std::chrono::system_clock::now() +
                                      absl::ToChronoNanoseconds(patience));
   parts_->listening.server->Wait();

@@ -1,6 +1,8 @@
 #include "common/base/listen.h"
 
 #include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -58,6 +60,17 @@ absl::StatusOr<std::vector<Fd>> ListenOnAll(const std::string& what, const std::
       what, ": ", address, " cannot be listened on (", why,
       "); `ss -ltnp` shows which process has the port; choose another, or an address of this "
       "machine"));
+}
+
+Fd ListenOnUnix(const sockaddr_un& address) {
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  // bind() gives the file the mode of the socket.
+  if (!fd.valid() || fchmod(fd.get(), 0600) != 0 ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    return Fd();
+  }
+  return fd;
 }
 
 int PortOf(int fd) {

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
+#include "common/base/listen.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/run/run_file.h"
@@ -187,17 +188,11 @@ absl::Status Connect(int fd, const sockaddr_un& address, const Patience& patienc
 absl::StatusOr<std::unique_ptr<ControlServer>> ControlServer::Start(
     const std::filesystem::path& path, Handler handler) {
   NSA_ASSIGN_OR_RETURN(const Address address, AddressOf(path));
-  Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   Fd wake(eventfd(0, EFD_CLOEXEC));
-  if (!listener.valid() || !wake.valid()) {
-    return absl::ErrnoToStatus(errno, "control socket: create");
-  }
+  if (!wake.valid()) return absl::ErrnoToStatus(errno, "control socket: create");
   unlink(path.c_str());
-  // bind() gives the file the mode of the socket.
-  if (fchmod(listener.get(), 0600) != 0 ||
-      bind(listener.get(), reinterpret_cast<const sockaddr*>(&address.address),
-           sizeof address.address) != 0 ||
-      listen(listener.get(), 16) != 0) {
+  Fd listener = ListenOnUnix(address.address);
+  if (!listener.valid()) {
     return absl::ErrnoToStatus(errno, absl::StrCat("control socket: listen on ", path.string()));
   }
   return std::make_unique<SocketServer>(std::move(listener), std::move(wake), std::move(handler));

@@ -44,11 +44,11 @@ absl::StatusOr<Caller> Auth::Check(const grpc::CallbackServerContext& context,
   if (const auto header = metadata.find("authorization"); header != metadata.end()) {
     sender.header.assign(header->second.data(), header->second.size());
   }
-  const std::shared_ptr<TcpCaller> tcp = FindTcpCaller(peer);
-  if (tcp != nullptr) sender.certificate_name = tcp->certificate_name;
+  const std::shared_ptr<GateCaller> connection = FindGateCaller(peer);
+  if (connection != nullptr) sender.certificate_name = connection->certificate_name;
   absl::StatusOr<Caller> caller = Check(sender, method);
   // Join needs no token.
-  if (caller.ok() && tcp != nullptr && method != "Join") tcp->known = true;
+  if (caller.ok() && connection != nullptr && method != "Join") connection->known = true;
   return caller;
 }
 

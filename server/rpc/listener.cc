@@ -1,6 +1,5 @@
 #include "server/rpc/listener.h"
 
-#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -51,14 +50,14 @@ void SetLimits(const ListenOptions& options, grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 30'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, 15 * 60'000);
-  // Connections that never send anything are closed, so that they do not use up file descriptors.
+  // A client has to send its settings by then; the gates wait as long for its greeting.
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
   grpc::ResourceQuota quota("nsa-coordinator");
   quota.Resize(256 << 20);
   builder->SetResourceQuota(quota);
 }
 
-// gRPC's side of the gate: takes its connections.
+// gRPC's side of the gates: takes their connections. Thread-safe.
 std::function<void(Fd)> TakerFor(grpc::ServerBuilder* builder) {
   using Builder = grpc::ServerBuilder::experimental_type;
   const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
@@ -119,36 +118,28 @@ absl::StatusOr<Listening> Listen(const ListenOptions& options) {
   NSA_RETURN_IF_ERROR(CheckSocketPath(options.unix_socket));
   Listening listening;
   if (!options.tcp_address.empty()) {
-    NSA_ASSIGN_OR_RETURN(listening.gate, Gate::Open({.address = options.tcp_address,
-                                                     .tls = options.tls,
-                                                     .limits = GateLimits::OfThisProcess(),
-                                                     .ended = options.ended}));
-    listening.tcp_address = listening.gate->address();
+    NSA_ASSIGN_OR_RETURN(listening.tcp, Gate::Open({.address = options.tcp_address,
+                                                    .tls = options.tls,
+                                                    .limits = GateLimits::OfTcp(),
+                                                    .ended = options.ended}));
+    listening.tcp_address = listening.tcp->address();
   }
+  NSA_ASSIGN_OR_RETURN(listening.unix_socket,
+                       Gate::Open({.address = absl::StrCat("unix:", options.unix_socket.string()),
+                                   .tls = {},
+                                   .limits = GateLimits::OfUnixSocket(),
+                                   .ended = {}}));
   // No reflection: gRPC's unpacks whatever anybody sends. This is global to the process.
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetLimits(options, &builder);
-  std::function<void(Fd)> taker;
-  if (listening.gate != nullptr) taker = TakerFor(&builder);
-  std::error_code error;
-  std::filesystem::remove(options.unix_socket, error);
-  builder.AddListeningPort(absl::StrCat("unix:", options.unix_socket.string()),
-                           grpc::InsecureServerCredentials());
+  const std::function<void(Fd)> taker = TakerFor(&builder);
   for (grpc::Service* service : options.services) builder.RegisterService(service);
   listening.server = builder.BuildAndStart();
-  if (listening.server == nullptr) {
-    return absl::UnavailableError(
-        absl::StrCat("state_dir: ", options.unix_socket.string(),
-                     " cannot be listened on; check the space and the mode of its folder"));
-  }
-  if (chmod(options.unix_socket.c_str(), 0600) != 0) {
-    return absl::InternalError(absl::StrCat("state_dir: ", options.unix_socket.string(),
-                                            " cannot be made private (", std::strerror(errno),
-                                            "); choose another --state-dir"));
-  }
+  if (listening.server == nullptr) return absl::InternalError("gRPC does not start; see the log");
   listening.server->GetHealthCheckService()->SetServingStatus(false);
-  if (listening.gate != nullptr) listening.gate->Start(std::move(taker));
+  listening.unix_socket->Start(taker);
+  if (listening.tcp != nullptr) listening.tcp->Start(taker);
   return listening;
 }
 

@@ -23,17 +23,19 @@ struct ListenOptions {
   std::vector<grpc::Service*> services;
   absl::Duration ping_every;    // to every client
   absl::Duration ping_timeout;  // a connection without an answer for this long is closed
-  std::function<void(const char* reason)> ended;  // see Gate::Options
+  std::function<void(const char* reason)> ended;  // of the TCP listener; see Gate::Options
 };
 
 struct Listening {
   std::unique_ptr<grpc::Server> server;
-  std::unique_ptr<Gate> gate;  // of the TCP port; null: none
-  std::string tcp_address;     // with the actual port; empty: none
+  std::unique_ptr<Gate> tcp;  // null: none
+  std::unique_ptr<Gate> unix_socket;
+  std::string tcp_address;  // with the actual port; empty: none
 };
 
-// Starts listening. The health service reports NOT_SERVING until the caller changes that.
-// Unavailable, naming the address and the cause, e.g. a port that is taken.
+// Starts listening. gRPC gets its connections from the gates only. The health service reports
+// NOT_SERVING until the caller changes that. Unavailable, naming the address and the cause, e.g. a
+// port that is taken.
 absl::StatusOr<Listening> Listen(const ListenOptions& options);
 
 // Whether somebody could listen on `address`, host:port: tries it and lets go. OK for an empty

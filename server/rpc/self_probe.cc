@@ -13,7 +13,7 @@ namespace {
 
 std::shared_ptr<grpc::Channel> NewConnection(const std::string& address) {
   grpc::ChannelArguments arguments;
-  // A new connection each time: an existing one keeps working after accept() has failed.
+  // A new connection each time: an existing one keeps working when no other is accepted any more.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);

@@ -1,8 +1,7 @@
 // Calls this server's health service over a new connection every few seconds, over the unix socket,
-// which strangers cannot reach: a flood of the TCP port, whatever it does, ends nothing. Once
-// accept() has failed because the process ran out of file descriptors, gRPC 1.51 accepts no further
-// connection (the class of CVE-2023-4785). A process that cannot be reached should be restarted;
-// workers keep running meanwhile.
+// which strangers cannot reach, and whose gate always lets this process in: a flood, whatever it
+// does, ends nothing. A process that cannot be reached, because its threads hang or somebody has
+// removed the socket, should be restarted; workers keep running meanwhile.
 //
 // On a machine with far too much to do, a server that is well does not answer in time either. The
 // probe tells the two apart by its own thread, which wants to run ten times a second meanwhile: if

@@ -10,8 +10,8 @@
 
 namespace nsa::server {
 
-// Used by one thread. A neighbour is a TcpSource::neighbour. Times are of a monotonic clock. No
-// call but Forget() walks over neighbours.
+// Used by one thread. A neighbour is a ConnectionSource::neighbour. Times are of a monotonic clock.
+// No call but Forget() walks over neighbours.
 class HandshakeShares {
  public:
   // Processor time of one neighbour's handshakes, and of those of all that are not trusted

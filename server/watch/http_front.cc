@@ -20,7 +20,7 @@
 #include "common/base/mutex.h"
 #include "common/base/thread_name.h"
 #include "common/rpc/block_sigpipe.h"
-#include "server/watch/tcp_source.h"
+#include "server/watch/connection_source.h"
 
 namespace nsa::server {
 namespace {
@@ -144,7 +144,7 @@ class HttpFront::Impl {
   struct Connection {
     Fd client;
     std::unique_ptr<TlsSession> tls;  // null: in the clear
-    std::string neighbour;            // TcpSource::neighbour
+    std::string neighbour;            // ConnectionSource::neighbour
     bool held = false;                // its handshake waits for its share
     Fd server;
     absl::Duration accepted;

@@ -5,7 +5,7 @@ nobody, games and daemon.
     tests/e2e/unix_users_test.py BIN_DIR
 
 Each job must be its user and nothing else, write files of that user, read no file of the other, obey stop and dump-stack, and go on when the agent is killed.
-A user that replaces the files of a run folder gets nothing of root.
+A user that replaces the files of a run folder gets nothing of root. The audit log names the users who call over the coordinator's socket.
 """
 import json
 import os
@@ -77,8 +77,8 @@ class UsersService(Service):
         file.chmod(0o600)
         return file
 
-    def submit(self, token, name, user, data=SYNTHETIC, steps=1_000_000, ranks=1, refused=False):
-        """Returns the folder of the run, or what nsactl said if the job is `refused`."""
+    def submit(self, token, name, user, data=SYNTHETIC, steps=1_000_000, ranks=1, refused=False, by="root"):
+        """Returns the folder of the run, or what nsactl said if the job is `refused`. nsactl runs as the user `by`."""
         home = self.folder / f"home-{user}"  # closed to the other user; the coordinator passes through
         out_dir = home / name
         out_dir.mkdir(parents=True)
@@ -91,7 +91,7 @@ class UsersService(Service):
         before = self.environment
         if token:
             self.environment = {**before, "NSACTL_TOKEN_FILE": str(token)}
-        ended = self.ctl("submit", file)
+        ended = as_user(by, self.bin / "nsactl", "submit", file, env=self.environment)
         self.environment = before
         assert (ended.returncode == 0) != refused, f"{name}: {ended.returncode}\n{ended.stdout}{ended.stderr}"
         return ended.stdout + ended.stderr if refused else out_dir
@@ -132,9 +132,9 @@ def check_files(folder, user):
         assert path.owner() == user, f"{path} belongs to {path.owner()}"
 
 
-def as_user(user, *command):
+def as_user(user, *command, env=None):
     entry = pwd.getpwnam(user)
-    return subprocess.run(command, user=entry.pw_uid, group=entry.pw_gid, extra_groups=[], capture_output=True, text=True, check=False)
+    return subprocess.run(command, user=entry.pw_uid, group=entry.pw_gid, extra_groups=[], env=env, capture_output=True, text=True, check=False)
 
 
 def check_run_folder(service, name, user, other):
@@ -146,6 +146,26 @@ def check_run_folder(service, name, user, other):
     assert as_user(user, "cat", folder / "agent-0000/identity.json").returncode != 0
     assert as_user(user, "touch", folder / "x").returncode != 0
     return folder / "rank-0000"
+
+
+def origin(user, login):
+    """Where a caller over the socket is said to come from; `login` is what /proc/PID/loginuid says."""
+    name = user if int(login) == 2**32 - 1 else pwd.getpwuid(int(login)).pw_name
+    return f"unix:{user}" if name == user else f"unix:{user} (login {name})"
+
+
+def check_audit(service, job):
+    """The job was submitted over the socket by the coordinator's user. Then root stops it, as somebody who logged in as ADA does with sudo."""
+    stop = f"echo {pwd.getpwnam(ADA).pw_uid} >/proc/self/loginuid; read -r login </proc/self/loginuid; echo $login; exec \"$0\" stop {job}"
+    stopped = subprocess.run(["bash", "-c", stop, service.bin / "nsactl"], env=service.environment, capture_output=True, text=True, check=True)
+    by_owner = origin(COORDINATOR, pathlib.Path("/proc/self/loginuid").read_text())
+    by_root = origin("root", stopped.stdout.split()[0])  # a container may not be allowed to set it
+    entries = [json.loads(line) for line in service.done("audit", "-o", "json").splitlines()]
+    calls = [(entry["who"], entry["from"], entry["what"]) for entry in entries if entry["subject"] == job]
+    assert calls == [("local", by_owner, "SubmitJob"), ("local", by_root, "StopJob")], calls
+    table = service.done("audit")
+    assert by_owner in table and by_root in table, table
+    assert service.job(job)["owner"] == "local", service.job(job)
 
 
 def check_links(service, name, user, run_folder):
@@ -209,10 +229,10 @@ def run(options, folder):
         service.done("profile", "pair", "--steps", "1", "-o", trace)
         assert trace.stat().st_size > 1000
 
-        service.submit(None, "nobodys", None)
+        service.submit(None, "nobodys", None, by=COORDINATOR)
         waits = service.wait_for("nobodys", "it says why it waits", lambda job: job["reason"] == "UNPLACEABLE" and job)
         assert "nsactl token create --unix-user" in waits["message"], waits
-        service.done("stop", "nobodys")
+        check_audit(service, "nobodys")
 
         private = folder / "private.txt"
         private.write_text("To be read by its owner. " * 4000)

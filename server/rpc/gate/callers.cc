@@ -19,7 +19,7 @@ const std::string& Prefix() {
   static const std::string* const kPrefix = [] {
     std::random_device random;
     const uint64_t number = uint64_t{random()} << 32 | random();
-    return new std::string(absl::StrCat("nsa-tcp-", absl::Hex(number, absl::kZeroPad16), "-"));
+    return new std::string(absl::StrCat("nsa-gate-", absl::Hex(number, absl::kZeroPad16), "-"));
   }();
   return *kPrefix;
 }
@@ -28,7 +28,7 @@ struct Known {
   Mutex mutex;
   uint64_t next ABSL_GUARDED_BY(mutex) = 0;
   // By the name up to its slash, which gRPC does not escape.
-  std::map<std::string, std::shared_ptr<TcpCaller>, std::less<>> callers ABSL_GUARDED_BY(mutex);
+  std::map<std::string, std::shared_ptr<GateCaller>, std::less<>> callers ABSL_GUARDED_BY(mutex);
 };
 
 Known& AllKnown() {
@@ -36,7 +36,7 @@ Known& AllKnown() {
   return *known;
 }
 
-std::string NewName(const std::string& address, std::shared_ptr<TcpCaller> caller) {
+std::string NewName(const std::string& address, std::shared_ptr<GateCaller> caller) {
   Known& known = AllKnown();
   const MutexLock lock(&known.mutex);
   const std::string key = absl::StrCat(Prefix(), absl::Hex(known.next++));
@@ -48,10 +48,10 @@ std::string_view KeyOf(std::string_view name) { return name.substr(0, name.find(
 
 }  // namespace
 
-TcpCallerName::TcpCallerName(const std::string& address, std::shared_ptr<TcpCaller> caller)
+GateCallerName::GateCallerName(const std::string& address, std::shared_ptr<GateCaller> caller)
     : name_(NewName(address, std::move(caller))) {}
 
-TcpCallerName::~TcpCallerName() {
+GateCallerName::~GateCallerName() {
   Known& known = AllKnown();
   const MutexLock lock(&known.mutex);
   const auto found = known.callers.find(KeyOf(name_));
@@ -72,7 +72,7 @@ std::string OriginOf(const grpc::CallbackServerContext& context) {
 
 bool IsLocal(std::string_view origin) { return origin.starts_with(kLocal); }
 
-std::shared_ptr<TcpCaller> FindTcpCaller(std::string_view peer) {
+std::shared_ptr<GateCaller> FindGateCaller(std::string_view peer) {
   if (!peer.starts_with(kAbstract)) return nullptr;
   Known& known = AllKnown();
   const MutexLock lock(&known.mutex);

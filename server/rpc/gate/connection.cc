@@ -46,7 +46,7 @@ void RelayBuffer::Taken(size_t size) {
   if (begin_ == end_) begin_ = end_ = 0;
 }
 
-Connection::Connection(Fd client, TcpSource source, std::unique_ptr<TlsSession> tls,
+Connection::Connection(Fd client, ConnectionSource source, std::unique_ptr<TlsSession> tls,
                        Bucket* strangers, absl::Duration now)
     : client_(std::move(client)),
       source_(std::move(source)),

@@ -14,7 +14,7 @@
 #include "common/rpc/tls_server.h"
 #include "server/rpc/gate/callers.h"
 #include "server/rpc/gate/frame_watch.h"
-#include "server/watch/tcp_source.h"
+#include "server/watch/connection_source.h"
 
 namespace nsa::server {
 
@@ -51,8 +51,8 @@ class Connection {
     kClosed,  // it is over; see fault()
   };
 
-  // `strangers`: see FrameWatch. `tls` may be null.
-  Connection(Fd client, TcpSource source, std::unique_ptr<TlsSession> tls, Bucket* strangers,
+  // `strangers`: see FrameWatch; null: of the unix socket. `tls` may be null.
+  Connection(Fd client, ConnectionSource source, std::unique_ptr<TlsSession> tls, Bucket* strangers,
              absl::Duration now);
   ~Connection();
 
@@ -77,7 +77,7 @@ class Connection {
   bool speaks() const { return frames_.speaks(); }
   int client() const { return client_.get(); }
   int backend() const { return backend_.get(); }
-  const TcpSource& source() const { return source_; }
+  const ConnectionSource& source() const { return source_; }
   absl::Duration accepted() const { return accepted_; }
   absl::Duration heard() const { return heard_; }  // when the client sent something
   absl::Duration ended() const { return ended_; }  // since when one side is at its end; 0: no side
@@ -103,10 +103,10 @@ class Connection {
 
   Fd client_;
   Fd backend_;
-  const TcpSource source_;
+  const ConnectionSource source_;
   const std::unique_ptr<TlsSession> tls_;
-  const std::shared_ptr<TcpCaller> caller_ = std::make_shared<TcpCaller>();
-  std::optional<TcpCallerName> name_;
+  const std::shared_ptr<GateCaller> caller_ = std::make_shared<GateCaller>();
+  std::optional<GateCallerName> name_;
   FrameWatch frames_;
   RelayBuffer up_;     // to gRPC
   size_t passed_ = 0;  // of up_: what frames_ has passed

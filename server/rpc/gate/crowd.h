@@ -1,4 +1,4 @@
-// Who holds the connections of the TCP port: which of them has to make room for one more, and whose
+// Who holds the connections of a gate: which of them has to make room for one more, and whose
 // TLS handshakes have had their share of the gate's thread.
 #pragma once
 
@@ -15,8 +15,8 @@
 
 namespace nsa::server {
 
-// Used by the gate's thread only. A neighbour is a TcpSource::neighbour. Times are of a monotonic
-// clock. No call but Forget() walks over connections or neighbours.
+// Used by the gate's thread only. A neighbour is a ConnectionSource::neighbour. Times are of a
+// monotonic clock. No call but Forget() walks over connections or neighbours.
 class Crowd {
   struct Neighbour;
 

@@ -39,6 +39,7 @@ size_t FrameWatch::Pass(std::string_view bytes, bool known, absl::Duration now) 
     if (!Greet(bytes)) return 0;
     at = kGreeting.size();
   }
+  if (strangers_ == nullptr) return bytes.size();
   while (fault_ == nullptr && at < bytes.size()) {
     if (payload_ > 0) {
       const size_t part = std::min<size_t>(payload_, bytes.size() - at);
@@ -116,7 +117,7 @@ bool FrameWatch::AdmitStream(uint32_t stream, bool known, absl::Duration now) {
 }
 
 void FrameWatch::NoteAnswer(std::string_view bytes, bool known) {
-  if (known) {
+  if (known || strangers_ == nullptr) {
     open_.clear();  // and is never looked at again
     return;
   }

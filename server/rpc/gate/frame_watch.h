@@ -40,7 +40,7 @@ class FrameWatch {
  public:
   // `strangers` limits the streams of all connections without a valid token together; the first
   // stream of each is free, so that a flood does not keep a client from showing its token.
-  // Borrowed.
+  // Borrowed. Null: a caller of the unix socket, who has to speak HTTP/2 and is not limited.
   explicit FrameWatch(Bucket* strangers)
       : strangers_(strangers), of_stranger_(kStrangersFrames), of_known_(kKnownFrames) {}
 

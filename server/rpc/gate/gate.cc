@@ -5,11 +5,15 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +32,7 @@
 #include "common/rpc/block_sigpipe.h"
 #include "server/rpc/gate/connection.h"
 #include "server/rpc/gate/crowd.h"
+#include "server/rpc/gate/unix_peer.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -50,15 +55,52 @@ constexpr double kHandedOn = 500;
 // What an event of epoll is about: an id and, in the two lowest bits, one of these.
 enum Tag : uint64_t { kWoken = 0, kListener = 1, kClient = 2, kBackend = 3 };
 
-}  // namespace
+constexpr std::string_view kUnixAddress = "unix:";
+constexpr char kThisProcess[] = "this process";  // a neighbour
 
-GateLimits GateLimits::OfThisProcess() {
+// With a share of the descriptors: one of so many parts.
+GateLimits LimitsOf(rlim_t part) {
   rlimit descriptors{};
   getrlimit(RLIMIT_NOFILE, &descriptors);
   GateLimits limits;
-  limits.connections = static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / 5, 8, 1'024));
+  limits.connections = static_cast<int>(std::clamp<rlim_t>(descriptors.rlim_cur / part, 8, 1'024));
   limits.strangers = limits.of_neighbour = limits.connections / 2;
   limits.strangers_of_neighbour = limits.connections / 4;
+  return limits;
+}
+
+// The path of a unix socket; empty: `address` is a TCP port's.
+std::filesystem::path SocketOf(const std::string& address) {
+  return address.starts_with(kUnixAddress) ? address.substr(kUnixAddress.size()) : "";
+}
+
+absl::StatusOr<std::vector<Fd>> ListenAt(const std::string& address) {
+  const std::filesystem::path path = SocketOf(address);
+  if (path.empty()) return ListenOnAll("listen_address", address);
+  std::error_code error;
+  std::filesystem::remove(path, error);
+  sockaddr_un at{.sun_family = AF_UNIX, .sun_path = {}};
+  path.native().copy(at.sun_path, sizeof at.sun_path - 1);
+  std::vector<Fd> listeners;
+  listeners.push_back(ListenOnUnix(at));
+  if (listeners[0].valid()) return listeners;
+  return absl::UnavailableError(absl::StrCat("state_dir: ", path.string(),
+                                             " cannot be listened on (", std::strerror(errno),
+                                             "); check the space and the mode of its folder"));
+}
+
+ConnectionSource SourceOf(const UnixPeer& peer) {
+  return {.address = OriginOf(peer),
+          .neighbour = peer.pid == getpid() ? kThisProcess : absl::StrCat("user ", peer.uid)};
+}
+
+}  // namespace
+
+GateLimits GateLimits::OfTcp() { return LimitsOf(6); }
+
+GateLimits GateLimits::OfUnixSocket() {
+  GateLimits limits = LimitsOf(30);
+  limits.silence = absl::InfiniteDuration();
   return limits;
 }
 
@@ -66,6 +108,7 @@ class Gate::Impl {
  public:
   Impl(Options options, std::optional<TlsServer> tls, std::vector<Fd> listeners)
       : options_(std::move(options)),
+        socket_(SocketOf(options_.address)),
         tls_(std::move(tls)),
         listeners_(std::move(listeners)),
         strangers_(kStrangersStreams, kStrangersStreams),
@@ -74,7 +117,9 @@ class Gate::Impl {
         epoll_(epoll_create1(EPOLL_CLOEXEC)),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
     const std::string& address = options_.address;
-    address_ = absl::StrCat(address.substr(0, address.rfind(':') + 1), PortOf(listeners_[0].get()));
+    address_ = local() ? address
+                       : absl::StrCat(address.substr(0, address.rfind(':') + 1),
+                                      PortOf(listeners_[0].get()));
   }
   ~Impl();
 
@@ -89,7 +134,7 @@ class Gate::Impl {
 
  private:
   struct Watched {
-    Watched(uint64_t with_id, Crowd::Member counted, Fd client, TcpSource source,
+    Watched(uint64_t with_id, Crowd::Member counted, Fd client, ConnectionSource source,
             std::unique_ptr<TlsSession> tls, Bucket* strangers, absl::Duration now)
         : id(with_id),
           member(counted),
@@ -105,6 +150,7 @@ class Gate::Impl {
   };
   using Connections = std::map<uint64_t, std::unique_ptr<Watched>>;  // the oldest first
 
+  bool local() const { return !socket_.empty(); }
   void Loop();
   int WaitTime() const;
   void Handle(const epoll_event& event);
@@ -127,6 +173,7 @@ class Gate::Impl {
   void Control(int operation, int fd, uint32_t events, uint64_t tag);
 
   const Options options_;
+  const std::filesystem::path socket_;  // empty: a TCP port
   const std::optional<TlsServer> tls_;
   std::vector<Fd> listeners_;
   std::string address_;
@@ -185,11 +232,12 @@ void Gate::Impl::StopAccepting() {
   const MutexLock lock(&mutex_);
   accepting_ = false;
   // The thread uses them under the lock only.
+  if (local() && !listeners_.empty()) unlink(socket_.c_str());
   listeners_.clear();
 }
 
 void Gate::Impl::Loop() {
-  NameThread("gate");
+  NameThread(local() ? "gate-unix" : "gate");
   BlockSigpipe();
   absl::Duration stop_at = absl::InfiniteDuration();
   std::array<epoll_event, kEventsAtOnce> events;
@@ -256,16 +304,18 @@ void Gate::Impl::Accept(int listener) {
 }
 
 void Gate::Impl::Admit(Fd client, const sockaddr_storage& from) {
-  TcpSource source = SourceOf(from);
-  if (!MakeRoom(source.neighbour)) return Count("full", source.neighbour);
-  constexpr int kOn = 1;
-  setsockopt(client.get(), IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof kOn);
   const int fd = client.get();
+  ConnectionSource source = local() ? SourceOf(PeerOf(fd)) : SourceOf(from);
+  if (source.neighbour != kThisProcess && !MakeRoom(source.neighbour)) {
+    return Count("full", source.neighbour);
+  }
+  constexpr int kOn = 1;
+  if (!local()) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof kOn);
   const uint64_t id = next_id_++;
   const Crowd::Member member = crowd_.Add(id, source.neighbour);
-  auto watched =
-      std::make_unique<Watched>(id, member, std::move(client), std::move(source),
-                                tls_.has_value() ? tls_->Accept(fd) : nullptr, &strangers_, now_);
+  auto watched = std::make_unique<Watched>(id, member, std::move(client), std::move(source),
+                                           tls_.has_value() ? tls_->Accept(fd) : nullptr,
+                                           local() ? nullptr : &strangers_, now_);
   watched->client_events = EPOLLIN;
   Control(EPOLL_CTL_ADD, fd, EPOLLIN, id << 2 | kClient);
   connections_[id] = std::move(watched);
@@ -440,8 +490,9 @@ void Gate::Impl::Log() {
   if (ended_.empty() || now_ - logged_ < kLogEvery) return;
   logged_ = now_;
   spdlog::warn(
-      "listen_address: ended connections that overstepped a limit (docs/limits.md): {}; "
-      "the last one was from {}",
+      "{}: ended connections that overstepped a limit (docs/limits.md): {}; the last one was from "
+      "{}",
+      local() ? socket_.filename().string() : "listen_address",
       absl::StrJoin(ended_, ", ", absl::PairFormatter(" ")), last_neighbour_);
   ended_.clear();
 }
@@ -456,7 +507,7 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Open(Options options) {
   if (!options.tls.certificate.empty()) {
     NSA_ASSIGN_OR_RETURN(tls, TlsServer::Make(options.tls));
   }
-  NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenOnAll("listen_address", options.address));
+  NSA_ASSIGN_OR_RETURN(std::vector<Fd> listeners, ListenAt(options.address));
   return std::unique_ptr<Gate>(
       new Gate(std::make_unique<Impl>(std::move(options), std::move(tls), std::move(listeners))));
 }

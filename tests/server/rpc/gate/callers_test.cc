@@ -8,38 +8,38 @@ namespace nsa::server {
 namespace {
 
 TEST(TcpCallers, AreKnownByTheirAddressAndNeverLocal) {
-  const auto caller = std::make_shared<TcpCaller>();
+  const auto caller = std::make_shared<GateCaller>();
   caller->certificate_name = "node-7";
   std::string peer;
   {
-    const TcpCallerName name("ipv4:10.0.0.7:51234", caller);
+    const GateCallerName name("ipv4:10.0.0.7:51234", caller);
     peer = absl::StrCat("unix-abstract:", name.name());
     EXPECT_EQ(OriginOf(peer), "ipv4:10.0.0.7:51234");
     EXPECT_FALSE(IsLocal(peer));
     EXPECT_FALSE(IsLocal(OriginOf(peer)));
-    ASSERT_NE(FindTcpCaller(peer), nullptr);
-    EXPECT_EQ(FindTcpCaller(peer)->certificate_name, "node-7");
+    ASSERT_NE(FindGateCaller(peer), nullptr);
+    EXPECT_EQ(FindGateCaller(peer)->certificate_name, "node-7");
   }
-  EXPECT_EQ(FindTcpCaller(peer), nullptr) << "it has gone";
+  EXPECT_EQ(FindGateCaller(peer), nullptr) << "it has gone";
   EXPECT_EQ(OriginOf(peer), "ipv4:10.0.0.7:51234");
 }
 
 TEST(TcpCallers, ANameIsNeverUsedAgain) {
-  const auto caller = std::make_shared<TcpCaller>();
+  const auto caller = std::make_shared<GateCaller>();
   std::string first;
   {
-    const TcpCallerName name("ipv4:10.0.0.7:51234", caller);
+    const GateCallerName name("ipv4:10.0.0.7:51234", caller);
     first = name.name();
   }
-  EXPECT_NE(TcpCallerName("ipv4:10.0.0.7:51234", caller).name(), first);
+  EXPECT_NE(GateCallerName("ipv4:10.0.0.7:51234", caller).name(), first);
 }
 
 TEST(TcpCallers, AFalseNameIsNobodysAndNotLocal) {
   for (const char* peer :
-       {"unix-abstract:nsa-tcp-0-0/unix:/run/x", "unix-abstract:unix:", "unix-abstract:"}) {
+       {"unix-abstract:nsa-gate-0-0/unix:/run/x", "unix-abstract:unix:", "unix-abstract:"}) {
     EXPECT_EQ(OriginOf(peer), peer);
     EXPECT_FALSE(IsLocal(OriginOf(peer)));
-    EXPECT_EQ(FindTcpCaller(peer), nullptr);
+    EXPECT_EQ(FindGateCaller(peer), nullptr);
   }
   EXPECT_TRUE(IsLocal("unix:"));
   EXPECT_TRUE(IsLocal("unix:/run/nsa/coordinator.sock"));
@@ -47,7 +47,7 @@ TEST(TcpCallers, AFalseNameIsNobodysAndNotLocal) {
 
 TEST(TcpCallers, NeedATokenForEveryMethod) {
   const Auth auth = Auth::WithoutFile(nullptr);
-  const TcpCallerName name("ipv4:127.0.0.1:1", std::make_shared<TcpCaller>());
+  const GateCallerName name("ipv4:127.0.0.1:1", std::make_shared<GateCaller>());
   for (const std::string& peer : {absl::StrCat("unix-abstract:", name.name()),
                                   OriginOf(absl::StrCat("unix-abstract:", name.name()))}) {
     for (const char* method : {"ListJobs", "SubmitJob", "CreateToken", "Heartbeat"}) {

@@ -182,6 +182,19 @@ TEST_F(FrameWatchTest, CountsTheStreamsThatAStrangerHasNotEnded) {
   EXPECT_EQ(watch_.open_streams(), 0u);
 }
 
+TEST_F(FrameWatchTest, ACallerOfTheUnixSocketOnlyHasToSpeakHttp2) {
+  FrameWatch local(nullptr);
+  EXPECT_EQ(local.Pass("PRI * HT", known_, now_), 0u);
+  std::string all = kGreeting;
+  for (int i = 0; i < 10'000; ++i) all += Headers(2 * i + 1) + Reset(2 * i + 1);
+  EXPECT_EQ(local.Pass(all, known_, now_), all.size());
+  EXPECT_EQ(local.open_streams(), 0u);
+  EXPECT_FALSE(local.waits());
+  FrameWatch other(nullptr);
+  EXPECT_EQ(other.Pass("GET / HTTP/1.1\r\n", known_, now_), 0u);
+  EXPECT_STREQ(other.fault(), "not_http2");
+}
+
 TEST_F(FrameWatchTest, MessagesInCrumbsWait) {
   Greet();
   EXPECT_LE(SendMany(Data(0, 1), 100'000), static_cast<int>(kStrangersFrames.small_burst));

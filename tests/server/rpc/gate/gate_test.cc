@@ -7,8 +7,13 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -65,7 +70,7 @@ std::string Receive(int fd) {
 class GateTest : public ::testing::Test {
  protected:
   void Start(GateLimits limits = {}, TlsFiles tls = {}) {
-    auto gate = Gate::Open({.address = "127.0.0.1:0",
+    auto gate = Gate::Open({.address = address_,
                             .tls = std::move(tls),
                             .limits = limits,
                             .ended = [this](const char* reason) {
@@ -112,19 +117,21 @@ class GateTest : public ::testing::Test {
     return ended_[reason];
   }
   // A connection that has greeted and is handed on.
-  Fd Greeted() {
+  Fd Greeted() { return Greet(Connect()); }
+  Fd Greet(Fd fd) {
     const int before = HandedOn();
-    Fd fd = Connect();
     Say(fd, kGreeting);
     EXPECT_TRUE(Within(absl::Seconds(20), [&] { return HandedOn() == before + 1; }));
     return fd;
   }
+  std::string PeerBehind(int i) { return absl::StrCat("unix-abstract:", NameOfPeer(Behind(i))); }
   void MakeKnown(int i) {
-    const auto caller = FindTcpCaller(absl::StrCat("unix-abstract:", NameOfPeer(Behind(i))));
+    const auto caller = FindGateCaller(PeerBehind(i));
     ASSERT_NE(caller, nullptr);
     caller->known = true;
   }
 
+  std::string address_ = "127.0.0.1:0";
   Mutex mutex_;
   std::vector<Fd> handed_on_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, int> ended_ ABSL_GUARDED_BY(mutex_);
@@ -137,8 +144,7 @@ TEST_F(GateTest, WhatItHandsOnHasTheAddressOfItsCaller) {
   sockaddr_in own{};
   socklen_t size = sizeof own;
   ASSERT_EQ(getsockname(client.get(), reinterpret_cast<sockaddr*>(&own), &size), 0);
-  EXPECT_EQ(OriginOf(absl::StrCat("unix-abstract:", NameOfPeer(Behind(0)))),
-            absl::StrCat("ipv4:127.0.0.1:", ntohs(own.sin_port)));
+  EXPECT_EQ(OriginOf(PeerBehind(0)), absl::StrCat("ipv4:127.0.0.1:", ntohs(own.sin_port)));
 }
 
 TEST_F(GateTest, CarriesBytesBothWaysAndTheEnd) {
@@ -372,12 +378,142 @@ TEST_F(GateTest, ThePortIsItsOwn) {
               ::testing::HasSubstr("Address already in use"));
 }
 
-TEST(GateLimits, LeaveDescriptorsForTheStoreAndTheSocket) {
-  const GateLimits limits = GateLimits::OfThisProcess();
+// Connects to a unix socket.
+Fd ConnectTo(const sockaddr_un& address) {
+  Fd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto* const to = reinterpret_cast<const sockaddr*>(&address);
+  return connect(fd.get(), to, sizeof address) == 0 ? std::move(fd) : Fd();
+}
+
+// A process of another user with connections that have greeted.
+class OtherUser {
+ public:
+  OtherUser(uid_t uid, const sockaddr_un& address, int connections) : pid_(fork()) {
+    if (pid_ != 0) return;  // this process, or there is none
+    if (setresgid(uid, uid, uid) != 0 || setresuid(uid, uid, uid) != 0) _exit(1);
+    for (int i = 0; i < connections; ++i) {
+      const int fd = ConnectTo(address).Release();
+      if (fd < 0) _exit(1);
+      send(fd, kGreeting, sizeof kGreeting - 1, MSG_NOSIGNAL);  // fails if the gate refuses it
+    }
+    while (true) pause();
+  }
+  ~OtherUser() {
+    if (pid_ < 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  OtherUser(const OtherUser&) = delete;
+  OtherUser& operator=(const OtherUser&) = delete;
+
+ private:
+  const pid_t pid_;
+};
+
+class UnixGateTest : public GateTest {
+ protected:
+  UnixGateTest() {
+    path_.copy(at_.sun_path, sizeof at_.sun_path - 1);
+    address_ = absl::StrCat("unix:", path_);
+  }
+  // As an administrator might, by an ACL. False when this process cannot become another user.
+  bool LetOtherUsersIn() {
+    return geteuid() == 0 && chmod(folder_.path().c_str(), 0711) == 0 &&
+           chmod(path_.c_str(), 0666) == 0;
+  }
+
+  const TempDir folder_;
+  const std::string path_ = (folder_ / "socket").string();
+  sockaddr_un at_{.sun_family = AF_UNIX, .sun_path = {}};
+};
+
+TEST_F(UnixGateTest, OnlyItsOwnerMayOpenItAndWhatItHandsOnHasTheUserOfItsCaller) {
+  std::ofstream(path_) << "of an earlier process";
+  Start();
+  struct stat info {};
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode, S_IFSOCK | 0600u);
+  const Fd client = Greet(ConnectTo(at_));
+  EXPECT_THAT(OriginOf(PeerBehind(0)),
+              ::testing::MatchesRegex(absl::StrCat("unix:", geteuid(), "(-[0-9]+)?")));
+  EXPECT_TRUE(IsLocal(OriginOf(PeerBehind(0))));
+  if (!LetOtherUsersIn()) GTEST_SKIP() << "only root can become another user";
+  const OtherUser other(4'321, at_, 1);
+  ASSERT_TRUE(Within(absl::Seconds(20), [&] { return HandedOn() == 2; }));
+  EXPECT_THAT(OriginOf(PeerBehind(1)), ::testing::MatchesRegex("unix:4321(-[0-9]+)?"));
+  EXPECT_TRUE(IsLocal(OriginOf(PeerBehind(1))));
+}
+
+TEST_F(UnixGateTest, AUserWithTooManyConnectionsLocksOutNobodyElse) {
+  Start({.connections = 6, .strangers = 6, .of_neighbour = 3, .strangers_of_neighbour = 3});
+  if (!LetOtherUsersIn()) GTEST_SKIP() << "only root can become another user";
+  const OtherUser greedy(4'321, at_, 3);
+  ASSERT_TRUE(Within(absl::Seconds(20), [&] { return HandedOn() == 3; }));
+  for (int i = 0; i < 3; ++i) MakeKnown(i);
+  const OtherUser again(4'321, at_, 2);
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return Ended("full") == 2; }));
+  const OtherUser other(4'322, at_, 3);
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return HandedOn() == 6; }));
+  const Fd own = Greet(ConnectTo(at_));
+  EXPECT_EQ(HandedOn(), 7) << "this process is always let in";
+  EXPECT_EQ(Ended("displaced"), 0);
+}
+
+TEST_F(UnixGateTest, WhoSaysNothingIsEnded) {
+  Start({.greeting = absl::Milliseconds(300), .silence = absl::InfiniteDuration()});
+  const Fd silent = ConnectTo(at_);
+  EXPECT_EQ(Receive(silent.get()), "");
+  EXPECT_EQ(Ended("silent"), 1);
+}
+
+TEST_F(UnixGateTest, ItsCallersAreNotLimited) {
+  Start();
+  const Fd client = Greet(ConnectTo(at_));
+  std::string all;
+  for (int i = 0; i < 1'000; ++i) all += std::string("\0\0\0\4\0\0\0\0\0", 9);  // SETTINGS
+  Say(client, all);
+  std::string came;
+  while (came.size() < sizeof kGreeting - 1 + all.size()) {
+    const std::string part = Receive(Behind(0));
+    ASSERT_NE(part, "nothing came");
+    ASSERT_NE(part, "");
+    came += part;
+  }
+  EXPECT_EQ(came, kGreeting + all);
+}
+
+TEST_F(UnixGateTest, ItsFileGoesAndItsConnectionsStay) {
+  Start();
+  Fd client = Greet(ConnectTo(at_));
+  Receive(Behind(0));
+  gate_->StopAccepting();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_FALSE(ConnectTo(at_).valid());
+  Say(client, Data(10));
+  EXPECT_EQ(Receive(Behind(0)), Data(10));
+  ASSERT_EQ(send(Behind(0), "bye", 3, 0), 3);
+  EXPECT_EQ(Receive(client.get()), "bye");
+  client.Reset();
+  EXPECT_EQ(Receive(Behind(0)), "") << "the client has gone";
+}
+
+TEST_F(UnixGateTest, WithoutAFolderItSaysWhy) {
+  const auto gate =
+      Gate::Open({.address = "unix:/nonexistent/socket", .tls = {}, .limits = {}, .ended = {}});
+  EXPECT_TRUE(absl::IsUnavailable(gate.status()));
+  EXPECT_THAT(std::string(gate.status().message()),
+              ::testing::HasSubstr("/nonexistent/socket cannot be listened on (No such file"));
+}
+
+TEST(GateLimits, LeaveDescriptorsForTheStore) {
+  const GateLimits tcp = GateLimits::OfTcp();
+  const GateLimits local = GateLimits::OfUnixSocket();
   rlimit descriptors{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &descriptors), 0);
-  EXPECT_LE(3 * limits.connections, static_cast<int64_t>(descriptors.rlim_cur) * 3 / 5);
-  EXPECT_LE(limits.strangers, limits.connections / 2);
+  EXPECT_LE(3 * (tcp.connections + local.connections),
+            static_cast<int64_t>(descriptors.rlim_cur) * 3 / 5);
+  EXPECT_LE(tcp.strangers, tcp.connections / 2);
+  EXPECT_LE(local.of_neighbour, local.connections / 2) << "two users have room beside each other";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "server/watch/tcp_source.h"
+#include "server/watch/connection_source.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -10,7 +10,7 @@
 namespace nsa::server {
 namespace {
 
-TcpSource OfIpv4(const in_addr& host, in_port_t port) {
+ConnectionSource OfIpv4(const in_addr& host, in_port_t port) {
   char text[INET_ADDRSTRLEN] = "";
   inet_ntop(AF_INET, &host, text, sizeof text);
   return {.address = absl::StrCat("ipv4:", text, ":", ntohs(port)), .neighbour = text};
@@ -18,7 +18,7 @@ TcpSource OfIpv4(const in_addr& host, in_port_t port) {
 
 }  // namespace
 
-TcpSource SourceOf(const sockaddr_storage& from) {
+ConnectionSource SourceOf(const sockaddr_storage& from) {
   if (from.ss_family == AF_INET) {
     sockaddr_in address{};
     std::memcpy(&address, &from, sizeof address);
@@ -33,7 +33,7 @@ TcpSource SourceOf(const sockaddr_storage& from) {
   }
   char text[INET6_ADDRSTRLEN] = "";
   inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof text);
-  TcpSource source{.address = absl::StrCat("ipv6:[", text, "]:", ntohs(address.sin6_port))};
+  ConnectionSource source{.address = absl::StrCat("ipv6:[", text, "]:", ntohs(address.sin6_port))};
   std::memset(&address.sin6_addr.s6_addr[8], 0, 8);
   inet_ntop(AF_INET6, &address.sin6_addr, text, sizeof text);
   source.neighbour = text;
