@@ -1,5 +1,6 @@
 #include "common/estimate/state_title.h"
 
+#include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
 
 namespace nsa {
@@ -23,8 +24,10 @@ std::string StateTitle(v1::Job::State state) {
       return "failed";
     case v1::Job::STATE_STOPPED:
       return "stopped";
-    default:
+    case v1::Job::STATE_UNSPECIFIED:
       return "unknown";
+    default:
+      return absl::StrCat("unknown(", static_cast<int>(state), ")");
   }
 }
 

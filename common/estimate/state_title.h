@@ -1,5 +1,5 @@
 // What the state of a job is called: one set of words for the page, nsactl, reports and notices.
-// The states themselves (RUNNING) are in formats for programs, and where a transition is meant.
+// The states themselves (RUNNING) are in formats for programs.
 #pragma once
 
 #include <string>
@@ -9,7 +9,8 @@
 namespace nsa {
 
 // "waiting", "starting", "training", "restarting", "stopping"; at the end "finished", "failed",
-// "stopped". QUEUED and PREFLIGHT are both "waiting". "unknown" for a state of a newer coordinator.
+// "stopped". QUEUED and PREFLIGHT are both "waiting". "unknown(17)" for a state of a newer
+// coordinator.
 std::string StateTitle(v1::Job::State state);
 
 // The same of a job. Of a halved sweep (sweep.halve_at) a job is "waiting" while it has stopped for

@@ -91,7 +91,8 @@ TEST_F(CommandsTest, ListSaysWhyAJobWaitsAndUntilWhen) {
   waiting().set_state(v1::Job::STATE_QUEUED);
   waiting().set_reason("WAITING_FOR_SLOTS");
   waiting().set_message("needs 2 GPUs, 1 are free");
-  EXPECT_THAT(Run({"list"}).out, HasSubstr("  3 h  WAITING_FOR_SLOTS: needs 2 GPUs, 1 are free\n"));
+  EXPECT_THAT(Run({"list"}).out,
+              HasSubstr("  3 h ago  WAITING_FOR_SLOTS: needs 2 GPUs, 1 are free\n"));
 }
 
 TEST_F(CommandsTest, ListHasWideNameJsonAndYaml) {
@@ -272,7 +273,7 @@ TEST_F(CommandsTest, DescribeSaysWhatIsUnusualAboutARank) {
   state().jobs[0].mutable_ranks(0)->set_note("process stopped (T)");
   EXPECT_THAT(Run({"describe", "demo"}).out,
               HasSubstr("RANK  NODE   PID  STATE      STEP  PHASE            NOTE\n"
-                        "   0  box   4711  SUSPENDED   375  forward layer 3  process stopped (T)"));
+                        "   0  box   4711  suspended   375  forward layer 3  process stopped (T)"));
 }
 
 TEST_F(CommandsTest, DescribeSaysThatTelemetryIsNotWritten) {

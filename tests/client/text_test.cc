@@ -201,8 +201,8 @@ TEST(TableFormat, ColoursDoNotMoveColumns) {
   table.Add({{"training", Colour::kGood}, "1"});
   table.Add({{"failed", Colour::kBad}, "2"});
   std::string text = table.Format(true);
-  EXPECT_THAT(text, HasSubstr("\x1B[32mRUNNING\x1B[0m  1"));
-  EXPECT_THAT(text, HasSubstr("\x1B[31mFAILED\x1B[0m   2"));
+  EXPECT_THAT(text, HasSubstr("\x1B[32mtraining\x1B[0m  1"));
+  EXPECT_THAT(text, HasSubstr("\x1B[31mfailed\x1B[0m    2"));
 }
 
 v1::Job HardJob() {

@@ -15,7 +15,7 @@ TEST(StateTitle, EachStateHasOneAndOnlyThoseThatWaitShareIt) {
   EXPECT_EQ(titles.size(), static_cast<size_t>(v1::Job::State_ARRAYSIZE) - 2);
   EXPECT_FALSE(titles.contains("unknown"));
   EXPECT_EQ(StateTitle(v1::Job::STATE_QUEUED), StateTitle(v1::Job::STATE_PREFLIGHT));
-  EXPECT_EQ(StateTitle(static_cast<v1::Job::State>(99)), "unknown");
+  EXPECT_EQ(StateTitle(static_cast<v1::Job::State>(99)), "unknown(99)");
 }
 
 TEST(StateTitle, AJobOfAHalvedSweepWaitsUntilItIsDropped) {

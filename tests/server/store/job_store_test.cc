@@ -102,13 +102,13 @@ TEST_F(JobStoreTest, ANameMeansTheJobsWithWhichTheCallerCanDoWhatItWants) {
   EXPECT_EQ(found(v1::JOB_USE_ACTIVE), trains);
   EXPECT_EQ(found(v1::JOB_USE_EDIT), trains);
   EXPECT_EQ(found(v1::JOB_USE_RESUMABLE), failed);
-  EXPECT_EQ(found(v1::JOB_USE_ENDED), two(done + " SUCCEEDED", failed + " FAILED"));
+  EXPECT_EQ(found(v1::JOB_USE_ENDED), two(done + " finished", failed + " failed"));
   EXPECT_EQ(store_->Namesakes("demo"), 2);
   EXPECT_EQ(store_->Namesakes(done), 0) << "an id means one job";
 
   const std::string queued = Insert("demo");
   EXPECT_EQ(found(v1::JOB_USE_UNSPECIFIED), queued) << "the newest of those to read about";
-  EXPECT_EQ(found(v1::JOB_USE_ACTIVE), two(queued + " RUNNING", trains + " RUNNING"));
+  EXPECT_EQ(found(v1::JOB_USE_ACTIVE), two(queued + " training", trains + " training"));
   const absl::Status refused = store_->Find("demo", "", v1::JOB_USE_ACTIVE).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ReasonOf(refused), Reason::kAmbiguousName);
