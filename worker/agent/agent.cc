@@ -224,14 +224,17 @@ void Agent::FollowCertificates() {
   const absl::Duration now = RealClock().Monotonic();
   if (now < look_at_certificates_) return;
   look_at_certificates_ = now + kLookAtCertificates;
-  if (!link_->HasOtherFiles() || !ReopenLink("the files of tls have changed, but")) return;
-  spdlog::info("coordinator {}: the files of tls have changed and are used from now on",
-               options_.coordinator_address);
+  if (link_->HasOtherFiles()) ReopenLink("the files of tls have changed, but");
 }
 
 bool Agent::ReopenLink(std::string_view what) {
+  const bool other = link_->HasOtherFiles();
   const absl::Status opened = link_->Reopen();
   const std::string problem = opened.ok() ? "" : opened.ToString();
+  if (opened.ok() && other) {
+    spdlog::info("coordinator {}: the files of tls have changed and are used from now on",
+                 options_.coordinator_address);
+  }
   if (std::exchange(certificates_problem_, problem) != problem && !opened.ok()) {
     spdlog::error("coordinator {}: {} cannot be used: {}; the ones before stay in use",
                   options_.coordinator_address, what, problem);
