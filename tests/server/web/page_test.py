@@ -279,8 +279,9 @@ def check_night(page, browser):
     os.kill(page.get(f"jobs/{page.lost}")["rank_status"][0]["pid"], signal.SIGKILL)
     browser.open("#/")
     card = f"[...document.querySelectorAll('.card')].find((one) => one.querySelector('header a')?.hash === '#/job/{page.lost}')"
-    told = browser.until(f"{card}?.textContent", "the card of the failed job", 60)
-    assert all(one in told for one in ("may not start again", "signal 9", "restart.max_restarts: 0", "Resume from step")), told
+    # Until the job has failed, the card tells of the killed rank alone.
+    told = browser.until(f"{card}?.textContent.includes('may not start again') && {card}.textContent", "the card of the failed job", 60)
+    assert all(one in told for one in ("signal 9", "restart.max_restarts: 0", "Resume from step")), told
     assert browser.run("return document.querySelector('.sentence .dot').className") == "dot bad" and " you." in browser.text(".sentence"), browser.text(".sentence")
     browser.run(f"{card}.querySelector('[data-act=card-log]').click()")
     log = browser.until("document.querySelector('dialog pre')?.textContent", "the last lines of its log")
