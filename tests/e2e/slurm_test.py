@@ -56,6 +56,7 @@ class Service:
     def __init__(self, bin_dir, folder, cluster):
         self.bin, self.folder, self.cluster = bin_dir, folder, cluster
         self.shared = folder / "shared"
+        self.jobs = []  # ids of all that were submitted
         self.ports = HeldPorts()
         self.environment = environment_of(folder / "state", cluster.environment)
         programs = folder / "bin"
@@ -119,7 +120,7 @@ provisioners:
     def submit(self, name):
         job = self.folder / f"{name}.yaml"
         job.write_text(JOB.format(name=name, grace=GRACE_SECONDS, steps=STEPS, save_every=SAVE_EVERY, out=self.folder / "out" / name))
-        self.ctl("submit", job)
+        self.jobs.append(self.ctl("submit", job, "-o", "name").strip())
         return name
 
     def job(self, name):
@@ -162,7 +163,8 @@ provisioners:
         return self.processes(f"^[^ ]*nsa-agent --config {self.shared}/{self.allocation(name)['id'] if name else ''}")
 
     def workers(self, name=None):
-        return self.processes(f"nsa-worker --run-dir .*/{self.job(name)['id']}/") if name else self.processes(f"^{self.bin}/nsa-worker --run-dir /tmp/nsa-")
+        """Of a job, or of all jobs of this test: others beside it have workers too."""
+        return self.processes(f"nsa-worker --run-dir .*/({self.job(name)['id'] if name else '|'.join(self.jobs)})/")
 
     def hold(self, name, step):
         """Suspends the ranks of a job once this step is done, so that it does not end before the test has done what it wants. Its file says when: on a
