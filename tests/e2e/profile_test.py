@@ -65,7 +65,7 @@ def inside(event, outer):
     return any(o["pid"] == event["pid"] and o["ts"] - 0.002 <= event["ts"] and event["ts"] + event["dur"] <= o["ts"] + o["dur"] + 0.002 for o in outer)
 
 
-def check_trace(file, steps):
+def check_trace(file, steps, micro_batches=2):
     """Both ranks have exactly the same whole steps, in which everything is nested."""
     trace, events = read(file)
     names = {event["pid"]: event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"}
@@ -77,10 +77,10 @@ def check_trace(file, steps):
         assert mine == [f"step {first + i}" for i in range(steps)], mine
         phases = [event for event in events if event["cat"] == "phase" and event["pid"] == rank]
         assert PHASES <= {phase["name"] for phase in phases}, phases
-        assert sum(phase["name"] == "forward" for phase in phases) == 2 * steps, "two micro-batches a step"
+        assert sum(phase["name"] == "forward" for phase in phases) == micro_batches * steps, "once a micro-batch"
         assert all(inside(phase, ranges) for phase in phases)
         layers = [event for event in events if event["cat"] == "layer" and event["pid"] == rank]
-        assert len(layers) >= 2 * 2 * 2 * steps and all(inside(layer, phases) for layer in layers)
+        assert len(layers) >= 2 * 2 * micro_batches * steps and all(inside(layer, phases) for layer in layers)
         assert any(event["cat"] == "kernel" and event["name"] == "matmul" and event["pid"] == rank for event in events)
         assert any(event["cat"] == "collective" and event["pid"] == rank for event in events)
         assert any(event["ph"] == "C" and event["pid"] == rank and event["args"]["bytes"] > 1 << 20 for event in trace["traceEvents"])
@@ -137,30 +137,36 @@ def check_refusals(service, folder):
     assert service.ctl("profile", "nothing").returncode == 3
     for steps in "0", "101":
         assert service.ctl("profile", "plain", "--steps", steps).returncode == 2
-    submit(service, folder, "long", steps=6000, save_every=1000)
+    # Sixteen times the rows of the others: a hundred steps take seconds, so what comes a second later comes in the middle.
+    submit(service, folder, "long", steps=100000, save_every=1000, batch_size=16, accumulate_grad_batches=8)
     wait_for_step(service, "long", 2)
-    one = subprocess.Popen([service.bin / "nsactl", "profile", "long", "--steps", "100", "-o", folder / "one.json.gz"], env=service.environment,
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(0.5)
+    one = record(service, folder, "one")
     two = service.ctl("profile", "long", "-o", folder / "two.json.gz")
     assert two.returncode == 6 and "one at a time" in two.stderr, two
     out, err = one.communicate(timeout=300)
     assert one.returncode == 0, (out, err)
-    check_trace(folder / "one.json.gz", 100)
+    check_trace(folder / "one.json.gz", 100, micro_batches=8)
+
+
+def record(service, folder, name):
+    """Begins to record a hundred steps of `long`; returns once the coordinator has taken the request."""
+    process = subprocess.Popen([service.bin / "nsactl", "profile", "long", "--steps", "100", "-o", folder / f"{name}.json.gz"],
+                               env=service.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    line = process.stderr.readline()
+    assert line.startswith("recording 100 steps of long"), line
+    return process
 
 
 def check_lost(service, folder):
     """A rank that is killed in the middle, and a reader that leaves."""
-    left = subprocess.Popen([service.bin / "nsactl", "profile", "long", "--steps", "100", "-o", folder / "left.json.gz"], env=service.environment,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    left = record(service, folder, "left")
     time.sleep(1)
     left.send_signal(signal.SIGINT)
     assert left.wait(30) == 130 and not (folder / "left.json.gz").exists()
     # Another trace takes the place of the one that nobody waits for, once the coordinator has noticed that the reader left.
     service.wait_until(lambda: service.ctl("profile", "long", "--steps", "1", "-o", folder / "next.json.gz", "--force").returncode == 0, 120, "another trace")
-    check_trace(folder / "next.json.gz", 1)
-    killed = subprocess.Popen([service.bin / "nsactl", "profile", "long", "--steps", "100", "-o", folder / "killed.json.gz"], env=service.environment,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    check_trace(folder / "next.json.gz", 1, micro_batches=8)
+    killed = record(service, folder, "killed")
     time.sleep(1)
     pid = service.workers()[0]
     os.kill(pid, signal.SIGKILL)
