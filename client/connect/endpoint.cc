@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <set>
@@ -13,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/environment.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/base/why_unreadable.h"
@@ -73,11 +73,6 @@ Choice ChooseContext(const std::string& flag, const v1::ClientConfig& config) {
 }
 
 }  // namespace
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
 
 std::string NormalAddress(const std::string& address) {
   if (absl::StartsWith(address, "/") || absl::StartsWith(address, "./")) return "unix:" + address;

@@ -42,7 +42,4 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
 // `host:port` and `unix:/path` as given; a bare path becomes a unix: address.
 std::string NormalAddress(const std::string& address);
 
-// The value of an environment variable, or empty.
-std::string Environment(const char* name);
-
 }  // namespace nsa::client

@@ -4,6 +4,7 @@
 #include "client/connect/endpoint.h"
 #include "client/show/document.h"
 #include "common/base/clean_text.h"
+#include "common/base/environment.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <string_view>
 
@@ -15,6 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/clean_text.h"
+#include "common/base/environment.h"
 #include "common/base/status.h"
 #include "common/rpc/service_config.h"
 #include "common/rpc/tls_files.h"
@@ -219,13 +219,9 @@ std::string WarningOf(const grpc::ClientContext& context) {
 }
 
 std::string DefaultStateDir() {
-  const auto environment = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value != nullptr ? value : "";
-  };
-  if (const std::string dir = environment("NSA_STATE_DIR"); !dir.empty()) return dir;
-  if (const std::string dir = environment("XDG_STATE_HOME"); !dir.empty()) return dir + "/nsa";
-  if (const std::string home = environment("HOME"); !home.empty()) {
+  if (const std::string dir = Environment("NSA_STATE_DIR"); !dir.empty()) return dir;
+  if (const std::string dir = Environment("XDG_STATE_HOME"); !dir.empty()) return dir + "/nsa";
+  if (const std::string home = Environment("HOME"); !home.empty()) {
     return home + "/.local/state/nsa";
   }
   const passwd* user = getpwuid(getuid());

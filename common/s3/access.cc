@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clean_text.h"
+#include "common/base/environment.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 
@@ -19,22 +20,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : std::string(absl::StripAsciiWhitespace(value));
-}
-
 std::string FirstOf(std::initializer_list<const char*> names) {
   for (const char* const name : names) {
-    if (std::string value = Variable(name); !value.empty()) return value;
+    if (std::string value = Environment(name); !value.empty()) return value;
   }
   return "";
 }
 
 // The file that `variable` names, also none; else that one in ~/.aws.
 fs::path FileOf(const char* variable, const char* name) {
-  if (std::getenv(variable) != nullptr) return Variable(variable);
-  const std::string home = Variable("HOME");
+  if (std::getenv(variable) != nullptr) return Environment(variable);
+  const std::string home = Environment("HOME");
   return home.empty() ? fs::path() : fs::path(home) / ".aws" / name;
 }
 
@@ -75,14 +71,14 @@ bool IsPlainKey(std::string_view text) {
 }
 
 absl::Status SetSignature(const std::string& profile, S3Access* access) {
-  HttpSignature key = {.key_id = Variable("AWS_ACCESS_KEY_ID"),
-                       .secret = Variable("AWS_SECRET_ACCESS_KEY"),
-                       .session_token = Variable("AWS_SESSION_TOKEN")};
+  HttpSignature key = {.key_id = Environment("AWS_ACCESS_KEY_ID"),
+                       .secret = Environment("AWS_SECRET_ACCESS_KEY"),
+                       .session_token = Environment("AWS_SESSION_TOKEN")};
   access->from = "AWS_ACCESS_KEY_ID";
   if (key.key_id.empty() && key.secret.empty()) {
     const fs::path file = FileOf("AWS_SHARED_CREDENTIALS_FILE", "credentials");
     const std::optional<Section> section = SectionOf(file, profile);
-    if (!section && !Variable("AWS_PROFILE").empty() && !file.empty()) {
+    if (!section && !Environment("AWS_PROFILE").empty() && !file.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("AWS_PROFILE: ", CleanLine(CutText(profile, 60)), " is not a section of ",
                        file.string(), "; correct it"));
@@ -143,7 +139,7 @@ absl::Status SetRegion(const std::string& text, S3Access* access) {
 
 absl::StatusOr<S3Access> S3AccessFromEnvironment() {
   S3Access access;
-  std::string profile = Variable("AWS_PROFILE");
+  std::string profile = Environment("AWS_PROFILE");
   if (profile.empty()) profile = "default";
   const std::optional<Section> config =
       SectionOf(FileOf("AWS_CONFIG_FILE", "config"),

@@ -134,7 +134,7 @@ def check_all(service, folder, names):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bin_dir", type=pathlib.Path)
+    parser.add_argument("bin_dir", type=lambda name: pathlib.Path(name).resolve())
     parser.add_argument("--large", type=int, default=96, metavar="MIB")
     parser.add_argument("names", nargs="*", default=list(DATA), metavar="NAME")
     options = parser.parse_args()

@@ -1,5 +1,6 @@
 #include "common/job/data/file_text.h"
 
+#include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -79,8 +80,9 @@ std::string UnpackedHead(const std::filesystem::path& path, int64_t most) {
 std::string ParquetFooter(const std::filesystem::path& path, int64_t most) {
   constexpr int64_t kTail = 8;  // length of the footer, and the magic
   const absl::StatusOr<Fd> file = OpenJobFile(path);
-  const int64_t size = JobFileBytes(path).value_or(0);
-  if (!file.ok() || size < kTail) return {};
+  struct stat status = {};
+  if (!file.ok() || fstat(file->get(), &status) != 0 || status.st_size < kTail) return {};
+  const int64_t size = status.st_size;
   const std::string tail = ReadSome(file->get(), size - kTail, kTail);
   if (!absl::EndsWith(tail, "PAR1") || std::ssize(tail) != kTail) return {};
   const int64_t bytes = LittleEndian<uint32_t>(tail);

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <optional>
 #include <system_error>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/base/clean_text.h"
+#include "common/base/environment.h"
 #include "common/base/fd.h"
 #include "common/base/log.h"
 #include "common/base/mutex.h"
@@ -38,11 +38,6 @@ struct Log {
 Log& TheLog() {
   static Log* const log = new Log;  // NCCL's threads may outlive main()
   return *log;
-}
-
-std::string_view Variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : value;
 }
 
 // The text behind `mark`; nothing if `line` does not contain it.
@@ -118,10 +113,10 @@ std::vector<std::string> LogReader::TakeWarnings() { return std::exchange(warnin
 void RedirectLog() {
   Log& log = TheLog();
   MutexLock lock(&log.mutex);
-  const std::string_view level = Variable("NCCL_DEBUG");
+  const std::string level = Environment("NCCL_DEBUG");
   const bool quiet = level.empty() || level == "WARN" || level == "VERSION";
-  if (log.read_end.valid() || !quiet || !Variable("NCCL_DEBUG_FILE").empty() ||
-      !Variable("NCCL_DEBUG_SUBSYS").empty()) {
+  if (log.read_end.valid() || !quiet || !Environment("NCCL_DEBUG_FILE").empty() ||
+      !Environment("NCCL_DEBUG_SUBSYS").empty()) {
     return;
   }
   int ends[2] = {};
@@ -172,7 +167,7 @@ std::vector<std::string> ActiveRdmaPorts(const std::filesystem::path& devices) {
 }
 
 std::string FallToSockets(const Transport& transport, const std::vector<std::string>& rdma_ports) {
-  const bool wanted = Variable("NCCL_NET") == "Socket" || Variable("NCCL_IB_DISABLE") == "1";
+  const bool wanted = Environment("NCCL_NET") == "Socket" || Environment("NCCL_IB_DISABLE") == "1";
   if (wanted || rdma_ports.empty() || !transport.connections.contains("NET/Socket")) return "";
   return absl::StrCat(
       "nccl_sockets: ", TransportText(transport), " (RDMA has a link at ",

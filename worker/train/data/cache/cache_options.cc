@@ -1,11 +1,10 @@
 #include "worker/train/data/cache/cache_options.h"
 
-#include <cstdlib>
 #include <string>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/environment.h"
 #include "common/base/status.h"
 
 namespace nsa::train {
@@ -13,16 +12,11 @@ namespace {
 
 constexpr int64_t kMostCacheBytes = int64_t{1} << 50;
 
-std::string Variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : std::string(absl::StripAsciiWhitespace(value));
-}
-
 std::filesystem::path Folder() {
-  if (const std::string given = Variable("NSA_DATA_CACHE_DIR"); !given.empty()) return given;
-  const std::string cache = Variable("XDG_CACHE_HOME");
+  if (const std::string given = Environment("NSA_DATA_CACHE_DIR"); !given.empty()) return given;
+  const std::string cache = Environment("XDG_CACHE_HOME");
   if (!cache.empty()) return std::filesystem::path(cache) / "nsa" / "data";
-  const std::string home = Variable("HOME");
+  const std::string home = Environment("HOME");
   if (home.empty()) return {};
   return std::filesystem::path(home) / ".cache" / "nsa" / "data";
 }
@@ -32,7 +26,7 @@ std::filesystem::path Folder() {
 absl::StatusOr<CacheOptions> CacheFromEnvironment() {
   CacheOptions options;
   options.folder = Folder();
-  const std::string text = Variable("NSA_DATA_CACHE_BYTES");
+  const std::string text = Environment("NSA_DATA_CACHE_BYTES");
   const bool valid =
       text.empty() || (absl::SimpleAtoi(text, &options.most_bytes) && options.most_bytes >= 0 &&
                        options.most_bytes <= kMostCacheBytes);

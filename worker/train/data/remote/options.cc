@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/environment.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 #include "worker/train/data/cache/cache_options.h"
@@ -15,25 +16,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string Variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? "" : std::string(absl::StripAsciiWhitespace(value));
-}
-
 // Where `hf auth login` keeps its token; empty: nowhere.
 std::filesystem::path TokenFile() {
-  if (std::getenv("HF_TOKEN_PATH") != nullptr) return Variable("HF_TOKEN_PATH");
-  if (const std::string home = Variable("HF_HOME"); !home.empty()) return fs::path(home) / "token";
-  if (const std::string cache = Variable("XDG_CACHE_HOME"); !cache.empty()) {
+  if (std::getenv("HF_TOKEN_PATH") != nullptr) return Environment("HF_TOKEN_PATH");
+  if (const std::string home = Environment("HF_HOME"); !home.empty())
+    return fs::path(home) / "token";
+  if (const std::string cache = Environment("XDG_CACHE_HOME"); !cache.empty()) {
     return fs::path(cache) / "huggingface" / "token";
   }
-  const std::string home = Variable("HOME");
+  const std::string home = Environment("HOME");
   return home.empty() ? fs::path() : fs::path(home) / ".cache" / "huggingface" / "token";
 }
 
 // A token that has a line feed in it would add headers to the request.
 absl::Status SetToken(RemoteOptions* options) {
-  options->token = Variable("HF_TOKEN");
+  options->token = Environment("HF_TOKEN");
   const fs::path file = options->token.empty() ? TokenFile() : "";
   if (!file.empty()) {
     // What cannot be read is no token: most data sets need none.
@@ -54,7 +51,7 @@ bool IsLoopback(const Url& url) {
 }
 
 absl::Status SetEndpoint(RemoteOptions* options) {
-  std::string text = Variable("HF_ENDPOINT");
+  std::string text = Environment("HF_ENDPOINT");
   if (text.empty()) return absl::OkStatus();
   while (text.ends_with("/")) text.pop_back();
   NSA_ASSIGN_OR_RETURN(const Url url, ParseUrl(text));
