@@ -8,6 +8,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/estimate/state_title.h"
 #include "common/job/known.h"
 #include "server/act/checkpoints.h"
 #include "server/act/edit/edit_job.h"
@@ -257,7 +258,7 @@ absl::StatusOr<std::vector<v1::RankPlacement>> CoordinatorService::RanksToDump(
   NSA_RETURN_IF_ERROR(CheckRank(request.rank(), stored.job()));
   if (!HasGang(stored.job().state()) || stored.restart_decided()) {
     return absl::FailedPreconditionError(absl::StrCat("state: job ", stored.job().id(), " is ",
-                                                      StateName(stored.job().state()),
+                                                      StateTitle(stored.job()),
                                                       " and has no processes; nothing to dump"));
   }
   std::vector<v1::RankPlacement> ranks;

@@ -20,13 +20,12 @@ std::string Named(const Predecessor& one) { return absl::StrCat(one.name(), " ("
 // Why `job` waits in vain, and what helps.
 std::string NeverText(const v1::Job& job, const Predecessor& one) {
   if (one.state() == Predecessor::STATE_DELETED) {
-    return absl::StrCat(
-        "job ", Named(one),
-        " was deleted before it was SUCCEEDED; stop this job, and resume it without "
-        "that one to train it all the same (nsactl resume ",
-        job.id(), " --set after=[])");
+    return absl::StrCat("job ", Named(one),
+                        " was deleted before it had finished; stop this job, and resume it without "
+                        "that one to train it all the same (nsactl resume ",
+                        job.id(), " --set after=[])");
   }
-  return absl::StrCat("job ", Named(one), " has FAILED or was STOPPED; resume it (nsactl resume ",
+  return absl::StrCat("job ", Named(one), " failed or was stopped; resume it (nsactl resume ",
                       one.id(), "), or stop this job");
 }
 
@@ -64,7 +63,7 @@ std::optional<Hold> HoldOf(const v1::Job& job) {
   }
   return Hold{Word(Reason::kWaitingForJobs),
               absl::StrCat("until ", absl::StrJoin(awaited, ", "),
-                           awaited.size() == 1 ? " is SUCCEEDED" : " are SUCCEEDED",
+                           awaited.size() == 1 ? " has finished" : " have finished",
                            time.empty() ? "" : "; ", time)};
 }
 
@@ -98,7 +97,7 @@ void NoteFates(const std::vector<Predecessor::State>& fates, absl::Time now, v1:
   if (HoldOf(job).has_value()) return;
   stored->set_queued_unix_nanos(absl::ToUnixNanos(now));
   std::vector<std::string> why;
-  if (!job.after().empty()) why.push_back("the jobs that it waited for are SUCCEEDED");
+  if (!job.after().empty()) why.push_back("the jobs that it waited for have finished");
   if (!job.spec().not_before().empty()) why.push_back("its time has come");
   events->push_back(EventOf(Reason::kReleased, absl::StrJoin(why, ", and ")));
 }
