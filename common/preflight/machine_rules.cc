@@ -173,8 +173,16 @@ int64_t UsableHostMemory(const PreflightFacts& facts) {
   return Usable(facts, facts.machine()->free_memory_bytes, facts.machine()->memory_bytes);
 }
 
+// Whether the text of each rank does not fit, whatever the model.
+bool TextExceedsMemory(const PreflightFacts& facts) {
+  const int64_t memory = UsableHostMemory(facts);
+  return memory > 0 && CorpusMemory(facts) > memory / facts.ranks_on_machine();
+}
+
 Problems MemoryExceeded(const PreflightFacts& facts) {
   if (facts.machine() == nullptr) return {};
+  // On the CPU the text is part of this estimate; no smaller model makes room for it.
+  if (!facts.cuda() && TextExceedsMemory(facts)) return {};
   const int64_t memory = MemoryOfRank(facts);
   const std::vector<MemoryItem> items = RankMemory(facts);
   if (memory == 0 || TotalBytes(items) <= memory) return {};
@@ -192,20 +200,16 @@ Problems MemoryExceeded(const PreflightFacts& facts) {
            WhatWouldFit(facts, facts.cuda() ? memory : memory - CorpusMemory(facts))}};
 }
 
-// On the CPU the corpus is part of MEMORY_ESTIMATE_EXCEEDED.
 Problems HostMemoryExceeded(const PreflightFacts& facts) {
-  if (facts.machine() == nullptr || !facts.cuda()) return {};
-  const int64_t memory = UsableHostMemory(facts);
-  const int64_t corpus = CorpusMemory(facts);
+  if (facts.machine() == nullptr || !TextExceedsMemory(facts)) return {};
   const bool streams = facts.spec.data().stream();
-  if (memory == 0 || corpus <= memory / facts.ranks_on_machine()) return {};
-  return {
-      {"data.path",
-       absl::StrFormat("about %s of host memory for the %s in each of %s (at most %s in all)",
-                       Bytes(static_cast<double>(corpus)), streams ? "window" : "text",
-                       Count(facts.ranks_on_machine(), "rank"), Bytes(static_cast<double>(memory))),
-       streams ? "use a smaller data.shuffle_window, fewer ranks, or more memory"
-               : "prepare or stream the data, use less of it or fewer ranks, or more memory"}};
+  return {{"data.path",
+           absl::StrFormat("about %s of host memory for the %s in each of %s (at most %s in all)",
+                           Bytes(static_cast<double>(CorpusMemory(facts))),
+                           streams ? "window" : "text", Count(facts.ranks_on_machine(), "rank"),
+                           Bytes(static_cast<double>(UsableHostMemory(facts)))),
+           streams ? "use a smaller data.shuffle_window, fewer ranks, or more memory"
+                   : "prepare or stream the data, use less of it or fewer ranks, or more memory"}};
 }
 
 // The nearest folder above `path` that exists, as far as the user may know.

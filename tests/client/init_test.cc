@@ -349,6 +349,9 @@ TEST(FollowFindings, TakesLessOfWhatIsTooMuch) {
   EXPECT_TRUE(FollowFindings(ReportOf("VAL_TOO_SMALL", "data.val_fraction", ""), &plan));
   EXPECT_EQ(plan.spec.train().seq_len(), 128);
   EXPECT_EQ(plan.spec.nsa().w(), 32);
+  EXPECT_TRUE(FollowFindings(ReportOf("HOST_MEMORY_EXCEEDED", "data.path", ""), &plan));
+  EXPECT_TRUE(plan.spec.data().stream());
+  EXPECT_FALSE(FollowFindings(ReportOf("HOST_MEMORY_EXCEEDED", "data.path", ""), &plan));
   EXPECT_FALSE(FollowFindings(ReportOf("DATA_WRONG_FILE", "data.path[0]", "convert it"), &plan));
 }
 

@@ -232,14 +232,22 @@ bool HalveSteps(v1::TrainSpec* train, bool keep_tokens) {
   return true;
 }
 
+bool Stream(InitPlan* plan) {
+  v1::DataSpec* data = plan->spec.mutable_data();
+  if (data->stream()) return false;
+  data->set_stream(true);
+  plan->comments["data.stream"] = "read in passing: more than fits into the memory";
+  return true;
+}
+
 // What is too large becomes smaller.
-bool Shrink(const std::string& rule, v1::JobSpec* spec) {
+bool Shrink(const std::string& rule, InitPlan* plan) {
+  v1::JobSpec* spec = &plan->spec;
   v1::TrainSpec* train = spec->mutable_train();
-  if (rule == "MEMORY_ESTIMATE_EXCEEDED") return HalveBatch(train, true) || HalveSequence(spec);
-  if (rule == "HOST_MEMORY_EXCEEDED" && !spec->data().stream()) {
-    spec->mutable_data()->set_stream(true);
-    return true;
+  if (rule == "MEMORY_ESTIMATE_EXCEEDED") {
+    return HalveBatch(train, true) || HalveSequence(spec) || Stream(plan);
   }
+  if (rule == "HOST_MEMORY_EXCEEDED") return Stream(plan);
   if (rule == "DATA_TOO_SMALL") return HalveBatch(train, false) || HalveSequence(spec);
   if (rule == "VAL_TOO_SMALL") return HalveSequence(spec);
   if (rule == "DATA_REPEATED") return HalveSteps(train, false);
@@ -275,7 +283,7 @@ bool FollowFindings(const v1::PreflightReport& report, InitPlan* plan) {
   return std::ranges::any_of(report.findings(), [&](const v1::Finding& finding) {
     if (!finding.waived().empty()) return false;
     if (FollowHint(finding, &plan->spec)) return true;
-    return finding.severity() != v1::SEVERITY_INFO && Shrink(finding.rule(), &plan->spec);
+    return finding.severity() != v1::SEVERITY_INFO && Shrink(finding.rule(), plan);
   });
 }
 

@@ -263,6 +263,17 @@ TEST(Preflight, CountsTheCorpusInTheMemoryOfARankOnTheCpu) {
   EXPECT_THAT(FindingOf(job.Check(), "MEMORY_ESTIMATE_EXCEEDED")->problem(), HasSubstr("corpus "));
 }
 
+TEST(Preflight, ATextThatDoesNotFitOnTheCpuIsNoFaultOfTheModel) {
+  GoodJob job;
+  job.MoveToCpu();
+  job.machine.memory_bytes = 24 << 20;  // the text alone takes 24.38 MiB
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_THAT(finding->fix(), HasSubstr("stream the data"));
+  EXPECT_EQ(FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
+}
+
 TEST(Preflight, RefusesWideHeadsWhereSharedMemoryIsSmall) {
   for (const int32_t capability : {80, 86, 89, 90, 100, 120}) {
     GoodJob job;
