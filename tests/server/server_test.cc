@@ -270,7 +270,7 @@ TEST_F(ServerTest, AJobWithoutProcessesHasNothingToDump) {
   EXPECT_THAT(
       Call<v1::DumpStackResponse>(&v1::CoordinatorService::Stub::DumpStack, people_.get(), request)
           .status(),
-      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("QUEUED")));
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is waiting")));
 }
 
 TEST_F(ServerTest, ARankThatIsNotThereIsNotFound) {
