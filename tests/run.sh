@@ -63,13 +63,18 @@ base=$(find_base)
 # So that another clone of this repository can reuse what this one compiled.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-true}
 
+# configure PRESET: prints what CMake says only if it fails.
+configure() {
+  cmake --preset "$1" >"/tmp/nsa-configure.$$" 2>&1 || { cat "/tmp/nsa-configure.$$"; rm -f "/tmp/nsa-configure.$$"; return 1; }
+  rm -f "/tmp/nsa-configure.$$"
+}
+
 # build PRESET [TARGET…]: configures and builds. The first build of a preset takes minutes, and the output says so.
 build() {
   local name=$1; shift
   say "build: preset $name${*:+, targets $*}"
   [ -f "build/$name/CMakeCache.txt" ] || echo "first build of this preset: some minutes"
-  cmake --preset "$name" >"/tmp/nsa-configure.$$" 2>&1 || { cat "/tmp/nsa-configure.$$"; rm -f "/tmp/nsa-configure.$$"; return 1; }
-  rm -f "/tmp/nsa-configure.$$"
+  configure "$name"
   local targets=()
   [ $# -eq 0 ] || targets=(--target "$@")
   cmake --build --preset "$name" "${targets[@]}"
@@ -122,7 +127,7 @@ check_tidy() {
 unit_tests() {
   local targets=(unit_tests)
   if [ -n "$only" ]; then
-    build "$1" nsa_warnings
+    configure "$1"
     mapfile -t targets < <(ctest --preset "$1" -L '^unit$' -R "$only" --show-only=json-v1 | programs_of_tests)
     [ ${#targets[@]} -gt 0 ] || { echo "no unit test has a name that matches $only"; return 0; }
   fi
