@@ -190,6 +190,9 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
   const bool other_store = unknown_.AreOfAnotherStore(sent);
   if (!other_store) NSA_RETURN_IF_ERROR(CheckAllocation(sent.node()));
   v1::HeartbeatRequest request = sent;
+  for (v1::GpuInfo& gpu : *request.mutable_node()->mutable_gpus()) {
+    CutTexts(&gpu, limits::kReportedWordBytes);  // there may be 64, and each page has them
+  }
   CutTexts(&request, limits::kReportedTextBytes);
   const std::string& node = request.node().name();
   const absl::Status observed = parts_.fleet.Observe(request, other_store);

@@ -496,7 +496,7 @@ def turned(world):
 
 
 # The last one: from then on the page is large.
-@attack("90 agents with as much to say as a heartbeat has room for", mib=384, cpu=30, seconds=60)
+@attack("90 agents with as much to say as a heartbeat has room for", mib=160, cpu=30, seconds=60)
 def many_agents(world):
     gpus = [fleet.GpuInfo(uuid=f"{at}" + "u" * 200, name="n" * 250, fault="f" * 10_000) for at in range(64)]
 
