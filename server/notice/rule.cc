@@ -10,19 +10,10 @@
 #include "server/decide/alert.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
+#include "server/decide/problem/templates.h"
 
 namespace nsa::server {
 namespace {
-
-// The reasons of the table, and the codes of errors that workers report without a reason.
-std::vector<std::string> Words() {
-  std::vector<std::string> words;
-  for (int i = 0; i < kReasonCount; ++i) words.push_back(Word(static_cast<Reason>(i)));
-  for (int code = 1; code <= 16; ++code) {
-    words.push_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
-  }
-  return words;
-}
 
 // Whether the job ended with this event. One that a worker reports afterwards has the same state.
 bool EndsJob(const v1::JobEvent& event) {
@@ -35,7 +26,7 @@ bool EndsJob(const v1::JobEvent& event) {
 
 absl::StatusOr<NoticeRule> MakeNoticeRule(const std::vector<std::string>& reasons) {
   NoticeRule rule;
-  const std::vector<std::string> words = Words();
+  const std::vector<std::string> words = ReasonWords();
   for (const std::string& reason : reasons) {
     if (reason == "*") {
       rule.every_reason = true;

@@ -15,6 +15,7 @@
 #include "server/act/edit/request_id.h"
 #include "server/decide/job_event.h"
 #include "server/decide/problem/problems.h"
+#include "server/decide/problem/templates.h"
 
 namespace nsa::server {
 namespace {
@@ -25,18 +26,19 @@ constexpr int kMostMutes = 64;
 
 using Labels = google::protobuf::Map<std::string, std::string>;
 
-// A job that failed has a problem with the name of its reason, which may be a status code's.
+// A job that failed has a problem with the name of its reason.
+bool IsProblem(const std::string& word, const std::vector<std::string>& reasons) {
+  return TemplateOf(word) != nullptr || std::ranges::count(reasons, word) > 0;
+}
+
 absl::Status CheckMutes(const v1::EditJobRequest& request) {
+  const std::vector<std::string> reasons = ReasonWords();
   for (const std::string& word : request.mute()) {
     if (std::ranges::count(request.unmute(), word) > 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "unmute: '", CleanLine(CutText(word, kWordBytes)), "' is also in mute; choose one"));
     }
-    const bool plain = !word.empty() && word.size() <= kWordBytes &&
-                       std::ranges::all_of(word, [](unsigned char c) {
-                         return absl::ascii_isupper(c) || absl::ascii_isdigit(c) || c == '_';
-                       });
-    if (plain) continue;
+    if (IsProblem(word, reasons)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "mute: '", CleanLine(CutText(word, kWordBytes)),
         "' is not the name of a problem; name one that `nsactl describe` shows, such as DIVERGED"));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/base/reason.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/load.h"
 #include "server/decide/alert.h"
@@ -283,6 +285,15 @@ const ProblemTemplate* TemplateOf(std::string_view word) {
     }
   }
   return nullptr;
+}
+
+std::vector<std::string> ReasonWords() {
+  std::vector<std::string> words;
+  for (int i = 0; i < kReasonCount; ++i) words.push_back(Word(static_cast<Reason>(i)));
+  for (int code = 1; code <= 16; ++code) {
+    words.push_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
+  }
+  return words;
 }
 
 std::vector<std::string> SameProblem(std::string_view word) {

@@ -48,6 +48,10 @@ std::span<const ProblemTemplate> ProblemTemplates();
 // problem of its own, in the words of one row.
 const ProblemTemplate* TemplateOf(std::string_view word);
 
+// The words that an event may have for a reason: those of common/base/reason.h, and the codes of
+// errors that workers report without a reason.
+std::vector<std::string> ReasonWords();
+
 // The words of the row that has `word`: a mute of one of them silences the events of all.
 // {`word`} for one that is not in the table.
 std::vector<std::string> SameProblem(std::string_view word);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/rpc/secret.h"
 #include "server/rpc/gate/unix_peer.h"
 #include "tests/server/server_fixture.h"
@@ -248,12 +249,14 @@ TEST_F(IdentityTest, AHeartbeatBeyondTheLimitsIsRefusedAndLongTextsAreCut) {
   request.mutable_node()->set_cuda_problem(std::string(2 << 20, 'p'));
   EXPECT_THAT(beat(), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("for Heartbeat")));
   request.mutable_node()->set_cuda_problem(std::string(100'000, 'p'));
+  request.mutable_node()->add_gpus()->set_fault(std::string(10'000, 'f'));
   ASSERT_OK(beat());
   const auto nodes = Call<v1::ListNodesResponse>(&v1::CoordinatorService::Stub::ListNodes,
                                                  people_.get(), v1::ListNodesRequest());
   ASSERT_OK(nodes);
   ASSERT_EQ(nodes->nodes_size(), 1);
   EXPECT_EQ(nodes->nodes(0).info().cuda_problem().size(), 4'096u);
+  EXPECT_EQ(nodes->nodes(0).info().gpus(0).fault().size(), 256u);
 }
 
 TEST_F(IdentityTest, MachinesAreListedInPages) {
@@ -331,7 +334,7 @@ TEST_F(RolesTest, ASubmitterReadsPastManyEventsOfOthers) {
     v1::EditJobRequest edit;
     edit.set_job(*of_bob);
     for (int i = 0; i < 64; ++i) {
-      (call % 2 == 0 ? edit.add_mute() : edit.add_unmute())->assign(absl::StrCat("PROBLEM_", i));
+      (call % 2 == 0 ? edit.add_mute() : edit.add_unmute())->assign(Word(static_cast<Reason>(i)));
     }
     ASSERT_OK(Call<v1::EditJobResponse>(&v1::CoordinatorService::Stub::EditJob, people_.get(), edit)
                   .status());
