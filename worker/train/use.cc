@@ -136,7 +136,9 @@ void AddScoreAndEval(CLI::App* app, UseFlags* flags) {
                  });
   AddJson(eval, flags);
   for (CLI::App* sub : {score, eval}) {
-    sub->add_option("TEXT", flags->text, "text, JSON lines or Parquet")->required();
+    sub->add_option("TEXT", flags->text.path, "text, JSON lines or Parquet")->required();
+    sub->add_option("--text-field", flags->text.field,
+                    "field of JSON lines or column of Parquet with the text; default: the job's");
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "worker/train/needle/commands.h"
 #include "worker/train/score/sample.h"
+#include "worker/train/score/score.h"
 #include "worker/train/serve/server.h"
 
 namespace CLI {
@@ -20,8 +21,8 @@ struct UseFlags {
   using Command = int (*)(const UseFlags&);
   Command command = nullptr;  // null: none was given
   std::string checkpoint, device = "cpu";
-  int threads = 0;   // kernel threads; 0: all cores
-  std::string text;  // to score or to evaluate
+  int threads = 0;  // kernel threads; 0: all cores
+  TextFile text;    // to score or to evaluate
   std::string output, json;
   std::string prompt_file;
   SampleOptions sampling;

@@ -14,7 +14,7 @@ namespace {
 
 struct EvalFlags {
   std::string device = kDefaultDevice;
-  std::string target, data;
+  std::string target, data, text_field;
 };
 
 absl::StatusOr<ExitCode> Eval(Session& session, const EvalFlags& flags) {
@@ -24,7 +24,11 @@ absl::StatusOr<ExitCode> Eval(Session& session, const EvalFlags& flags) {
         "--data: none (a file of text, JSON lines or Parquet); name one");
   }
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  return MeasureModelInForeground(session, flags.device, {"eval", model, flags.data});
+  std::vector<std::string> arguments = {"eval", model, flags.data};
+  if (!flags.text_field.empty()) {
+    arguments.insert(arguments.end(), {"--text-field", flags.text_field});
+  }
+  return MeasureModelInForeground(session, flags.device, arguments);
 }
 
 }  // namespace
@@ -47,6 +51,8 @@ void AddEval(Cli* cli) {
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Text("--data", "FILE", &flags->data,
                "Text, JSON lines (.jsonl, .ndjson) or Parquet (.parquet); also .gz and .zst");
+  options.Text("--text-field", "FIELD", &flags->text_field,
+               "Field of JSON lines or column of Parquet that has the text; default: the job's");
   AddDevice(&options, &flags->device);
 }
 

@@ -74,7 +74,8 @@ void AddGenerate(Cli* cli) {
        .run = [flags](Session& session) { return Generate(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Exclude(options.Text("--prompt", "TEXT", &flags->prompt, "Text to continue"),
-                  options.Text("--file", "FILE", &flags->file, "Its file; - reads standard input"));
+                  options.Text("--file", "FILE", &flags->file,
+                               "File with the text to continue; - reads standard input"));
   options.Text("--temperature", "X", &flags->temperature,
                "Divides the logits; 0 takes the likeliest token (default: 0.8)");
   options.Number("--top-k", &flags->top_k, {.least = 0},
@@ -82,8 +83,9 @@ void AddGenerate(Cli* cli) {
   options.Text("--top-p", "P", &flags->top_p,
                "Draw from the likeliest tokens only that together have this probability "
                "(default: 1)");
-  options.Number("--seed", &flags->seed, {}, "The same seed writes the same text");
-  options.Number("--max-tokens", &flags->max_tokens, {.least = 0}, "Tokens to write");
+  options.Number("--seed", &flags->seed, {}, "The same seed writes the same text (default: 1)");
+  options.Number("--max-tokens", &flags->max_tokens, {.least = 0},
+                 "Tokens to write (default: 200)");
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
                  "Tokens that the model sees at most; 0: the job's train.seq_len");
   AddDevice(&options, &flags->device);

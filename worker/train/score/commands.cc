@@ -12,12 +12,11 @@
 #include "common/run/atomic_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/score/evaluate.h"
-#include "worker/train/score/score.h"
 #include "worker/train/score/trained_model.h"
 
 namespace nsa::train {
 
-absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const std::string& text,
+absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
                           const std::string& output) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   NSA_ASSIGN_OR_RETURN(const ScoreSummary summary, ScoreFile(*trained, text, output));
@@ -29,8 +28,8 @@ absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const 
   return absl::OkStatus();
 }
 
-absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend,
-                             const std::string& text, const std::string& json) {
+absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
+                             const std::string& json) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
   NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(*trained, text));
   const int64_t step = trained->state().step();

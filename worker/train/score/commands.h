@@ -6,18 +6,19 @@
 #include "absl/status/status.h"
 #include "kernels/exec.h"
 #include "worker/train/score/sample.h"
+#include "worker/train/score/score.h"
 
 namespace nsa::train {
 
 // Scores the file `text`, writes the file `output`, and prints a summary line on standard output:
 //   12345 bytes, 12345 tokens: 2.1234 nats a token, 3.0634 bits a byte; step 5000
-absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const std::string& text,
+absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
                           const std::string& output);
 
 // Prints loss, perplexity, bits a byte and the loss by context of the file `text`; with `json` it
 // writes them into this file instead, as one JSON object.
-absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend,
-                             const std::string& text, const std::string& json);
+absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
+                             const std::string& json);
 
 // Prints the prompt and its continuation as printable UTF-8 on standard output, each character as
 // soon as its last byte is drawn. `prompt_file`, unless it is empty, has the prompt; "-" is

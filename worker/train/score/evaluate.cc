@@ -46,16 +46,15 @@ absl::Status AddDocument(std::string_view text, Scorer* scorer, Evaluation* eval
   return absl::OkStatus();
 }
 
-absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained,
-                                        const std::filesystem::path& text) {
+absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained, const TextFile& text) {
   ReadProgress progress;
-  DocumentReader reader({.source = TextSourceOf(text.string()), .files = {text}}, &progress);
+  DocumentReader reader(ReadingOf(text, trained.spec()), &progress);
   Scorer scorer(&trained);
   Evaluation evaluation;
   Document document;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
-    if (!found && evaluation.all.tokens == 0) return NothingToPredict(text);
+    if (!found && evaluation.all.tokens == 0) return NothingToPredict(text.path);
     if (!found) return evaluation;
     NSA_RETURN_IF_ERROR(AddDocument(document.text, &scorer, &evaluation));
   }

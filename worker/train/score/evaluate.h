@@ -29,8 +29,7 @@ struct Evaluation {
 absl::Status AddDocument(std::string_view text, Scorer* scorer, Evaluation* evaluation);
 
 // Scores the file `text`, read as ScoreFile() reads it, with the same errors.
-absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained,
-                                        const std::filesystem::path& text);
+absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained, const TextFile& text);
 
 // The evaluation as text:
 //   12345 bytes, 12345 tokens

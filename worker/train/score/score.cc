@@ -148,12 +148,17 @@ absl::Status NothingToPredict(const std::filesystem::path& text) {
       absl::StrCat(text.string(), ": 0 tokens to predict (at least 1); name a file with text"));
 }
 
-absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
-                                       const std::filesystem::path& text,
+DocumentOptions ReadingOf(const TextFile& text, const v1::JobSpec& spec) {
+  DocumentOptions options = {.source = TextSourceOf(text.path), .files = {text.path}};
+  const std::string& field = text.field.empty() ? spec.data().text_field() : text.field;
+  if (!field.empty()) options.text_field = field;
+  return options;
+}
+
+absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained, const TextFile& text,
                                        const std::filesystem::path& output) {
-  const v1::DataSource source = TextSourceOf(text.string());
   ReadProgress progress;
-  DocumentReader reader({.source = source, .files = {text}}, &progress);
+  DocumentReader reader(ReadingOf(text, trained.spec()), &progress);
   Scorer scorer(&trained);
   std::ofstream file;
   ScoreSummary summary;
@@ -163,7 +168,7 @@ absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
     if (!found) break;
     NSA_RETURN_IF_ERROR(ScoreDocument(document, output, &scorer, &file, &summary));
   }
-  if (summary.tokens == 0) return NothingToPredict(text);
+  if (summary.tokens == 0) return NothingToPredict(text.path);
   file.close();
   if (!file) return absl::UnavailableError(absl::StrCat(output.string(), ": could not be written"));
   return summary;

@@ -24,11 +24,13 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/cuda/device.h"
+#include "worker/train/data/read/documents.h"
 #include "worker/train/model/model.h"
 #include "worker/train/score/trained_model.h"
 
@@ -88,13 +90,22 @@ struct ScoreSummary {
 // InvalidArgument: the file has no token, whose loss would be 0, as of a perfect model.
 absl::Status NothingToPredict(const std::filesystem::path& text);
 
-// Scores the file `text` and writes the file `output`. The file is read as training reads it: JSON
-// lines by the endings .jsonl and .ndjson, one document per line, otherwise one text; decompressed
-// by the endings .gz and .zst. The errors of DocumentReader (NotFound; InvalidArgument for a file
-// that is not text; DataLoss) and InvalidArgument for a file without a token, then `output` is not
-// written; Unavailable.
-absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained,
-                                       const std::filesystem::path& text,
+// A file of text. It is read as training reads it: JSON lines by the endings .jsonl and .ndjson,
+// one document per line, Parquet by .parquet, otherwise one text; decompressed by the endings .gz
+// and .zst.
+struct TextFile {
+  std::string path;
+  // The field of JSON lines or the column of Parquet that has the text; empty: that of the model's
+  // job.
+  std::string field = {};
+};
+
+DocumentOptions ReadingOf(const TextFile& text, const v1::JobSpec& spec);
+
+// Scores the file `text` and writes the file `output`. The errors of DocumentReader (NotFound;
+// InvalidArgument for a file that is not text; DataLoss) and InvalidArgument for a file without a
+// token, then `output` is not written; Unavailable.
+absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained, const TextFile& text,
                                        const std::filesystem::path& output);
 
 }  // namespace nsa::train

@@ -49,11 +49,19 @@ TEST(Evaluate, CountsEveryDocumentOfAFile) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
   std::ofstream(dir / "text.jsonl") << "{\"text\": \"one text\"}\n{\"text\": \"another\"}\n";
-  const auto evaluation = EvaluateFile(*trained, dir / "text.jsonl");
+  const auto evaluation = EvaluateFile(*trained, {dir / "text.jsonl"});
   ASSERT_OK(evaluation);
   EXPECT_EQ(evaluation->all.tokens, 15);
   EXPECT_EQ(evaluation->by_context[0].tokens, 2) << "the first byte of each";
-  EXPECT_THAT(EvaluateFile(*trained, dir / "absent.txt"), StatusIs(absl::StatusCode::kNotFound));
+  EXPECT_THAT(EvaluateFile(*trained, {dir / "absent.txt"}), StatusIs(absl::StatusCode::kNotFound));
+}
+
+TEST(Evaluate, ReadsTheFieldThatTheModelWasTrainedOnOrAnother) {
+  v1::JobSpec spec;
+  EXPECT_EQ(ReadingOf({"a.jsonl"}, spec).text_field, "text");
+  spec.mutable_data()->set_text_field("body");
+  EXPECT_EQ(ReadingOf({"a.jsonl"}, spec).text_field, "body");
+  EXPECT_EQ(ReadingOf({"a.jsonl", "title"}, spec).text_field, "title");
 }
 
 TEST(Evaluate, RefusesAFileWithoutATokenToPredict) {
@@ -62,7 +70,7 @@ TEST(Evaluate, RefusesAFileWithoutATokenToPredict) {
   std::ofstream(dir / "empty.txt").flush();
   std::ofstream(dir / "texts.jsonl") << "{\"text\": \"\"}\n";
   for (const std::string name : {"empty.txt", "texts.jsonl"}) {
-    EXPECT_THAT(EvaluateFile(*trained, dir / name),
+    EXPECT_THAT(EvaluateFile(*trained, {dir / name}),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          testing::HasSubstr(name + ": 0 tokens to predict (at least 1)")));
   }

@@ -194,7 +194,7 @@ TEST(Score, WritesOneObjectAByte) {
   const auto trained = SmallModel(dir);
   const std::string text = "Hé" + LongText();
   std::ofstream(dir / "text.txt") << text;
-  const auto summary = ScoreFile(*trained, dir / "text.txt", dir / "scores.jsonl");
+  const auto summary = ScoreFile(*trained, {dir / "text.txt"}, dir / "scores.jsonl");
   ASSERT_OK(summary);
   std::vector<std::string> lines = absl::StrSplit(*ReadWholeFile(dir / "scores.jsonl"), '\n');
   ASSERT_EQ(lines.size(), text.size() + 1);
@@ -218,7 +218,7 @@ TEST(Score, ReadsJsonLinesAsTrainingDoes) {
   std::string archive(ZSTD_compressBound(lines.size()), '\0');
   archive.resize(ZSTD_compress(archive.data(), archive.size(), lines.data(), lines.size(), 3));
   std::ofstream(dir / "text.jsonl.zst", std::ios::binary) << archive;
-  const auto summary = ScoreFile(*trained, dir / "text.jsonl.zst", dir / "scores.jsonl");
+  const auto summary = ScoreFile(*trained, {dir / "text.jsonl.zst"}, dir / "scores.jsonl");
   ASSERT_OK(summary);
   EXPECT_EQ(summary->bytes, 15);
   EXPECT_EQ(summary->tokens, 15);
@@ -249,7 +249,7 @@ TEST(Score, RefusesAFileThatIsNotText) {
            {"text.gz", "no archive", "text.gz"},
            {"bad.jsonl", "{\"body\": 1}", "bad.jsonl:1: no field 'text'"}}) {
     std::ofstream(dir / name, std::ios::binary) << content;
-    const auto refused = ScoreFile(*trained, dir / name, dir / "scores.jsonl");
+    const auto refused = ScoreFile(*trained, {dir / name}, dir / "scores.jsonl");
     EXPECT_FALSE(refused.ok()) << name;
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why));
   }
@@ -263,7 +263,7 @@ TEST(Score, RefusesAFileWithoutATokenToPredict) {
   for (const auto& [name, content] : std::vector<std::array<std::string, 2>>{
            {"empty.txt", ""}, {"empty.jsonl", ""}, {"texts.jsonl", "{\"text\": \"\"}\n\n"}}) {
     std::ofstream(dir / name, std::ios::binary) << content;
-    EXPECT_THAT(ScoreFile(*trained, dir / name, dir / "scores.jsonl"),
+    EXPECT_THAT(ScoreFile(*trained, {dir / name}, dir / "scores.jsonl"),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          HasSubstr(name + ": 0 tokens to predict (at least 1); name a file")));
   }

@@ -121,7 +121,7 @@ TEST(TrainerVocabulary, TheTokenizerOfAFileTrainsScoresAndSamples) {
 
   const auto trained = TrainedModel::Load(spec.train().out_dir());
   ASSERT_OK(trained);
-  const auto scored = ScoreFile(**trained, dir / "score.txt", dir / "scores.jsonl");
+  const auto scored = ScoreFile(**trained, {dir / "score.txt"}, dir / "scores.jsonl");
   ASSERT_OK(scored);
   EXPECT_EQ(scored->tokens, 2);
   EXPECT_THAT(ReadFile(dir / "scores.jsonl"),
