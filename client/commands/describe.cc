@@ -190,9 +190,12 @@ void PrintRanks(Session& session, const v1::Job& job) {
   if (noted) columns.push_back({.title = "NOTE"});
   Table table(std::move(columns));
   for (const v1::RankStatus& rank : job.ranks()) {
-    std::vector<Table::Cell> row = {absl::StrCat(rank.rank()), rank.node(),
-                                    absl::StrCat(rank.pid()),  absl::AsciiStrToLower(rank.state()),
-                                    absl::StrCat(rank.step()), rank.phase()};
+    std::vector<Table::Cell> row = {absl::StrCat(rank.rank()),
+                                    rank.node(),
+                                    rank.pid() == 0 ? "-" : absl::StrCat(rank.pid()),
+                                    absl::AsciiStrToLower(rank.state()),
+                                    absl::StrCat(rank.step()),
+                                    rank.phase()};
     if (noted) row.emplace_back(rank.note());
     table.Add(std::move(row));
   }

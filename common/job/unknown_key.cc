@@ -24,7 +24,8 @@ constexpr OtherName kOtherNames[] = {
     {"max_epochs", "steps"}, {"hidden_size", "dim"},    {"context_length", "seq_len"},
     {"n_embd", "dim"},       {"block_size", "seq_len"}, {"gradient_clipping", "grad_clip"},
     {"devices", "gpus"},     {"num_gpus", "gpus"},      {"nproc_per_node", "gpus"},
-    {"world_size", "gpus"},
+    {"world_size", "gpus"},  {"layers", "n_layers"},    {"num_layers", "n_layers"},
+    {"heads", "n_heads"},    {"num_heads", "n_heads"},  {"num_hidden_layers", "n_layers"},
 };
 
 std::string KeyOfOtherName(std::string_view name) {
@@ -50,15 +51,17 @@ std::string UnknownKey(const Descriptor& root, const Descriptor& type, std::stri
   std::vector<std::string> here;
   for (int i = 0; i < type.field_count(); ++i) here.push_back(type.field(i)->name());
   const std::vector<SchemaKey> all = SchemaKeys(root);
-
+  const std::string meant = KeyOfOtherName(key);
+  if (std::ranges::find(here, meant) != here.end()) {
+    return absl::StrFormat("unknown key; did you mean '%s'?", meant);
+  }
   for (const SchemaKey& known : all) {
     if (known.field->name() == key && known.section != section) {
       return absl::StrCat("unknown key; it ", Belongs(known));
     }
   }
-  const std::string meant = KeyOfOtherName(key);
-  const std::string near_here = meant.empty() ? Nearest(key, here) : meant;
-  if (std::ranges::find(here, near_here) != here.end()) {
+  const std::string near_here = meant.empty() ? Nearest(key, here) : "";
+  if (!near_here.empty()) {
     return absl::StrFormat("unknown key; did you mean '%s'?", near_here);
   }
   std::vector<std::string> names;

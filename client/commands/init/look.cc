@@ -208,10 +208,13 @@ constexpr std::array<std::string_view, 15> kDataEndings = {
 // The pattern of the files of a folder whose ending has the most bytes.
 absl::Status AddFolder(const fs::path& folder, InitLook* look) {
   std::map<std::string_view, uintmax_t> bytes;
+  std::string inner;  // a folder in it
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(".") || !entry.is_regular_file(error)) continue;
+    if (name.starts_with(".")) continue;
+    if (entry.is_directory(error)) inner = entry.path().string();
+    if (!entry.is_regular_file(error)) continue;
     const auto ending = std::ranges::find_if(
         kDataEndings, [&](std::string_view e) { return std::string_view(name).ends_with(e); });
     if (ending != kDataEndings.end()) bytes[*ending] += entry.file_size(error);
@@ -228,6 +231,10 @@ absl::Status AddFolder(const fs::path& folder, InitLook* look) {
   if (bytes.size() > 1) {
     look->notes.push_back(absl::StrCat(folder.string(), " has data of several kinds; taken is ",
                                        pattern, ", name the others as well to mix them"));
+  }
+  if (!inner.empty()) {
+    look->notes.push_back(absl::StrCat(folder.string(), ": folders in it are left out, such as ",
+                                       inner, "; name those with data as well"));
   }
   return AddFiles(pattern, look);
 }
@@ -389,7 +396,10 @@ std::string NameAfter(const std::string& word) {
       kDataEndings, [&](std::string_view e) { return std::string_view(name).ends_with(e); });
   if (ending != kDataEndings.end()) name.resize(name.size() - ending->size());
   // Of books/*.txt and books/train.txt the folder says more.
-  if (IsPattern(name) || name == "train") name = path.parent_path().filename().string();
+  std::error_code error;
+  if ((IsPattern(name) && !fs::exists(path, error)) || name == "train") {
+    name = fs::absolute(path, error).parent_path().filename().string();
+  }
   return name;
 }
 

@@ -121,7 +121,7 @@ Length LengthOf(const v1::JobSpec& spec, const InitData& data, const InitMachine
   const std::string in_time = absl::StrCat("as many as take about ", HumanDuration(seconds));
   Length length{.tokens = std::min({useful, timely, there}), .why = in_time};
   length.enough = useful <= timely && useful <= there;
-  if (length.tokens == there) length.why = "the data is read four times";
+  if (length.tokens == there) length.why = "the data is read about four times";
   if (length.tokens == useful) length.why = "20 tokens for each parameter";
   return length;
 }

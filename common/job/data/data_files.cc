@@ -123,7 +123,7 @@ bool IsPattern(std::string_view path) {
 
 absl::StatusOr<std::vector<std::string>> PathExpander::Matches(const std::string& path) {
   const fs::path pattern = path;
-  const std::string folder = pattern.parent_path().string();
+  const std::string folder = pattern.has_parent_path() ? pattern.parent_path().string() : ".";
   const absl::StatusOr<Fd> opened = OpenJobFolder(folder);
   if (absl::IsCancelled(opened.status())) return opened.status();
   if (!opened.ok()) {
