@@ -174,6 +174,8 @@ provisioners:
         for pid in self.processes(f"nsa-worker --run-dir .*/{job}/"):
             os.kill(pid, signal.SIGSTOP)
         self.wait_for_step(name, step)
+        # Its records may arrive before the heartbeat that says that its ranks are up.
+        self.wait_until(lambda: self.job(name)["state"] in ("STATE_RUNNING", *ENDED), f"{name} trains or has ended")
         assert self.job(name)["state"] == "STATE_RUNNING", f"too late\n{self.ctl('events', name)}"
 
     def release(self, name):
