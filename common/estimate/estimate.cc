@@ -5,6 +5,7 @@
 
 #include "common/estimate/devices.h"
 #include "common/estimate/memory/memory.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/muon_plan.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
@@ -155,8 +156,8 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
     flops.attention *= 4.0 / 3.0;
   }
   if (recompute == Recompute::kMlp) {  // a second fc1
-    flops.weights += 2.0 * spec.model().n_layers() * spec.model().dim() * spec.model().dim() *
-                     spec.model().mlp_ratio();
+    flops.weights += 2.0 * spec.model().n_layers() * spec.model().dim() *
+                     static_cast<double>(MlpUnitsOf(spec.model()));
   }
   const auto step_tokens = static_cast<double>(TokensPerStep(spec));
   const double muon = MuonFlops(MuonMatrices(spec, KindsOf(spec))) /

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/estimate/estimate.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/muon_plan.h"
 #include "common/nsa/branch.h"
 #include "nsa/v1/job.pb.h"
@@ -18,7 +19,7 @@ struct Sizes {
   Sizes(const v1::JobSpec& spec, const BranchSet& layer_branches)
       : dim(spec.model().dim()),
         vocab(VocabOf(spec)),
-        hidden(int64_t{spec.model().mlp_ratio()} * dim),
+        hidden(MlpUnitsOf(spec.model())),
         q(int64_t{spec.model().n_heads()} * spec.model().d_k()),
         o(int64_t{spec.model().n_heads()} * spec.model().d_v()),
         k(int64_t{spec.model().n_kv_groups()} * spec.model().d_k()),

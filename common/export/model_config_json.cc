@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "common/job/load.h"
 #include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
@@ -40,12 +41,12 @@ Json Architecture(const v1::JobSpec& spec) {
           {"num_hidden_layers", model.n_layers()},
           {"num_attention_heads", model.n_heads()},
           {"num_key_value_heads", model.n_kv_groups()},
-          {"intermediate_size", int64_t{model.mlp_ratio()} * model.dim()},
+          {"intermediate_size", MlpUnitsOf(model)},
           {"d_k", model.d_k()},
           {"d_v", model.d_v()},
           {"rope_base", model.rope_base()},
           {"rope_scale", model.rope_scale()},
-          {"rms_norm_eps", 1e-6},
+          {"rms_norm_eps", NormEpsOf(model)},
           {"hidden_act", model.activation() == v1::ACTIVATION_RELU2 ? "relu2" : "silu"},
           {"qk_norm", model.qk_norm()},
           {"block_size", nsa.l()},
@@ -118,17 +119,25 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
     NSA_RETURN_IF_ERROR(ReadInt(config, field.key, field.most, &value));
     (model->*field.set)(value);
   }
-  NSA_RETURN_IF_ERROR(ReadInt(config, "intermediate_size", int64_t{16} * model->dim(), &value));
-  if (value % model->dim() != 0) {
-    return Wrong("intermediate_size", config, absl::StrCat("a multiple of ", model->dim()));
+  NSA_RETURN_IF_ERROR(ReadInt(config, "intermediate_size", kMostMlpUnits, &value));
+  if (value % model->dim() == 0 && value / model->dim() <= 16) {
+    model->set_mlp_ratio(value / model->dim());
+  } else if (value % kMlpUnitsMultiple == 0) {
+    model->set_mlp_dim(value);
+  } else {
+    return Wrong("intermediate_size", config,
+                 absl::StrCat("a multiple of ", model->dim(), " or of ", kMlpUnitsMultiple));
   }
-  model->set_mlp_ratio(value / model->dim());
   double real = 0;
   NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_base", 1e12, &real));
   if (!(real > 1)) return Wrong("rope_base", config, "above 1");
   model->set_rope_base(real);
   NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_scale", 1e6, &real));
   model->set_rope_scale(real);
+  if (config.contains("rms_norm_eps")) {
+    NSA_RETURN_IF_ERROR(ReadPositive(config, "rms_norm_eps", kMostNormEps, &real));
+    model->set_norm_eps(real);
+  }
   const nlohmann::json activation = ValueOf(config, "hidden_act");
   if (activation != "silu" && activation != "relu2") {
     return Wrong("hidden_act", config, "silu or relu2");
@@ -218,9 +227,6 @@ absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
   spec.mutable_data()->set_document_mask(mask->get<bool>());
   if (config.contains("tie_word_embeddings") && config["tie_word_embeddings"] != false) {
     return Wrong("tie_word_embeddings", config, "false: the head has weights of its own");
-  }
-  if (config.contains("rms_norm_eps") && config["rms_norm_eps"] != 1e-6) {
-    return Wrong("rms_norm_eps", config, "1e-6");
   }
   ApplyDefaults(&spec);
   NSA_RETURN_IF_ERROR(Annotate(ShapeOf(spec).Validate(), "config.json"));

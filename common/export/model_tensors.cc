@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "common/nsa/branch.h"
 
 namespace nsa {
@@ -16,7 +17,7 @@ class Lister {
 
   std::vector<ModelTensor> List() && {
     const v1::ModelSpec& model = spec_.model();
-    const int64_t dim = model.dim(), vocab = VocabOf(spec_);
+    const int64_t dim = model.dim(), hidden = MlpUnitsOf(model), vocab = VocabOf(spec_);
     Add("embed.weight", {vocab, dim});
     for (int layer = 0; layer < model.n_layers(); ++layer) {
       prefix_ = absl::StrCat("blocks.", layer, ".");
@@ -24,8 +25,8 @@ class Lister {
       Add("norm1.weight", {dim});
       Attention();
       Add("norm2.weight", {dim});
-      Add("mlp.fc1.weight", {model.mlp_ratio() * dim, dim});
-      Add("mlp.fc2.weight", {dim, model.mlp_ratio() * dim});
+      Add("mlp.fc1.weight", {hidden, dim});
+      Add("mlp.fc2.weight", {dim, hidden});
     }
     prefix_.clear();
     Add("norm_f.weight", {dim});

@@ -2,6 +2,7 @@
 // tests/common/job/load_job_file_test.cc compares docs/job_file.md with this file.
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
 #include "common/job/data/data_files.h"
@@ -31,6 +32,8 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_DEFAULT_(model, rope_scale, 1.0);
   NSA_DEFAULT_(model, mlp_ratio, 4);
   NSA_ABSENT_IF_ZERO_(model, logit_softcap);
+  NSA_ABSENT_IF_ZERO_(model, mlp_dim);
+  if (model->norm_eps() == kDefaultNormEps) model->clear_norm_eps();
 }
 
 void NsaDefaults(v1::NsaSpec* nsa) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/optimizer_traits.h"
 #include "common/preflight/rules.h"
 #include "google/protobuf/descriptor.h"
@@ -130,6 +131,22 @@ Problems RestartRange(const PreflightFacts& facts) {
 Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
 Problems PreflightRange(const PreflightFacts& facts) { return Outside(facts, kPreflightLimits); }
 
+// The keys of `model` that may be absent.
+void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
+  const auto check = [&](bool good, const char* field, const std::string& problem) {
+    if (!good) problems->push_back({field, problem, "set a value within the limits"});
+  };
+  const double eps = NormEpsOf(model);
+  check(eps > 0 && eps <= kMostNormEps, "model.norm_eps",
+        absl::StrFormat("%.10g (above 0, at most %g)", eps, kMostNormEps));
+  const int32_t units = model.mlp_dim();
+  check(units == 0 ||
+            (units >= 16 && units <= kMostMlpUnits && units % kMlpUnitsMultiple == 0),
+        "model.mlp_dim",
+        absl::StrFormat("%d (a multiple of %d, at most %d)", units, kMlpUnitsMultiple,
+                        kMostMlpUnits));
+}
+
 Problems ModelRange(const PreflightFacts& facts) {
   Problems problems = Outside(facts, kModelLimits);
   const double cap = facts.spec.model().logit_softcap();
@@ -137,6 +154,7 @@ Problems ModelRange(const PreflightFacts& facts) {
     problems.push_back({"model.logit_softcap", absl::StrFormat("%.10g (0, or from 1 to 1000)", cap),
                         "set a value within the limits"});
   }
+  CheckModelSizes(facts.spec.model(), &problems);
   return problems;
 }
 

@@ -24,7 +24,7 @@ __device__ __forceinline__ void StoreNormalized(bf16* y, Float8 x, const Float8&
 template <int kChunks>
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormKernel(Begin begin, const bf16* x, const bf16* weight, bf16* y, float* rstd,
-                  int64_t rows, int dim) {
+                  int64_t rows, int dim, float eps) {
   begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares = fmaf(v.v[i], v.v[i], squares);
   }
-  const float r = rsqrtf(WarpSum(squares) / dim + kRmsNormEps);
+  const float r = rsqrtf(WarpSum(squares) / dim + eps);
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     const int c = (k * kWarp + lane) * 8;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 // The same for wider rows, which are read twice.
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormWideKernel(Begin begin, const bf16* x, const bf16* weight, bf16* y, float* rstd,
-                      int64_t rows, int dim) {
+                      int64_t rows, int dim, float eps) {
   begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares = fmaf(v.v[i], v.v[i], squares);
   }
-  const float r = rsqrtf(WarpSum(squares) / dim + kRmsNormEps);
+  const float r = rsqrtf(WarpSum(squares) / dim + eps);
   for (int c = lane * 8; c < dim; c += kWarp * 8) {
     StoreNormalized(y + row * dim + c, Load8(from + c), Load8(weight + c), r);
   }
@@ -235,7 +235,7 @@ absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args) {
     return Launch(exec, "rms_norm", kernel,
                   {.grid = GridFor(args.rows, kWarps), .block = kWarps * kWarp},
                   DataOf<bf16>(args.x), DataOf<bf16>(args.weight), DataOf<bf16>(args.y),
-                  DataOf<float>(args.rstd), args.rows, static_cast<int>(args.dim));
+                  DataOf<float>(args.rstd), args.rows, static_cast<int>(args.dim), args.eps);
   };
   switch (GridFor(args.dim, kWarp * 8)) {
     case 1:

@@ -6,7 +6,6 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "kernels/check.h"
-#include "kernels/nn/rms_norm.h"
 
 namespace nsa {
 namespace {
@@ -76,7 +75,7 @@ void NormalizeRow(const RopeArgs& args, const Angles& angles, int64_t row, const
                   float* y) {
   float squares = 0;
   for (int32_t i = 0; i < args.head_dim; ++i) squares += x[i] * x[i];
-  const float r = 1.0f / std::sqrt(squares / static_cast<float>(args.head_dim) + kRmsNormEps);
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(args.head_dim) + args.eps);
   for (int32_t i = 0; i < args.head_dim; ++i) y[i] = x[i] * r;
   RotateRow(angles, args.head_dim / 2, y, y);
   if (args.rstd.wanted()) args.rstd.as<float>()[row] = r;

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kThreads)
 // The same of normalized heads, forward or backward. A head is in neighbouring lanes, each with
 // kPieces chunks of it.
 struct NormPointers {
+  float eps;
   float* rstd;             // forward; may be null
   const bf16* y_forward;   // backward
   const float* r_forward;  // backward
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     if (kBackward) {
       HeadGradient(value, forward, norm.r_forward[row], lanes);
     } else {
-      factor = HeadRstd(value, lanes);
+      factor = HeadRstd(value, lanes, norm.eps);
       if (norm.rstd != nullptr && lane == 0) norm.rstd[row] = factor;
     }
 #pragma unroll
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(kThreads)
 template <int kPieces>
 absl::Status LaunchNormRope(const Exec& exec, const RopeArgs& args) {
   const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
-  const NormPointers norm{DataOf<float>(args.rstd), DataOf<bf16>(args.y_forward),
+  const NormPointers norm{args.eps, DataOf<float>(args.rstd), DataOf<bf16>(args.y_forward),
                           DataOf<float>(args.rstd_forward)};
   return Launch(exec, "rope",
                 args.inverse ? NormRopeKernel<true, kPieces> : NormRopeKernel<false, kPieces>,

@@ -6,7 +6,7 @@
 // With `normalize` (QK-norm, arXiv 2010.04245, without parameters) every head is first divided by
 // its root mean square:
 //
-//   y = R(x · r),   r = 1/√(mean(x²) + 1e-6)            R: the rotation above
+//   y = R(x · r),   r = 1/√(mean(x²) + eps)             R: the rotation above
 //   dx = r · R⁻¹(dy − y · mean(dy · y))                 its gradient, with `inverse`
 //
 // Every head uses the same dk/2 frequencies, so q·k of two rotated rows depends only on their
@@ -34,6 +34,7 @@ struct RopeArgs {
   Tensor y;              // [B, S, heads, dk], overwritten; may be x itself
   int32_t first = 0;     // position of the first token
 
+  float eps = 1e-6f;       // with `normalize`
   bool normalize = false;  // on a GPU head_dim must then be 8, 16, 32, 64, 128 or 192
   Tensor rstd;             // optional fp32 [B, S, heads]: r, for backward; not with `inverse`
   // With `normalize` and `inverse` x is dy and y is dx; these are forward's results.

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "kernels/cuda/vector.cuh"
-#include "kernels/nn/rms_norm.h"
 
 namespace nsa::cuda {
 
@@ -73,7 +72,7 @@ __device__ __forceinline__ float SumOverHead(float x, int lanes) {
 
 // r of the head.
 template <int kPieces>
-__device__ __forceinline__ float HeadRstd(const Float8 (&x)[kPieces], int lanes) {
+__device__ __forceinline__ float HeadRstd(const Float8 (&x)[kPieces], int lanes, float eps) {
   float squares = 0;
 #pragma unroll
   for (const Float8& piece : x) {
@@ -81,7 +80,7 @@ __device__ __forceinline__ float HeadRstd(const Float8 (&x)[kPieces], int lanes)
     for (int e = 0; e < 8; ++e) squares = fmaf(piece.v[e], piece.v[e], squares);
   }
   const float width = static_cast<float>(8 * kPieces * lanes);
-  return rsqrtf(SumOverHead(squares, lanes) / width + kRmsNormEps);
+  return rsqrtf(SumOverHead(squares, lanes) / width + eps);
 }
 
 __device__ __forceinline__ Float8 Scaled(Float8 x, float factor) {

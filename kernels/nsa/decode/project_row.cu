@@ -15,6 +15,7 @@ constexpr int kMostParts = 1 + 2 * kBranches;
 // Part 0 of the columns is q, odd parts are keys, the other even parts are values.
 struct ProjectProblem {
   int in, dk, dv;
+  float eps;  // of the norm, and of qk_norm
   const bf16 *x, *norm, *w;
   const int* at;  // SplitProjectionsArgs::at
   int parts;
@@ -58,7 +59,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   const bf16* const w = p.w + int64_t{first + warp / kSplit} * p.in;
   if (warp % kSplit == 0) PrefetchRow(w, p.in);
   begin.WaitForPrevious();
-  const float y = RowDot<true, kSplit>(w, p.x, p.norm, p.in);
+  const float y = RowDot<true, kSplit>(w, p.x, p.norm, p.in, p.eps);
   if (threadIdx.x % kWarp == 0 && warp % kSplit == 0) {
     columns[warp / kSplit] = __bfloat162float(__float2bfloat16(y));
   }
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp)
   }
   begin.WaitForPrevious();
   for (int row = warp; row < head.width; row += kHeadWarps) {
-    const float y = RowDot<true, 1>(w + int64_t{row} * p.in, p.x, p.norm, p.in);
+    const float y = RowDot<true, 1>(w + int64_t{row} * p.in, p.x, p.norm, p.in, p.eps);
     if (lane == 0) columns[row] = __bfloat162float(__float2bfloat16(y));
   }
   __syncthreads();
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp)
     float squares = 0;
     for (int i = lane; i < head.width; i += kWarp) squares = fmaf(columns[i], columns[i], squares);
     squares = WarpSum(squares);
-    if (lane == 0) factor = rsqrtf(squares / static_cast<float>(head.width) + kRmsNormEps);
+    if (lane == 0) factor = rsqrtf(squares / static_cast<float>(head.width) + p.eps);
   }
   __syncthreads();
   const int i = threadIdx.x;
@@ -142,6 +143,7 @@ ProjectProblem ProblemOf(const ProjectRowArgs& args) {
   ProjectProblem p{.in = static_cast<int>(args.in),
                    .dk = s.d_k,
                    .dv = s.d_v,
+                   .eps = split.config.norm_eps,
                    .x = DataOf<bf16>(args.x),
                    .norm = DataOf<bf16>(args.norm),
                    .w = DataOf<bf16>(args.w),

@@ -25,6 +25,7 @@ struct NsaLayerConfig {
   // Divides every head of q and of every k by its root mean square before it is rotated. The gate
   // reads q as it was projected.
   bool qk_norm = false;
+  float norm_eps = 1e-6f;  // added to the mean of the squares of a head
 
   bool has(Branch branch) const { return branches[branch]; }
   int n_branches() const { return CountOf(branches); }

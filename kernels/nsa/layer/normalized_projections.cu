@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
       Float8 x[kPieces];
 #pragma unroll
       for (int j = 0; j < kPieces; ++j) x[j] = AsFloats(raw[u][j]);
-      const float r = HeadRstd(x, lanes);
+      const float r = HeadRstd(x, lanes, norm.eps);
       const int64_t to = 8 * at.InCache(c);
       const float2* const own = at.AnglesIn(angles, c);
 #pragma unroll

@@ -79,6 +79,7 @@ struct JoinParts {
 
 // RopeArgs::rstd of the parts that are rotated; a null pointer is not written.
 struct SplitNorm {
+  float eps;
   float* rstd[kMostParts];
 };
 

@@ -77,7 +77,7 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
   c.first = args.first;
   c.at = args.at.wanted() ? DataOf<int>(args.at) : nullptr;
   SplitParts parts{{DataOf<bf16>(args.q)}, DataOf<bf16>(args.q_rotated)};
-  SplitNorm norm{{DataOf<float>(args.q_rstd)}};
+  SplitNorm norm{args.config.norm_eps, {DataOf<float>(args.q_rstd)}};
   int count = 1;
   for (const Branch branch : kProjectionOrder) {
     if (!args.config.has(branch)) continue;

@@ -20,6 +20,7 @@ inline RopeArgs RopeArgsOf(const NsaLayerConfig& config, int32_t heads, const Co
           .scale = config.rope_scale,
           .x = x,
           .y = y,
+          .eps = config.norm_eps,
           .normalize = config.qk_norm};
 }
 

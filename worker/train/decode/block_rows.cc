@@ -81,6 +81,7 @@ absl::Status Project(const Exec& exec, const BlockRowsArgs& args) {
   NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {RowsOf(args), dim, width},
                                         .x = args.work.x,
                                         .norm = norm,
+                                        .eps = args.attention.norm_eps,
                                         .normalized = args.work.h,
                                         .w = w,
                                         .y = args.work.wide}));
@@ -131,6 +132,7 @@ absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args) {
   NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {rows, dim, hidden},
                                         .x = work.mid,
                                         .norm = weight(p.norm2),
+                                        .eps = args.attention.norm_eps,
                                         .normalized = work.h,
                                         .w = weight(p.fc1),
                                         .y = work.u,

@@ -23,6 +23,7 @@ class Rotation {
  private:
   const double scale_;
   const bool normalize_;
+  const float eps_;
   std::vector<double> frequency_;  // [dk/2]
   std::vector<float> cos_, sin_;   // [rows, dk/2]
 };

@@ -4,6 +4,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "kernels/nsa/layer/projections.h"
 
 namespace nsa::train {
@@ -69,10 +70,11 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
       .gate = spec.nsa().gate() == v1::GATE_SIGMOID ? GateKind::kSigmoid : GateKind::kSoftmax,
       .rope_base = static_cast<float>(spec.model().rope_base()),
       .rope_scale = static_cast<float>(spec.model().rope_scale()),
-      .qk_norm = spec.model().qk_norm()};
+      .qk_norm = spec.model().qk_norm(),
+      .norm_eps = static_cast<float>(NormEpsOf(spec.model()))};
   config.dim = spec.model().dim();
   config.n_layers = spec.model().n_layers();
-  config.hidden = spec.model().mlp_ratio() * spec.model().dim();
+  config.hidden = static_cast<int32_t>(MlpUnitsOf(spec.model()));
   if (spec.model().activation() == v1::ACTIVATION_RELU2) config.activation = Activation::kRelu2;
   config.vocab = VocabOf(spec);
   config.logit_softcap = static_cast<float>(spec.model().logit_softcap());

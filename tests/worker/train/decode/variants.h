@@ -75,6 +75,12 @@ inline constexpr Variant kVariants[] = {
      }},
     {"Relu2",
      [](v1::JobSpec* spec) { spec->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
+    {"NormEps",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_norm_eps(0.01);
+       spec->mutable_model()->set_qk_norm(true);
+     }},
+    {"MlpDim", [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_dim(48); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {
        spec->mutable_nsa()->set_l(64);

@@ -35,6 +35,7 @@ v1::JobSpec RandomJob(std::mt19937* random) {
   model->set_d_k(one_of({16, 32, 192}));
   model->set_d_v(one_of({16, 32, 128}));
   model->set_mlp_ratio(one_of({1, 4}));
+  if (one_of({0, 1}) == 1) model->set_mlp_dim(80);
   v1::NsaSpec* nsa = spec.mutable_nsa();
   nsa->set_l(16);
   nsa->set_d(8);

@@ -308,6 +308,8 @@ std::vector<v1::JobSpec> ManyJobs() {
     model.set_n_heads(model.n_kv_groups() * one_of({1, 2, 5, 6, 16, 17}));
     model.set_d_k(one_of({16, 32, 64, 128, 192, 48}));
     model.set_d_v(one_of({16, 32, 64, 128}));
+    if (round % 4 == 1) model.set_mlp_dim(one_of({16, 48, 336}));
+    if (round % 5 == 1) model.set_norm_eps(1e-5);
     model.set_qk_norm(round % 2 == 1);
     if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);
     v1::NsaSpec& nsa = *spec.mutable_nsa();

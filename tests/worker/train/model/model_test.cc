@@ -265,6 +265,12 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"QkNorm", [](v1::JobSpec* s) { s->mutable_model()->set_qk_norm(true); }},
         Variant{"Relu2",
                 [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
+        Variant{"NormEps",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_norm_eps(0.01);
+                  s->mutable_model()->set_qk_norm(true);
+                }},
+        Variant{"MlpDim", [](v1::JobSpec* s) { s->mutable_model()->set_mlp_dim(48); }},
         Variant{"DocumentMask", [](v1::JobSpec*) {}, true}),
     [](const auto& variant) { return std::string(variant.param.name); });
 

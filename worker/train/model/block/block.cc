@@ -69,7 +69,8 @@ absl::Status AttentionNorm(const BlockContext& block, const ConstTensor& x) {
                               .x = x,
                               .weight = View(block.parameters, block.places.norm1),
                               .y = H1(block),
-                              .rstd = block.arena[act.rstd1]});
+                              .rstd = block.arena[act.rstd1],
+                              .eps = block.attention.norm_eps});
 }
 
 // h2 = RMSNorm2(mid), u = fc1(h2)
@@ -83,7 +84,8 @@ absl::Status MlpInput(const BlockContext& block) {
                                            .x = arena[act.mid],
                                            .weight = View(block.parameters, block.places.norm2),
                                            .y = H2(block),
-                                           .rstd = arena[act.rstd2]}));
+                                           .rstd = arena[act.rstd2],
+                                           .eps = block.attention.norm_eps}));
   return Linear(block.exec, {rows, config.dim, config.hidden}, H2(block),
                 View(block.parameters, block.places.fc1), arena[act.u]);
 }
