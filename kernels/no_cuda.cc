@@ -8,6 +8,7 @@
 #include "kernels/nn/matmul.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
+#include "kernels/nn/swiglu.h"
 #include "kernels/nsa/audit/audit.h"
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/selected_attention.h"
@@ -96,6 +97,10 @@ absl::Status RmsNormBackward(const Exec&, const RmsNormBackwardArgs&) {
 absl::Status Activate(const Exec&, const ActivateArgs&) { return Missing("Activate"); }
 absl::Status ActivateBackward(const Exec&, const ActivateBackwardArgs&) {
   return Missing("ActivateBackward");
+}
+absl::Status Swiglu(const Exec&, const SwigluArgs&) { return Missing("Swiglu"); }
+absl::Status SwigluBackward(const Exec&, const SwigluBackwardArgs&) {
+  return Missing("SwigluBackward");
 }
 absl::Status Embedding(const Exec&, const EmbeddingArgs&) { return Missing("Embedding"); }
 absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {

@@ -157,7 +157,7 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
   }
   if (recompute == Recompute::kMlp) {  // a second fc1
     flops.weights += 2.0 * spec.model().n_layers() * spec.model().dim() *
-                     static_cast<double>(MlpUnitsOf(spec.model()));
+                     static_cast<double>(MlpInputsOf(spec.model()));
   }
   const auto step_tokens = static_cast<double>(TokensPerStep(spec));
   const double muon = MuonFlops(MuonMatrices(spec, KindsOf(spec))) /

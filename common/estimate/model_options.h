@@ -25,4 +25,11 @@ inline int64_t MlpUnitsOf(const v1::ModelSpec& model) {
   return model.mlp_dim() != 0 ? model.mlp_dim() : int64_t{model.mlp_ratio()} * model.dim();
 }
 
+inline bool IsSwiglu(const v1::ModelSpec& model) { return model.mlp() == v1::MLP_SWIGLU; }
+
+// Outputs of the MLP's first product: the hidden units, with SwiGLU their gates and themselves.
+inline int64_t MlpInputsOf(const v1::ModelSpec& model) {
+  return (IsSwiglu(model) ? 2 : 1) * MlpUnitsOf(model);
+}
+
 }  // namespace nsa

@@ -20,6 +20,7 @@ struct Sizes {
       : dim(spec.model().dim()),
         vocab(VocabOf(spec)),
         hidden(MlpUnitsOf(spec.model())),
+        mlp_inputs(MlpInputsOf(spec.model())),
         q(int64_t{spec.model().n_heads()} * spec.model().d_k()),
         o(int64_t{spec.model().n_heads()} * spec.model().d_v()),
         k(int64_t{spec.model().n_kv_groups()} * spec.model().d_k()),
@@ -28,7 +29,8 @@ struct Sizes {
         n_branches(CountOf(branches)),
         phi_mlp(branches[kCmp] && spec.nsa().phi() == v1::PHI_MLP) {}
 
-  int64_t dim, vocab, hidden;
+  int64_t dim, vocab;
+  int64_t hidden, mlp_inputs;  // units of the MLP, and outputs of its first product
   int64_t q, o, k, v;  // width over all heads; k and v of one branch
   BranchSet branches;
   int64_t n_branches;  // also the K/V projections and gate rows per block
@@ -36,7 +38,7 @@ struct Sizes {
 
   // Weights of the matrix products in a block.
   int64_t block_matrices() const {
-    return dim * q + n_branches * dim * (k + v) + dim * o + 2 * dim * hidden;
+    return dim * q + n_branches * dim * (k + v) + dim * o + dim * (mlp_inputs + hidden);
   }
 };
 

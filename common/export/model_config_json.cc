@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Keys that folders of older versions lack, and what they mean there.
-Json Newer() { return {{"hidden_act", "silu"}, {"qk_norm", false}}; }
+Json Newer() { return {{"hidden_act", "silu"}, {"qk_norm", false}, {"mlp", "plain"}}; }
 
 // The value of `key`, or null if it is missing and has no default.
 nlohmann::json ValueOf(const nlohmann::json& config, const std::string& key) {
@@ -48,6 +48,7 @@ Json Architecture(const v1::JobSpec& spec) {
           {"rope_scale", model.rope_scale()},
           {"rms_norm_eps", NormEpsOf(model)},
           {"hidden_act", model.activation() == v1::ACTIVATION_RELU2 ? "relu2" : "silu"},
+          {"mlp", IsSwiglu(model) ? "swiglu" : "plain"},
           {"qk_norm", model.qk_norm()},
           {"block_size", nsa.l()},
           {"block_stride", nsa.d()},
@@ -143,6 +144,9 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
     return Wrong("hidden_act", config, "silu or relu2");
   }
   if (activation == "relu2") model->set_activation(v1::ACTIVATION_RELU2);
+  const nlohmann::json mlp = ValueOf(config, "mlp");
+  if (mlp != "plain" && mlp != "swiglu") return Wrong("mlp", config, "plain or swiglu");
+  if (mlp == "swiglu") model->set_mlp(v1::MLP_SWIGLU);
   const nlohmann::json qk_norm = ValueOf(config, "qk_norm");
   if (!qk_norm.is_boolean()) return Wrong("qk_norm", config, "true or false");
   if (qk_norm.get<bool>()) model->set_qk_norm(true);

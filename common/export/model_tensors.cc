@@ -25,6 +25,7 @@ class Lister {
       Add("norm1.weight", {dim});
       Attention();
       Add("norm2.weight", {dim});
+      if (IsSwiglu(model)) Add("mlp.gate.weight", {hidden, dim});
       Add("mlp.fc1.weight", {hidden, dim});
       Add("mlp.fc2.weight", {dim, hidden});
     }

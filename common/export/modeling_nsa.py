@@ -436,16 +436,16 @@ class Block(nn.Module):
         self.attn = Attention(config, layer)
         self.norm2 = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.act = ACTIVATIONS[config.hidden_act]
-        self.mlp = nn.ModuleDict(
-            {
-                "fc1": nn.Linear(config.hidden_size, config.intermediate_size, bias=False),
-                "fc2": nn.Linear(config.intermediate_size, config.hidden_size, bias=False),
-            }
-        )
+        first = ("gate", "fc1") if config.mlp == "swiglu" else ("fc1",)
+        self.mlp = nn.ModuleDict({name: nn.Linear(config.hidden_size, config.intermediate_size, bias=False) for name in first})
+        self.mlp["fc2"] = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x, places, kept=None):
         x = x + self.attn(self.norm1(x), places, kept)
-        return x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.norm2(x))))
+        h = self.norm2(x)
+        units = self.mlp["fc1"](h)
+        units = self.act(self.mlp["gate"](h)) * units if "gate" in self.mlp else self.act(units)
+        return x + self.mlp["fc2"](units)
 
 
 def new_columns(attention_mask, x, before):

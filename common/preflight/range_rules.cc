@@ -145,6 +145,10 @@ void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
         "model.mlp_dim",
         absl::StrFormat("%d (a multiple of %d, at most %d)", units, kMlpUnitsMultiple,
                         kMostMlpUnits));
+  const int64_t gated = MlpUnitsOf(model);
+  check(!IsSwiglu(model) || units != 0 || gated % kMlpUnitsMultiple == 0, "model.mlp_ratio",
+        absl::StrFormat("%d hidden units with mlp: swiglu (a multiple of %d)", gated,
+                        kMlpUnitsMultiple));
 }
 
 Problems ModelRange(const PreflightFacts& facts) {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/passes.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/preflight/data/data_facts.h"
@@ -234,12 +235,25 @@ Problems NothingChosen(const PreflightFacts& facts) {
            "set n_sel to 8 to 16, or leave sel out of nsa.branches"}};
 }
 
+// Keys of `model` that one model cannot have together.
+Problems ModelConflict(const PreflightFacts& facts) {
+  const v1::ModelSpec& model = facts.spec.model();
+  Problems problems;
+  if (IsSwiglu(model) && model.activation() == v1::ACTIVATION_RELU2) {
+    problems.push_back({"model.activation", "relu2 with mlp: swiglu (must be silu)",
+                        "remove the key, or set mlp: plain"});
+  }
+  return problems;
+}
+
 constexpr PreflightRule kShapeRules[] = {
     {"SHAPE_GROUPS", "n_kv_groups does not divide n_heads", kError, kError, false, kGuardsSizes,
      Groups},
     {"SHAPE_STRIDE", "d does not divide l or l_sel", kError, kError, false, kGuardsSizes, Stride},
     {"SHAPE_INVALID", "a size is outside the limits of the kernels (common/nsa/nsa_shape.h)",
      kError, kError, false, kGuardsSizes, Invalid},
+    {"MODEL_CONFLICT", "two keys of `model` exclude each other", kError, kError, false, kNothing,
+     ModelConflict},
     {"CUDA_WIDTH", "dim is not a multiple of 8, on a GPU", kError, kError, false, kNothing,
      CudaWidth},
     {"BATCH_NOT_DIVISIBLE",

@@ -32,6 +32,7 @@ MODELS = {
     "positions divided by 4": {"model": {"rope_scale": 4, "rope_base": 500.3}, "nsa": {"phi": "mlp"}},
     "documents": {"nsa": {"gate": "sigmoid", "phi": "mlp"}, "data": {"document_mask": True}},
     "soft-capped logits": {"model": {"logit_softcap": 2.5}},
+    "SwiGLU, another epsilon": {"model": {"mlp": "swiglu", "mlp_dim": 80, "norm_eps": 1e-3, "qk_norm": True}},
     "cmp and win": {"nsa": {"branches": ["cmp", "win"]}},
     "win and sel": {"nsa": {"branches": ["win", "sel"]}},
     "cmp and sel": {"nsa": {"branches": ["cmp", "sel"], "phi": "mlp"}},

@@ -31,8 +31,8 @@ Kept BlockKept(const Sizes& s, int64_t tokens) {
 // ...
 Kept NormsKept(const Sizes& s, int64_t tokens) { return {tokens * (2 * s.dim + s.hidden), 0}; }
 
-// ... and the output of fc1.
-Kept MlpKept(const Sizes& s, int64_t tokens) { return {tokens * s.hidden, 0}; }
+// ... and the output of the MLP's first product.
+Kept MlpKept(const Sizes& s, int64_t tokens) { return {tokens * s.mlp_inputs, 0}; }
 
 // Compressed tokens over all heads that are as much memory as a rank's.
 int64_t CompressedTokens(const v1::JobSpec& spec) {

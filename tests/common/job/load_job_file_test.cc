@@ -200,7 +200,7 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "train.out_dir", "train.checkpoint_url",
       // Absent is the default, so that older workers take the job.
       "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.logit_softcap",
-      "model.norm_eps", "model.mlp_dim",
+      "model.norm_eps", "model.mlp_dim", "model.mlp",
       "train.z_loss", "train.optimizer", "train.muon_lr", "train.muon_betas", "train.decay_steps",
       "restart.init", "restart.allow_new_schedule", "restart.min_ranks",
       "resources.context_parallel", "resources.require", "guard.hash_every",

@@ -1,8 +1,10 @@
 #include "worker/train/decode/block_rows.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/base/status.h"
+#include "kernels/nn/swiglu.h"
 #include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/decode/attend_rows.h"
@@ -129,16 +131,25 @@ absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args) {
                                         .w = weight(p.out),
                                         .add = work.x,
                                         .y = work.mid}));
-  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {rows, dim, hidden},
+  const bool swiglu = args.config.swiglu;
+  const auto activation =
+      swiglu ? std::optional<Activation>() : std::optional<Activation>(args.config.activation);
+  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {rows, dim, args.config.mlp_inputs()},
                                         .x = work.mid,
                                         .norm = weight(p.norm2),
                                         .eps = args.attention.norm_eps,
                                         .normalized = work.h,
                                         .w = weight(p.fc1),
                                         .y = work.u,
-                                        .activation = args.config.activation}));
+                                        .activation = activation}));
+  if (swiglu) {
+    NSA_RETURN_IF_ERROR(Swiglu(exec, {.rows = rows,
+                                      .width = hidden,
+                                      .x = Prefix(work.u, 2 * rows * hidden),
+                                      .y = Prefix(work.units, rows * hidden)}));
+  }
   return LinearRows(exec, {.shape = {rows, hidden, dim},
-                           .x = work.u,
+                           .x = swiglu ? work.units : work.u,
                            .w = weight(p.fc2),
                            .add = work.mid,
                            .y = work.x});

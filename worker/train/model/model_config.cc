@@ -52,6 +52,14 @@ absl::Status ModelConfig::Validate(Backend backend) const {
   for (int32_t layer = 0; layer < n_layers; ++layer) {
     NSA_RETURN_IF_ERROR(Annotate(AttentionOf(layer).Validate(), absl::StrCat("layer ", layer)));
   }
+  if (swiglu && activation != Activation::kSilu) {
+    return absl::InvalidArgumentError("activation: relu2 with mlp: swiglu (silu); set silu");
+  }
+  if (swiglu && hidden % kMlpUnitsMultiple != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("hidden: ", hidden, " (with mlp: swiglu a multiple of ", kMlpUnitsMultiple,
+                     "); set mlp_dim"));
+  }
   if (backend != Backend::kCuda) return absl::OkStatus();
   NSA_RETURN_IF_ERROR(attention.shape.ValidateOnCuda());
   if (dim % 8 == 0) return absl::OkStatus();
@@ -75,6 +83,7 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
   config.dim = spec.model().dim();
   config.n_layers = spec.model().n_layers();
   config.hidden = static_cast<int32_t>(MlpUnitsOf(spec.model()));
+  config.swiglu = IsSwiglu(spec.model());
   if (spec.model().activation() == v1::ACTIVATION_RELU2) config.activation = Activation::kRelu2;
   config.vocab = VocabOf(spec);
   config.logit_softcap = static_cast<float>(spec.model().logit_softcap());

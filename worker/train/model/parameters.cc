@@ -122,6 +122,9 @@ class Builder {
       PhiTensors("attn.phi_v.", shape.d_v);
     }
     Ones("norm2.weight", config_.dim);
+    // fc1 follows without a gap, so that one matrix product computes both: hidden is a multiple of
+    // 16.
+    if (config_.swiglu) Hidden("mlp.gate.weight", {config_.hidden, config_.dim});
     Hidden("mlp.fc1.weight", {config_.hidden, config_.dim});
     ResidualOutput("mlp.fc2.weight", {config_.dim, config_.hidden});
   }

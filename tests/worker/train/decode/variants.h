@@ -80,6 +80,11 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_norm_eps(0.01);
        spec->mutable_model()->set_qk_norm(true);
      }},
+    {"Swiglu",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_mlp(v1::MLP_SWIGLU);
+       spec->mutable_model()->set_mlp_dim(48);
+     }},
     {"MlpDim", [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_dim(48); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {

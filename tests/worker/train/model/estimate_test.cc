@@ -8,6 +8,7 @@
 
 #include "common/estimate/layers.h"
 #include "common/estimate/memory/memory.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/sampling.h"
 #include "common/job/load.h"
@@ -36,6 +37,7 @@ v1::JobSpec RandomJob(std::mt19937* random) {
   model->set_d_v(one_of({16, 32, 128}));
   model->set_mlp_ratio(one_of({1, 4}));
   if (one_of({0, 1}) == 1) model->set_mlp_dim(80);
+  if (MlpUnitsOf(*model) % 16 == 0 && one_of({0, 1}) == 1) model->set_mlp(v1::MLP_SWIGLU);
   v1::NsaSpec* nsa = spec.mutable_nsa();
   nsa->set_l(16);
   nsa->set_d(8);

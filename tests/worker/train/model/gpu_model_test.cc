@@ -263,6 +263,12 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"QkNorm", [](v1::JobSpec* s) { s->mutable_model()->set_qk_norm(true); }},
         Variant{"Relu2",
                 [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
+        Variant{"NormEps", [](v1::JobSpec* s) { s->mutable_model()->set_norm_eps(0.01); }},
+        Variant{"Swiglu",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
+                  s->mutable_model()->set_mlp_dim(112);
+                }},
         Variant{"QkNormOfLayersInTurnWithDocuments",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_qk_norm(true);
@@ -310,6 +316,7 @@ std::vector<v1::JobSpec> ManyJobs() {
     model.set_d_v(one_of({16, 32, 64, 128}));
     if (round % 4 == 1) model.set_mlp_dim(one_of({16, 48, 336}));
     if (round % 5 == 1) model.set_norm_eps(1e-5);
+    if (round % 7 == 1) model.set_mlp(v1::MLP_SWIGLU);
     model.set_qk_norm(round % 2 == 1);
     if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);
     v1::NsaSpec& nsa = *spec.mutable_nsa();
@@ -342,7 +349,8 @@ TEST(GpuShapes, RunExactlyWhenPreflightAcceptsThem) {
     for (const v1::Finding& finding : report.findings()) {
       if (finding.severity() != v1::SEVERITY_ERROR) continue;
       EXPECT_THAT(finding.rule(),
-                  ::testing::AnyOf("SHAPE_GROUPS", "SHAPE_STRIDE", "SHAPE_INVALID", "CUDA_WIDTH"));
+                  ::testing::AnyOf("SHAPE_GROUPS", "SHAPE_STRIDE", "SHAPE_INVALID", "CUDA_WIDTH",
+                                   "MODEL_RANGE", "MODEL_CONFLICT"));
     }
     (report.accepted() ? accepted : refused).push_back(spec);
   }

@@ -270,6 +270,11 @@ INSTANTIATE_TEST_SUITE_P(
                   s->mutable_model()->set_norm_eps(0.01);
                   s->mutable_model()->set_qk_norm(true);
                 }},
+        Variant{"Swiglu",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
+                  s->mutable_model()->set_mlp_dim(48);
+                }},
         Variant{"MlpDim", [](v1::JobSpec* s) { s->mutable_model()->set_mlp_dim(48); }},
         Variant{"DocumentMask", [](v1::JobSpec*) {}, true}),
     [](const auto& variant) { return std::string(variant.param.name); });

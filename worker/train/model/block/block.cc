@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "kernels/nn/activation.h"
 #include "kernels/nn/rms_norm.h"
+#include "kernels/nn/swiglu.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/context/head_exchange.h"
 #include "worker/train/model/linear.h"
@@ -86,7 +87,7 @@ absl::Status MlpInput(const BlockContext& block) {
                                            .y = H2(block),
                                            .rstd = arena[act.rstd2],
                                            .eps = block.attention.norm_eps}));
-  return Linear(block.exec, {rows, config.dim, config.hidden}, H2(block),
+  return Linear(block.exec, {rows, config.dim, config.mlp_inputs()}, H2(block),
                 View(block.parameters, block.places.fc1), arena[act.u]);
 }
 
@@ -95,8 +96,11 @@ absl::Status MlpOutput(const BlockContext& block, const Tensor& y) {
   const ModelConfig& config = block.config;
   const ActivationArena& arena = block.arena;
   const Tensor a = SavedOr(block, block.activations.a, block.workspace.hidden);
+  const Tensor u = arena[block.activations.u];
   NSA_RETURN_IF_ERROR(
-      Activate(block.exec, {.x = arena[block.activations.u], .y = a, .kind = config.activation}));
+      config.swiglu
+          ? Swiglu(block.exec, {.rows = config.rows(), .width = config.hidden, .x = u, .y = a})
+          : Activate(block.exec, {.x = u, .y = a, .kind = config.activation}));
   return Linear(block.exec, {config.rows(), config.hidden, config.dim}, a,
                 View(block.parameters, block.places.fc2), y, /*add=*/arena[block.activations.mid]);
 }
@@ -175,6 +179,38 @@ LinearShape OutShape(const ModelConfig& config) {
   return {config.rows(), config.output_width(), config.dim};
 }
 
+// What the backward of the MLP's activation leaves: its output, and the gradient of fc1's output.
+struct ActivationBackward {
+  Tensor a, du;
+};
+
+// The workspace `hidden` holds the gradient of a. What forward did not save takes the place of an
+// input that nothing reads any more.
+absl::StatusOr<ActivationBackward> BackwardOfActivation(const BlockContext& block) {
+  const ModelConfig& config = block.config;
+  const BlockActivations& act = block.activations;
+  const Tensor u = block.arena[act.u], da = block.arena[block.workspace.hidden];
+  const bool saved = config.recompute == Recompute::kNothing;
+  ActivationBackward result;
+  if (config.swiglu) {
+    result = {.a = saved ? block.arena[act.a] : da, .du = u};
+    NSA_RETURN_IF_ERROR(SwigluBackward(block.exec, {.rows = config.rows(),
+                                                    .width = config.hidden,
+                                                    .dy = da,
+                                                    .x = u,
+                                                    .dx = u,
+                                                    .y = saved ? Tensor() : da}));
+    return result;
+  }
+  result = {.a = saved ? block.arena[act.a] : u, .du = da};
+  NSA_RETURN_IF_ERROR(ActivateBackward(block.exec, {.dy = da,
+                                                    .x = u,
+                                                    .dx = da,
+                                                    .kind = config.activation,
+                                                    .y = saved ? Tensor() : u}));
+  return result;
+}
+
 absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gradients) {
   const Exec& exec = block.exec;
   const ModelConfig& config = block.config;
@@ -182,16 +218,13 @@ absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gra
   const BlockActivations& act = block.activations;
   const ActivationArena& arena = block.arena;
   const Tensor h2 = H2(block), dh = arena[block.workspace.dh];
-  const Tensor u = arena[act.u], du = arena[block.workspace.hidden];
-  // What forward did not save takes the place of u.
-  const bool saved = config.recompute == Recompute::kNothing;
-  const Tensor a = saved ? arena[act.a] : u;
   const int64_t rows = config.rows();
-  const LinearShape fc1 = {rows, config.dim, config.hidden},
+  const LinearShape fc1 = {rows, config.dim, config.mlp_inputs()},
                     fc2 = {rows, config.hidden, config.dim};
-  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc2, dx, View(block.parameters, p.fc2), du));
-  NSA_RETURN_IF_ERROR(ActivateBackward(
-      exec, {.dy = du, .x = u, .dx = du, .kind = config.activation, .y = saved ? Tensor() : a}));
+  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc2, dx, View(block.parameters, p.fc2),
+                                          arena[block.workspace.hidden]));
+  NSA_ASSIGN_OR_RETURN(const ActivationBackward activation, BackwardOfActivation(block));
+  const Tensor &a = activation.a, &du = activation.du;
   NSA_RETURN_IF_ERROR(
       LinearWeightGradient(exec, fc2, dx, a, View(gradients, p.fc2), block.overwrite));
   NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc1, du, View(block.parameters, p.fc1), dh));

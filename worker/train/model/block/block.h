@@ -2,6 +2,8 @@
 //
 //   mid = x + W_out · NSA(RMSNorm1(x));   y = mid + fc2(act(fc1(RMSNorm2(mid))))
 //
+// With SwiGLU act is silu(gate(h)) · fc1(h), and "fc1" below stands for [gate; fc1], one matrix.
+//
 // The block's tensors are plain structs of offsets: BlockPlaces in the parameter arena,
 // BlockActivations and BlockWorkspace in the activation arena. There is no other state.
 #pragma once
@@ -33,7 +35,7 @@ struct BlockPlaces {
   Place out;
   Place gate_fc1_w, gate_fc1_b, gate_fc2_w, gate_fc2_b;
   PhiPlaces phi_k, phi_v;
-  Place norm2, fc1, fc2;
+  Place norm2, fc1, fc2;  // fc1: with SwiGLU [gate; fc1]
 
   static BlockPlaces Of(const ParameterLayout& layout, int32_t layer);
 };
@@ -71,7 +73,7 @@ struct BlockActivations {
   Slot o_heads;                   // with a context group and no gate: o before the exchange
   Slot mid;                       // [R, D]
   Slot rstd2, h2;                 // [R], [R, D]: RMSNorm2(mid)
-  Slot u, a;                      // [R, hidden]: fc1's output, and its activation
+  Slot u, a;                      // [R, mlp_inputs], [R, hidden]: fc1's output, its activation
 
   // All but the following, of layer `layer`.
   void Plan(const ModelConfig& config, int32_t layer, ActivationArena* arena);
