@@ -126,7 +126,8 @@ int32_t VocabOf(const v1::JobSpec& spec) {
 int64_t ParameterCount(const v1::JobSpec& spec) {
   const std::vector<LayerKind> kinds = KindsOf(spec);
   const Sizes& model = kinds[0].sizes;
-  int64_t parameters = 2 * model.vocab * model.dim + model.dim;
+  const int64_t tables = spec.model().tie_embeddings() ? 1 : 2;  // embedding and head
+  int64_t parameters = tables * model.vocab * model.dim + model.dim;
   for (const auto& [s, layers] : kinds) parameters += layers * BlockParameters(spec, s);
   return parameters;
 }

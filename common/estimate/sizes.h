@@ -31,7 +31,7 @@ struct Sizes {
 
   int64_t dim, vocab;
   int64_t hidden, mlp_inputs;  // units of the MLP, and outputs of its first product
-  int64_t q, o, k, v;  // width over all heads; k and v of one branch
+  int64_t q, o, k, v;          // width over all heads; k and v of one branch
   BranchSet branches;
   int64_t n_branches;  // also the K/V projections and gate rows per block
   bool phi_mlp;

@@ -21,7 +21,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Keys that folders of older versions lack, and what they mean there.
-Json Newer() { return {{"hidden_act", "silu"}, {"qk_norm", false}, {"mlp", "plain"}}; }
+Json Newer() {
+  return {
+      {"hidden_act", "silu"}, {"qk_norm", false}, {"mlp", "plain"}, {"tie_word_embeddings", false}};
+}
 
 // The value of `key`, or null if it is missing and has no default.
 nlohmann::json ValueOf(const nlohmann::json& config, const std::string& key) {
@@ -61,7 +64,7 @@ Json Architecture(const v1::JobSpec& spec) {
           {"document_mask", spec.data().document_mask()},
           {"final_logit_softcapping",
            model.logit_softcap() > 0 ? Json(model.logit_softcap()) : Json(nullptr)},
-          {"tie_word_embeddings", false}};
+          {"tie_word_embeddings", model.tie_embeddings()}};
 }
 
 absl::Status Wrong(const char* key, const nlohmann::json& config, const std::string& wanted) {
@@ -150,6 +153,9 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
   const nlohmann::json qk_norm = ValueOf(config, "qk_norm");
   if (!qk_norm.is_boolean()) return Wrong("qk_norm", config, "true or false");
   if (qk_norm.get<bool>()) model->set_qk_norm(true);
+  const nlohmann::json tied = ValueOf(config, "tie_word_embeddings");
+  if (!tied.is_boolean()) return Wrong("tie_word_embeddings", config, "true or false");
+  if (tied.get<bool>()) model->set_tie_embeddings(true);
   return ReadSoftcap(config, model);
 }
 
@@ -229,9 +235,6 @@ absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
     return Wrong("document_mask", config, "true or false");
   }
   spec.mutable_data()->set_document_mask(mask->get<bool>());
-  if (config.contains("tie_word_embeddings") && config["tie_word_embeddings"] != false) {
-    return Wrong("tie_word_embeddings", config, "false: the head has weights of its own");
-  }
   ApplyDefaults(&spec);
   NSA_RETURN_IF_ERROR(Annotate(ShapeOf(spec).Validate(), "config.json"));
   return spec;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/memory/logits.h"
 #include "common/estimate/model_options.h"
 #include "common/nsa/branch.h"
 
@@ -19,6 +20,7 @@ class Lister {
     const v1::ModelSpec& model = spec_.model();
     const int64_t dim = model.dim(), hidden = MlpUnitsOf(model), vocab = VocabOf(spec_);
     Add("embed.weight", {vocab, dim});
+    if (model.tie_embeddings()) tensors_.back().gap = (PaddedVocab(vocab) - vocab) * dim;
     for (int layer = 0; layer < model.n_layers(); ++layer) {
       prefix_ = absl::StrCat("blocks.", layer, ".");
       branches_ = turns_[static_cast<size_t>(layer) % turns_.size()];
@@ -31,7 +33,7 @@ class Lister {
     }
     prefix_.clear();
     Add("norm_f.weight", {dim});
-    Add("lm_head.weight", {vocab, dim});
+    if (!model.tie_embeddings()) Add("lm_head.weight", {vocab, dim});
     return std::move(tensors_);
   }
 
@@ -89,7 +91,7 @@ std::vector<ModelTensor> ModelTensors(const v1::JobSpec& spec) { return Lister(s
 
 int64_t FlatElements(const std::vector<ModelTensor>& tensors) {
   int64_t elements = 0;
-  for (const ModelTensor& tensor : tensors) elements += (tensor.size + 15) / 16 * 16;
+  for (const ModelTensor& tensor : tensors) elements += (tensor.size + tensor.gap + 15) / 16 * 16;
   return elements;
 }
 

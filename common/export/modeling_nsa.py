@@ -489,7 +489,8 @@ class NsaForCausalLM(_Base, _Generation):
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm_f = RmsNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        tied = config.tie_word_embeddings  # then the embedding is the head, and there is nothing to tie
+        self.lm_head = None if tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.gradient_checkpointing = False  # transformers sets it, and the function that does it
         self.post_init()
 
@@ -564,7 +565,8 @@ class NsaForCausalLM(_Base, _Generation):
 
     def logits_of(self, hidden):
         """In fp32 at least."""
-        logits, cap = wide(self.lm_head(hidden)), self.config.final_logit_softcapping
+        head = self.embed if self.lm_head is None else self.lm_head
+        logits, cap = wide(F.linear(hidden, head.weight)), self.config.final_logit_softcapping
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def forward(

@@ -140,8 +140,7 @@ void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
   check(eps > 0 && eps <= kMostNormEps, "model.norm_eps",
         absl::StrFormat("%.10g (above 0, at most %g)", eps, kMostNormEps));
   const int32_t units = model.mlp_dim();
-  check(units == 0 ||
-            (units >= 16 && units <= kMostMlpUnits && units % kMlpUnitsMultiple == 0),
+  check(units == 0 || (units >= 16 && units <= kMostMlpUnits && units % kMlpUnitsMultiple == 0),
         "model.mlp_dim",
         absl::StrFormat("%d (a multiple of %d, at most %d)", units, kMlpUnitsMultiple,
                         kMostMlpUnits));

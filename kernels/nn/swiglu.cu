@@ -68,9 +68,8 @@ absl::Status Swiglu(const Exec& exec, const SwigluArgs& args) {
   NSA_RETURN_IF_ERROR(CheckMultipleOf8("swiglu", "width", args.width));
   if (args.rows == 0) return absl::OkStatus();
   const int64_t chunks = args.width / 8, count = args.rows * chunks;
-  return Launch(exec, "swiglu", SwigluKernel,
-                {.grid = GridFor(count, kThreads), .block = kThreads}, DataOf<bf16>(args.x),
-                DataOf<bf16>(args.y), chunks, count);
+  return Launch(exec, "swiglu", SwigluKernel, {.grid = GridFor(count, kThreads), .block = kThreads},
+                DataOf<bf16>(args.x), DataOf<bf16>(args.y), chunks, count);
 }
 
 absl::Status SwigluBackward(const Exec& exec, const SwigluBackwardArgs& args) {

@@ -33,6 +33,7 @@ MODELS = {
     "documents": {"nsa": {"gate": "sigmoid", "phi": "mlp"}, "data": {"document_mask": True}},
     "soft-capped logits": {"model": {"logit_softcap": 2.5}},
     "SwiGLU, another epsilon": {"model": {"mlp": "swiglu", "mlp_dim": 80, "norm_eps": 1e-3, "qk_norm": True}},
+    "tied embeddings": {"model": {"tie_embeddings": True}},
     "cmp and win": {"nsa": {"branches": ["cmp", "win"]}},
     "win and sel": {"nsa": {"branches": ["win", "sel"]}},
     "cmp and sel": {"nsa": {"branches": ["cmp", "sel"], "phi": "mlp"}},

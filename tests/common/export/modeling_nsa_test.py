@@ -34,6 +34,7 @@ MODELS = {
     "positions divided by 4": {"rope_scale": 4.0, "rope_base": 500.3},
     "QK-norm, squared ReLU, soft-capped logits": {"qk_norm": True, "hidden_act": "relu2", "final_logit_softcapping": 3.0},
     "SwiGLU": {"mlp": "swiglu", "intermediate_size": 48},
+    "tied embeddings": {"tie_word_embeddings": True},
     "cmp": {"layers": ["cmp"]},
     "sel with documents": {"layers": ["sel"], "document_mask": True},
     "win": {"layers": ["win"]},

@@ -65,11 +65,8 @@ TEST(Swiglu, BackwardWorksInPlaceAndComputesTheOutputAgain) {
   std::vector<float> d = RandomValues(kRows * kWidth, 5), y(d.size()), dx(x.size());
   ASSERT_TRUE(
       Swiglu({}, {.rows = kRows, .width = kWidth, .x = View(x), .y = std::span<float>(y)}).ok());
-  SwigluBackwardArgs args = {.rows = kRows,
-                             .width = kWidth,
-                             .dy = View(d),
-                             .x = View(x),
-                             .dx = std::span<float>(dx)};
+  SwigluBackwardArgs args = {
+      .rows = kRows, .width = kWidth, .dy = View(d), .x = View(x), .dx = std::span<float>(dx)};
   ASSERT_TRUE(SwigluBackward({}, args).ok());
   args.dx = std::span<float>(x);
   args.y = std::span<float>(d);

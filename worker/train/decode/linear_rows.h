@@ -21,13 +21,13 @@ struct LinearRowsArgs {
   LinearShape shape;
   // The tensors may have more rows than the shape. On a GPU they have kDecodeRows, unless the shape
   // has one, and those from shape.rows on may be overwritten.
-  ConstTensor x;      // [rows, in]
-  ConstTensor norm;   // optional [in]: norm(x) = RMSNorm(x) with these weights, else x
+  ConstTensor x;     // [rows, in]
+  ConstTensor norm;  // optional [in]: norm(x) = RMSNorm(x) with these weights, else x
   float eps = kRmsNormEps;
-  Tensor normalized;  // [rows, in], overwritten when there is a norm
-  ConstTensor w;      // [out, in]
-  ConstTensor add;    // optional [rows, out]
-  Tensor y;           // [rows, out], overwritten
+  Tensor normalized;                     // [rows, in], overwritten when there is a norm
+  ConstTensor w;                         // [out, in]
+  ConstTensor add;                       // optional [rows, out]
+  Tensor y;                              // [rows, out], overwritten
   std::optional<Activation> activation;  // act, else the identity; not with `add`
 };
 

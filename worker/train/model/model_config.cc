@@ -56,9 +56,9 @@ absl::Status ModelConfig::Validate(Backend backend) const {
     return absl::InvalidArgumentError("activation: relu2 with mlp: swiglu (silu); set silu");
   }
   if (swiglu && hidden % kMlpUnitsMultiple != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hidden: ", hidden, " (with mlp: swiglu a multiple of ", kMlpUnitsMultiple,
-                     "); set mlp_dim"));
+    return absl::InvalidArgumentError(absl::StrCat("hidden: ", hidden,
+                                                   " (with mlp: swiglu a multiple of ",
+                                                   kMlpUnitsMultiple, "); set mlp_dim"));
   }
   if (backend != Backend::kCuda) return absl::OkStatus();
   NSA_RETURN_IF_ERROR(attention.shape.ValidateOnCuda());

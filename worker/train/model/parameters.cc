@@ -86,18 +86,20 @@ int64_t Aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
 // Lists the tensors of a model in order.
 class Builder {
  public:
-  Builder(const ModelConfig& config, bool zero_outputs)
-      : config_(config), zero_outputs_(zero_outputs) {}
+  Builder(const ModelConfig& config, const v1::ModelSpec& model)
+      : config_(config), zero_outputs_(model.zero_init_outputs()), tied_(model.tie_embeddings()) {}
 
   std::vector<ParameterInfo> Build() && {
     Normal("embed.weight", {config_.vocab, config_.dim});
+    // As the head of a GPU it is a matrix with PaddedVocab() rows.
+    if (tied_) next_ = Aligned(PaddedVocab(config_.vocab) * config_.dim);
     for (int layer = 0; layer < config_.n_layers; ++layer) {
       prefix_ = absl::StrCat("blocks.", layer, ".");
       Block(config_.AttentionOf(layer));
     }
     prefix_.clear();
     Ones("norm_f.weight", config_.dim);
-    Normal("lm_head.weight", {config_.vocab, config_.dim});
+    if (!tied_) Normal("lm_head.weight", {config_.vocab, config_.dim});
     return std::move(tensors_);
   }
 
@@ -184,6 +186,7 @@ class Builder {
   static constexpr float kInitStd = 0.02f;
   const ModelConfig& config_;
   const bool zero_outputs_;
+  const bool tied_;
   std::string prefix_;
   std::vector<ParameterInfo> tensors_;
   int64_t next_ = 0;
@@ -192,10 +195,11 @@ class Builder {
 }  // namespace
 
 ParameterLayout::ParameterLayout(const v1::JobSpec& spec)
-    : tensors_(Builder(ModelConfigOf(spec), spec.model().zero_init_outputs()).Build()) {
+    : tensors_(Builder(ModelConfigOf(spec), spec.model()).Build()) {
   const ParameterInfo& last = tensors_.back();
   size_ = Aligned(last.offset + last.size);
-  tail_ = std::max<int64_t>(0, last.offset + PaddedVocab(last.shape[0]) * last.shape[1] - size_);
+  if (!spec.model().tie_embeddings())
+    tail_ = std::max<int64_t>(0, last.offset + PaddedVocab(last.shape[0]) * last.shape[1] - size_);
   for (const ParameterInfo& tensor : tensors_) count_ += tensor.size;
 }
 

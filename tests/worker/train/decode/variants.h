@@ -85,6 +85,7 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_mlp(v1::MLP_SWIGLU);
        spec->mutable_model()->set_mlp_dim(48);
      }},
+    {"TiedEmbeddings", [](v1::JobSpec* spec) { spec->mutable_model()->set_tie_embeddings(true); }},
     {"MlpDim", [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_dim(48); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {

@@ -264,6 +264,11 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"Relu2",
                 [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
         Variant{"NormEps", [](v1::JobSpec* s) { s->mutable_model()->set_norm_eps(0.01); }},
+        Variant{"TiedEmbeddingsOfAnOddVocabulary",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_tie_embeddings(true);
+                  s->mutable_model()->set_vocab(51);
+                }},
         Variant{"Swiglu",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
@@ -316,6 +321,7 @@ std::vector<v1::JobSpec> ManyJobs() {
     model.set_d_v(one_of({16, 32, 64, 128}));
     if (round % 4 == 1) model.set_mlp_dim(one_of({16, 48, 336}));
     if (round % 5 == 1) model.set_norm_eps(1e-5);
+    model.set_tie_embeddings(round % 3 == 0);
     if (round % 7 == 1) model.set_mlp(v1::MLP_SWIGLU);
     model.set_qk_norm(round % 2 == 1);
     if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);
@@ -348,9 +354,8 @@ TEST(GpuShapes, RunExactlyWhenPreflightAcceptsThem) {
     const v1::PreflightReport report = Preflight(spec, {});
     for (const v1::Finding& finding : report.findings()) {
       if (finding.severity() != v1::SEVERITY_ERROR) continue;
-      EXPECT_THAT(finding.rule(),
-                  ::testing::AnyOf("SHAPE_GROUPS", "SHAPE_STRIDE", "SHAPE_INVALID", "CUDA_WIDTH",
-                                   "MODEL_RANGE", "MODEL_CONFLICT"));
+      EXPECT_THAT(finding.rule(), ::testing::AnyOf("SHAPE_GROUPS", "SHAPE_STRIDE", "SHAPE_INVALID",
+                                                   "CUDA_WIDTH", "MODEL_RANGE", "MODEL_CONFLICT"));
     }
     (report.accepted() ? accepted : refused).push_back(spec);
   }

@@ -203,11 +203,9 @@ absl::StatusOr<ActivationBackward> BackwardOfActivation(const BlockContext& bloc
     return result;
   }
   result = {.a = saved ? block.arena[act.a] : u, .du = da};
-  NSA_RETURN_IF_ERROR(ActivateBackward(block.exec, {.dy = da,
-                                                    .x = u,
-                                                    .dx = da,
-                                                    .kind = config.activation,
-                                                    .y = saved ? Tensor() : u}));
+  NSA_RETURN_IF_ERROR(ActivateBackward(
+      block.exec,
+      {.dy = da, .x = u, .dx = da, .kind = config.activation, .y = saved ? Tensor() : u}));
   return result;
 }
 

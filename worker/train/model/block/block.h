@@ -45,7 +45,8 @@ NsaLayerParams AttentionParams(const Arena& parameters, const BlockPlaces& place
 
 // Where all parameters of a model are.
 struct ModelPlaces {
-  Place embed, norm_f, head;
+  Place embed, norm_f, head;  // the embedding may be the head
+  bool tied() const { return head.offset == embed.offset; }
   std::vector<BlockPlaces> blocks;
 
   static ModelPlaces Of(const ParameterLayout& layout, int32_t layers);
@@ -54,7 +55,8 @@ struct ModelPlaces {
   Place PartOf(int32_t part) const;
 
   // The gradients, of `size` elements of an arena, that backward always adds to. The others, of the
-  // weights of projections, MLPs and head, it can overwrite (BlockContext::overwrite).
+  // weights of projections, MLPs and head, it can overwrite (BlockContext::overwrite); an embedding
+  // that is also the head is overwritten as the head and then added to.
   std::vector<ElementRange> AddedTo(int64_t size) const;
 };
 

@@ -50,6 +50,7 @@ ModelPlaces ModelPlaces::Of(const ParameterLayout& layout, int32_t layers) {
                         .norm_f = find("norm_f.weight"),
                         .head = find("lm_head.weight"),
                         .blocks = {}};
+  if (places.head.size == 0) places.head = places.embed;  // model.tie_embeddings
   for (int32_t layer = 0; layer < layers; ++layer) {
     places.blocks.push_back(BlockPlaces::Of(layout, layer));
   }
@@ -63,10 +64,11 @@ std::vector<ElementRange> ModelPlaces::AddedTo(int64_t size) const {
     ranges.push_back({begin, place.offset - begin});
     begin = place.offset + place.size;
   };
+  if (tied()) skip(head);
   for (const BlockPlaces& block : blocks) {
     for (const Place& place : {block.projections, block.out, block.fc1, block.fc2}) skip(place);
   }
-  skip(head);
+  if (!tied()) skip(head);
   ranges.push_back({begin, size - begin});
   return ranges;
 }
@@ -78,6 +80,7 @@ Place ModelPlaces::PartOf(int32_t part) const {
   };
   if (part < 0) return {0, begin_of(0)};
   if (part < layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
+  if (tied()) return norm_f;
   return {norm_f.offset, head.offset + head.size - norm_f.offset};
 }
 
