@@ -2,6 +2,7 @@
 // includes all families.
 #include "absl/strings/str_cat.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
@@ -98,6 +99,8 @@ absl::Status Activate(const Exec&, const ActivateArgs&) { return Missing("Activa
 absl::Status ActivateBackward(const Exec&, const ActivateBackwardArgs&) {
   return Missing("ActivateBackward");
 }
+absl::Status AddBias(const Exec&, const AddBiasArgs&) { return Missing("AddBias"); }
+absl::Status BiasGradient(const Exec&, const BiasGradientArgs&) { return Missing("BiasGradient"); }
 absl::Status Swiglu(const Exec&, const SwigluArgs&) { return Missing("Swiglu"); }
 absl::Status SwigluBackward(const Exec&, const SwigluBackwardArgs&) {
   return Missing("SwigluBackward");
@@ -135,6 +138,7 @@ absl::Status Mark(const Exec&, PendingMark) { return Missing("Mark"); }
 absl::Status Spin(const Exec&, const int32_t*) { return Missing("Spin"); }
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
+int64_t BiasGradientWorkspaceBytes(int64_t) { return 0; }
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t, int64_t) { return 0; }
 int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }
 

@@ -31,6 +31,7 @@ int64_t GateParameters(int64_t d_k, int64_t branches) {
 int64_t BlockParameters(const v1::JobSpec& spec, const Sizes& s) {
   int64_t block = s.block_matrices() + 2 * s.dim;
   block += GateParameters(spec.model().d_k(), s.n_branches);
+  if (spec.model().qkv_bias()) block += s.q + s.n_branches * (s.k + s.v);
   if (!s.phi_mlp) return block;
   return block + PhiParameters(spec.nsa().l(), spec.model().d_k()) +
          PhiParameters(spec.nsa().l(), spec.model().d_v());

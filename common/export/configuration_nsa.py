@@ -43,6 +43,7 @@ class NsaConfig(_Base):
         rms_norm_eps=1e-6,
         hidden_act="silu",  # between the matrices of an MLP: "silu" or "relu2"
         mlp="plain",  # "plain": fc2(act(fc1(x))), or "swiglu": fc2(act(gate(x)) · fc1(x))
+        qkv_bias=False,  # the projections of queries, keys and values add a bias
         qk_norm=False,  # queries and keys divided by their root mean square before rotation
         block_size=32,  # l, tokens in a compression block
         block_stride=16,  # d
@@ -73,6 +74,7 @@ class NsaConfig(_Base):
         self.rms_norm_eps = rms_norm_eps
         self.hidden_act = hidden_act
         self.mlp = mlp
+        self.qkv_bias = qkv_bias
         self.qk_norm = qk_norm
         self.block_size = block_size
         self.block_stride = block_stride

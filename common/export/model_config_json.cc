@@ -22,8 +22,11 @@ using Json = nlohmann::ordered_json;
 
 // Keys that folders of older versions lack, and what they mean there.
 Json Newer() {
-  return {
-      {"hidden_act", "silu"}, {"qk_norm", false}, {"mlp", "plain"}, {"tie_word_embeddings", false}};
+  return {{"hidden_act", "silu"},
+          {"qk_norm", false},
+          {"mlp", "plain"},
+          {"tie_word_embeddings", false},
+          {"qkv_bias", false}};
 }
 
 // The value of `key`, or null if it is missing and has no default.
@@ -64,7 +67,8 @@ Json Architecture(const v1::JobSpec& spec) {
           {"document_mask", spec.data().document_mask()},
           {"final_logit_softcapping",
            model.logit_softcap() > 0 ? Json(model.logit_softcap()) : Json(nullptr)},
-          {"tie_word_embeddings", model.tie_embeddings()}};
+          {"tie_word_embeddings", model.tie_embeddings()},
+          {"qkv_bias", model.qkv_bias()}};
 }
 
 absl::Status Wrong(const char* key, const nlohmann::json& config, const std::string& wanted) {
@@ -153,6 +157,9 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
   const nlohmann::json qk_norm = ValueOf(config, "qk_norm");
   if (!qk_norm.is_boolean()) return Wrong("qk_norm", config, "true or false");
   if (qk_norm.get<bool>()) model->set_qk_norm(true);
+  const nlohmann::json bias = ValueOf(config, "qkv_bias");
+  if (!bias.is_boolean()) return Wrong("qkv_bias", config, "true or false");
+  if (bias.get<bool>()) model->set_qkv_bias(true);
   const nlohmann::json tied = ValueOf(config, "tie_word_embeddings");
   if (!tied.is_boolean()) return Wrong("tie_word_embeddings", config, "true or false");
   if (tied.get<bool>()) model->set_tie_embeddings(true);

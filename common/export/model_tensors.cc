@@ -50,6 +50,7 @@ class Lister {
           {model.n_kv_groups() * d_v, dim});
     }
     Add("attn.out.weight", {dim, model.n_heads() * d_v});
+    if (model.qkv_bias()) Biases();
     const int64_t n_branches = branches_[kCmp] + branches_[kSel] + branches_[kWin];
     if (n_branches > 1) {
       Add("attn.gate.fc1.weight", {d_k / 2, d_k});
@@ -60,6 +61,18 @@ class Lister {
     if (branches_[kCmp] && spec_.nsa().phi() == v1::PHI_MLP) {
       Phi("attn.phi_k.", d_k);
       Phi("attn.phi_v.", d_v);
+    }
+  }
+
+  void Biases() {
+    const v1::ModelSpec& model = spec_.model();
+    Add("attn.W_Q.bias", {int64_t{model.n_heads()} * model.d_k()});
+    for (const Branch branch : {kSel, kWin, kCmp}) {
+      if (!branches_[branch]) continue;
+      Add(absl::StrCat("attn.W_K_", kBranchNames[branch], ".bias"),
+          {int64_t{model.n_kv_groups()} * model.d_k()});
+      Add(absl::StrCat("attn.W_V_", kBranchNames[branch], ".bias"),
+          {int64_t{model.n_kv_groups()} * model.d_v()});
     }
   }
 

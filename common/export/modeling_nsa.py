@@ -302,11 +302,11 @@ class Attention(nn.Module):
         self.branches = c.branches_of(layer)
         if set(self.branches) - {"cmp", "sel", "win"}:
             raise ValueError(f"layers: {list(c.layers)} (cmp, sel and win, joined by +)")
-        self.W_Q = nn.Linear(c.hidden_size, c.num_attention_heads * c.d_k, bias=False)
+        self.W_Q = nn.Linear(c.hidden_size, c.num_attention_heads * c.d_k, bias=c.qkv_bias)
         for name in ("sel", "win", "cmp"):
             if name in self.branches:
-                setattr(self, f"W_K_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_k, bias=False))
-                setattr(self, f"W_V_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_v, bias=False))
+                setattr(self, f"W_K_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_k, bias=c.qkv_bias))
+                setattr(self, f"W_V_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_v, bias=c.qkv_bias))
         self.out = nn.Linear(c.num_attention_heads * c.d_v, c.hidden_size, bias=False)
         if len(self.branches) > 1:
             self.gate = nn.ModuleDict(

@@ -34,6 +34,7 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_ABSENT_IF_ZERO_(model, logit_softcap);
   NSA_ABSENT_IF_ZERO_(model, mlp_dim);
   NSA_ABSENT_IF_ZERO_(model, tie_embeddings);
+  NSA_ABSENT_IF_ZERO_(model, qkv_bias);
   if (model->mlp() == v1::MLP_PLAIN) model->clear_mlp();
   if (model->norm_eps() == kDefaultNormEps) model->clear_norm_eps();
 }

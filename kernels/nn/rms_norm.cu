@@ -3,6 +3,7 @@
 // ranges, whose sums are added in order.
 #include <algorithm>
 
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/rms_norm.h"
@@ -205,25 +206,6 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
 }
 
-// Adds the partial sums: eight threads per column each add an eighth of them in order.
-__global__ void AddWeightGradient(Begin begin, const float* partial, int dim, float* dweight) {
-  __shared__ float sums[8][kWarp];
-  begin.WaitForPrevious();
-  const int c = blockIdx.x * kWarp + threadIdx.x;
-  float sum = 0;
-  if (c < dim) {
-#pragma unroll 16  // so many loads under way
-    for (int block = kBlocks / 8 * threadIdx.y; block < kBlocks / 8 * (threadIdx.y + 1); ++block) {
-      sum += partial[int64_t{1} * block * dim + c];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || c >= dim) return;
-  for (int slice = 1; slice < 8; ++slice) sum += sums[slice][threadIdx.x];
-  dweight[c] += sum;
-}
-
 }  // namespace
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t dim) { return 4 * kBlocks * dim; }
@@ -283,8 +265,8 @@ absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) 
       NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, GridFor(dim, kWideColumns), shared));
     }
   }
-  return Launch(exec, "rms_norm_backward", AddWeightGradient,
-                {.grid = GridFor(dim, kWarp), .block = dim3(kWarp, 8)}, partial, dim,
+  return Launch(exec, "rms_norm_backward", AddColumnSums<kBlocks>,
+                {.grid = GridFor(dim, kWarp), .block = dim3(kWarp, kColumnSumParts)}, partial, dim,
                 DataOf<float>(args.dweight));
 }
 

@@ -34,6 +34,7 @@ MODELS = {
     "soft-capped logits": {"model": {"logit_softcap": 2.5}},
     "SwiGLU, another epsilon": {"model": {"mlp": "swiglu", "mlp_dim": 80, "norm_eps": 1e-3, "qk_norm": True}},
     "tied embeddings": {"model": {"tie_embeddings": True}},
+    "biases": {"model": {"qkv_bias": True}, "nsa": {"layers": ["win", "cmp+sel"]}},
     "cmp and win": {"nsa": {"branches": ["cmp", "win"]}},
     "win and sel": {"nsa": {"branches": ["win", "sel"]}},
     "cmp and sel": {"nsa": {"branches": ["cmp", "sel"], "phi": "mlp"}},

@@ -17,13 +17,20 @@ struct ProjectProblem {
   int in, dk, dv;
   float eps;  // of the norm, and of qk_norm
   const bf16 *x, *norm, *w;
-  const int* at;  // SplitProjectionsArgs::at
+  const bf16* bias;  // may be null
+  const int* at;     // SplitProjectionsArgs::at
   int parts;
   int begin[kMostParts + 1];  // columns
   int branch[kMostParts];     // of the keys and values
   bf16* to[kMostParts];
   bf16* q_rotated;
 };
+
+// A projection with its bias, rounded to bf16.
+__device__ __forceinline__ float Projected(const ProjectProblem& p, int column, float product) {
+  const float bias = p.bias == nullptr ? 0.0f : __bfloat162float(p.bias[column]);
+  return __bfloat162float(__float2bfloat16(product + bias));
+}
 
 // Writes a column; `other` is the other one of its pair. `factor` is 1, or with qk_norm
 // that of the head.
@@ -61,7 +68,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   begin.WaitForPrevious();
   const float y = RowDot<true, kSplit>(w, p.x, p.norm, p.in, p.eps);
   if (threadIdx.x % kWarp == 0 && warp % kSplit == 0) {
-    columns[warp / kSplit] = __bfloat162float(__float2bfloat16(y));
+    columns[warp / kSplit] = Projected(p, first + warp / kSplit, y);
   }
   __syncthreads();
   const int i = threadIdx.x;
@@ -101,7 +108,7 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp)
   begin.WaitForPrevious();
   for (int row = warp; row < head.width; row += kHeadWarps) {
     const float y = RowDot<true, 1>(w + int64_t{row} * p.in, p.x, p.norm, p.in, p.eps);
-    if (lane == 0) columns[row] = __bfloat162float(__float2bfloat16(y));
+    if (lane == 0) columns[row] = Projected(p, head.first + row, y);
   }
   __syncthreads();
   if (warp == 0 && head.turned) {
@@ -125,6 +132,7 @@ absl::Status Check(const ProjectRowArgs& args) {
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, args.in, kType, "in"));
   NSA_RETURN_IF_ERROR(CheckTensor("norm", args.norm, args.in, kType, "in"));
   NSA_RETURN_IF_ERROR(CheckTensor("w", args.w, args.in * width, kType, "width·in"));
+  NSA_RETURN_IF_ERROR(CheckOptional("bias", args.bias, width, kType, "width"));
   NSA_RETURN_IF_ERROR(CheckTensor("at", split.at, 1 + kBranches, DType::kI32, "1 + branches"));
   const int64_t q = int64_t{s.n_heads} * s.d_k, groups = s.n_kv_groups;
   NSA_RETURN_IF_ERROR(CheckTensor("q", split.q, q, kType, "H·dk"));
@@ -147,6 +155,7 @@ ProjectProblem ProblemOf(const ProjectRowArgs& args) {
                    .x = DataOf<bf16>(args.x),
                    .norm = DataOf<bf16>(args.norm),
                    .w = DataOf<bf16>(args.w),
+                   .bias = DataOf<bf16>(args.bias),
                    .at = DataOf<int>(split.at)};
   const auto add = [&p](int branch, int width, bf16* to) {
     p.branch[p.parts] = branch, p.to[p.parts] = to;

@@ -35,6 +35,7 @@ MODELS = {
     "QK-norm, squared ReLU, soft-capped logits": {"qk_norm": True, "hidden_act": "relu2", "final_logit_softcapping": 3.0},
     "SwiGLU": {"mlp": "swiglu", "intermediate_size": 48},
     "tied embeddings": {"tie_word_embeddings": True},
+    "biases": {"qkv_bias": True},
     "cmp": {"layers": ["cmp"]},
     "sel with documents": {"layers": ["sel"], "document_mask": True},
     "win": {"layers": ["win"]},

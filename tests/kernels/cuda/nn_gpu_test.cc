@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
@@ -102,6 +103,26 @@ TEST_F(NnOnGpu, RmsNormBackwardEqualsTheCpuTruth) {
                       GpuExec(), {rows, dim, dy_gpu, x_gpu, w_gpu, forward_rstd, t[0], t[1], t[2]});
                   EXPECT_TRUE(Identical("y", t[2].Bytes(), forward.Bytes()));
                   return status;
+                });
+  }
+}
+
+TEST_F(NnOnGpu, BiasesEqualTheCpuTruth) {
+  for (const auto& [rows, width] :
+       {RowShape{1, 8}, RowShape{3, 64}, RowShape{257, 120}, RowShape{4099, 4096}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << width);
+    const std::vector<float> before = Rounded(rows * width, 1), bias = Rounded(width, 2),
+                             sums = Random(width, 3);
+    std::vector<float> y = before, dbias = sums;
+    ASSERT_TRUE(AddBias(kCpuExec, {rows, width, In(bias), Out(y)}).ok());
+    ASSERT_TRUE(BiasGradient(kCpuExec, {rows, width, In(before), Out(dbias)}).ok());
+    const DeviceTensor bias_gpu = ToDevice(bias), dy_gpu = ToDevice(before);
+    ExpectOnGpu({{"y", y, DType::kBf16, kBf16Output, 1e-6, before},
+                 {"dbias", dbias, DType::kF32, 1e-4, 1e-5, sums}},
+                [&](const Tensors& t) {
+                  const absl::Status status = AddBias(GpuExec(), {rows, width, bias_gpu, t[0]});
+                  if (!status.ok()) return status;
+                  return BiasGradient(GpuExec(), {rows, width, dy_gpu, t[1]});
                 });
   }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "kernels/nn/bias.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/decode/row_linear.h"
@@ -114,7 +115,7 @@ std::vector<float> LastRow(const DeviceTensor& cache, int64_t width) {
   return {row, values.end()};
 }
 
-void ExpectProjections(const NsaLayerConfig& config, int64_t in) {
+void ExpectProjections(const NsaLayerConfig& config, int64_t in, bool has_bias) {
   const NsaShape& s = config.shape;
   const int64_t width = ProjectionWidth(config);
   const Layer layer(in, width, 1);
@@ -124,12 +125,20 @@ void ExpectProjections(const NsaLayerConfig& config, int64_t in) {
   const DeviceTensor at = ToDevice(position);
   const Projected one(s, position), two(s, position);
   const Exec exec = Gpu::Get().exec();
-  ASSERT_TRUE(cuda::ProjectRow(
-                  exec, {.in = in, .x = x, .norm = norm, .w = w, .split = one.Args(config, at)})
+  const DeviceTensor bias = ToDevice(RoundToBf16(Random(width, 7, 1)));
+  ASSERT_TRUE(cuda::ProjectRow(exec, {.in = in,
+                                      .x = x,
+                                      .norm = norm,
+                                      .w = w,
+                                      .bias = has_bias ? bias.tensor() : Tensor(),
+                                      .split = one.Args(config, at)})
                   .ok());
   ASSERT_TRUE(
       cuda::RowLinear(exec, {.in = in, .out = width, .x = x, .norm = norm, .w = w, .y = wide})
           .ok());
+  if (has_bias) {
+    ASSERT_TRUE(AddBias(exec, {.rows = 1, .width = width, .bias = bias, .y = wide}).ok());
+  }
   SplitProjectionsArgs split = two.Args(config, at);
   split.wide = wide;
   ASSERT_TRUE(SplitProjections(exec, split).ok());
@@ -159,7 +168,7 @@ TEST_F(RowLinearOnGpu, ProjectsAndRotatesAndWritesToTheCaches) {
           config.qk_norm = qk_norm;
           SCOPED_TRACE(::testing::Message() << shape.ToString() << ", branches " << mask << ", "
                                             << in << " inputs, qk_norm " << qk_norm);
-          ExpectProjections(config, in);
+          ExpectProjections(config, in, /*has_bias=*/in == 768 || in == 2056);
         }
       }
     }

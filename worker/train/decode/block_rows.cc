@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "common/base/status.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/swiglu.h"
 #include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/layer/projections.h"
@@ -73,12 +74,16 @@ absl::Status Project(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t width = ProjectionWidth(args.attention), dim = args.config.dim;
   const ConstTensor norm = Weight(args.parameters, args.places.norm1);
   const ConstTensor w = Weight(args.parameters, args.places.projections);
+  const ConstTensor bias = Weight(args.parameters, args.places.projection_bias);
   const bool on_gpu = exec.backend == Backend::kCuda;
   if (on_gpu && RowsOf(args) == 1) {
     exec.Enter("project_row");
-    return cuda::ProjectRow(
-        exec,
-        {.in = dim, .x = Prefix(args.work.x, dim), .norm = norm, .w = w, .split = SplitOf(args)});
+    return cuda::ProjectRow(exec, {.in = dim,
+                                   .x = Prefix(args.work.x, dim),
+                                   .norm = norm,
+                                   .w = w,
+                                   .bias = bias,
+                                   .split = SplitOf(args)});
   }
   NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {RowsOf(args), dim, width},
                                         .x = args.work.x,
@@ -87,6 +92,12 @@ absl::Status Project(const Exec& exec, const BlockRowsArgs& args) {
                                         .normalized = args.work.h,
                                         .w = w,
                                         .y = args.work.wide}));
+  if (bias.wanted()) {
+    NSA_RETURN_IF_ERROR(AddBias(exec, {.rows = RowsOf(args),
+                                       .width = width,
+                                       .bias = bias,
+                                       .y = Prefix(args.work.wide, RowsOf(args) * width)}));
+  }
   return on_gpu ? SplitProjections(exec, SplitOf(args)) : Split(exec, args);
 }
 

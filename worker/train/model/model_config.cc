@@ -82,6 +82,7 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
       .norm_eps = static_cast<float>(NormEpsOf(spec.model()))};
   config.dim = spec.model().dim();
   config.n_layers = spec.model().n_layers();
+  config.qkv_bias = spec.model().qkv_bias();
   config.hidden = static_cast<int32_t>(MlpUnitsOf(spec.model()));
   config.swiglu = IsSwiglu(spec.model());
   if (spec.model().activation() == v1::ACTIVATION_RELU2) config.activation = Activation::kRelu2;

@@ -118,6 +118,7 @@ class Builder {
              {int64_t{shape.n_kv_groups} * shape.d_v, config_.dim});
     }
     ResidualOutput("attn.out.weight", {config_.dim, int64_t{shape.n_heads} * shape.d_v});
+    if (config_.qkv_bias) Biases(attention);
     if (attention.has_gate()) GateTensors(attention.n_branches());
     if (attention.has_phi()) {
       PhiTensors("attn.phi_k.", shape.d_k);
@@ -129,6 +130,20 @@ class Builder {
     if (config_.swiglu) Hidden("mlp.gate.weight", {config_.hidden, config_.dim});
     Hidden("mlp.fc1.weight", {config_.hidden, config_.dim});
     ResidualOutput("mlp.fc2.weight", {config_.dim, config_.hidden});
+  }
+
+  // One vector without gaps, in the order of the columns of the projections.
+  void Biases(const NsaLayerConfig& attention) {
+    const NsaShape& shape = attention.shape;
+    const auto add = [&](const std::string& name, int64_t heads, int64_t width) {
+      Add(absl::StrCat("attn.W_", name, ".bias"), {heads * width}, Init::kZeros, 0);
+    };
+    add("Q", shape.n_heads, shape.d_k);
+    for (const Branch branch : kProjectionOrder) {
+      if (!attention.has(branch)) continue;
+      add(absl::StrCat("K_", kBranchNames[branch]), shape.n_kv_groups, shape.d_k);
+      add(absl::StrCat("V_", kBranchNames[branch]), shape.n_kv_groups, shape.d_v);
+    }
   }
 
   void GateTensors(int64_t branches) {

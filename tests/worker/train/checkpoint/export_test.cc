@@ -120,6 +120,7 @@ TEST_F(ExportTest, ListsTheTensorsOfEveryModelAsTheTrainerDoes) {
 TEST_F(ExportTest, ListsTheTensorsThatKeysOfTheModelAddOrTakeAway) {
   for (const auto change : std::initializer_list<void (*)(v1::ModelSpec*)>{
            [](v1::ModelSpec* model) { model->set_tie_embeddings(true); },
+           [](v1::ModelSpec* model) { model->set_qkv_bias(true); },
            [](v1::ModelSpec* model) {
              model->set_mlp(v1::MLP_SWIGLU);
              model->set_mlp_dim(80);

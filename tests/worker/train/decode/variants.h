@@ -86,6 +86,13 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_mlp_dim(48);
      }},
     {"TiedEmbeddings", [](v1::JobSpec* spec) { spec->mutable_model()->set_tie_embeddings(true); }},
+    {"QkvBias", [](v1::JobSpec* spec) { spec->mutable_model()->set_qkv_bias(true); }},
+    {"QkvBiasWithQkNormAndLayersInTurn",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_qkv_bias(true);
+       spec->mutable_model()->set_qk_norm(true);
+       SetLayers(spec, {"win", "cmp+sel"});
+     }},
     {"MlpDim", [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_dim(48); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {

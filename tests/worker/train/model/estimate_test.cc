@@ -39,6 +39,7 @@ v1::JobSpec RandomJob(std::mt19937* random) {
   if (one_of({0, 1}) == 1) model->set_mlp_dim(80);
   if (MlpUnitsOf(*model) % 16 == 0 && one_of({0, 1}) == 1) model->set_mlp(v1::MLP_SWIGLU);
   model->set_tie_embeddings(one_of({0, 1}) == 1);
+  model->set_qkv_bias(one_of({0, 1}) == 1);
   v1::NsaSpec* nsa = spec.mutable_nsa();
   nsa->set_l(16);
   nsa->set_d(8);

@@ -269,6 +269,7 @@ INSTANTIATE_TEST_SUITE_P(
                   s->mutable_model()->set_tie_embeddings(true);
                   s->mutable_model()->set_vocab(51);
                 }},
+        Variant{"QkvBias", [](v1::JobSpec* s) { s->mutable_model()->set_qkv_bias(true); }},
         Variant{"Swiglu",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
@@ -322,6 +323,7 @@ std::vector<v1::JobSpec> ManyJobs() {
     if (round % 4 == 1) model.set_mlp_dim(one_of({16, 48, 336}));
     if (round % 5 == 1) model.set_norm_eps(1e-5);
     model.set_tie_embeddings(round % 3 == 0);
+    model.set_qkv_bias(round % 5 == 0);
     if (round % 7 == 1) model.set_mlp(v1::MLP_SWIGLU);
     model.set_qk_norm(round % 2 == 1);
     if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);

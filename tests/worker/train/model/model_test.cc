@@ -275,6 +275,7 @@ INSTANTIATE_TEST_SUITE_P(
                   s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
                   s->mutable_model()->set_mlp_dim(48);
                 }},
+        Variant{"QkvBias", [](v1::JobSpec* s) { s->mutable_model()->set_qkv_bias(true); }},
         Variant{"TiedEmbeddings",
                 [](v1::JobSpec* s) { s->mutable_model()->set_tie_embeddings(true); }},
         Variant{"MlpDim", [](v1::JobSpec* s) { s->mutable_model()->set_mlp_dim(48); }},

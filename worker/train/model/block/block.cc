@@ -5,6 +5,7 @@
 
 #include "common/base/status.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/swiglu.h"
 #include "kernels/nsa/layer/projections.h"
@@ -138,6 +139,12 @@ absl::Status ProjectionsForward(const BlockContext& block) {
                              block.config.ProjectionWidthOf(attention)};
   NSA_RETURN_IF_ERROR(Linear(block.exec, shape, H1(block),
                              View(block.parameters, block.places.projections), arena[work.wide]));
+  if (const Place& bias = block.places.projection_bias; bias.size > 0) {
+    NSA_RETURN_IF_ERROR(AddBias(block.exec, {.rows = shape.rows,
+                                             .width = shape.out,
+                                             .bias = View(block.parameters, bias),
+                                             .y = arena[work.wide]}));
+  }
   if (block.group != nullptr) {
     NSA_RETURN_IF_ERROR(
         ExchangeProjections(block).ToHeads(block.exec, arena[work.wide], arena[work.wide]));
@@ -304,6 +311,12 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
   if (block.group != nullptr) {
     NSA_RETURN_IF_ERROR(
         ExchangeProjections(block).ToTokens(block.exec, arena[work.wide], arena[work.wide]));
+  }
+  if (p.projection_bias.size > 0) {
+    NSA_RETURN_IF_ERROR(BiasGradient(block.exec, {.rows = shape.rows,
+                                                  .width = shape.out,
+                                                  .dy = arena[work.wide],
+                                                  .dbias = View(gradients, p.projection_bias)}));
   }
   const bool has_h1 = block.config.recompute == Recompute::kNothing;
   const Tensor h1 = H1(block);

@@ -31,7 +31,8 @@ struct PhiPlaces {
 // Where the parameters of block `layer` are, and their gradients.
 struct BlockPlaces {
   Place norm1;
-  Place projections;  // [W_Q; W_K_sel; W_V_sel; …], one matrix [width, D]
+  Place projections;      // [W_Q; W_K_sel; W_V_sel; …], one matrix [width, D]
+  Place projection_bias;  // [width], in the order of their columns; may be empty
   Place out;
   Place gate_fc1_w, gate_fc1_b, gate_fc2_w, gate_fc2_b;
   PhiPlaces phi_k, phi_v;

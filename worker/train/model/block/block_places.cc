@@ -35,6 +35,9 @@ BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
   // All projections lie between W_Q and `out`.
   p.projections.offset = find("attn.W_Q.weight").offset;
   p.projections.size = p.out.offset - p.projections.offset;
+  if (const Place bias = find("attn.W_Q.bias"); bias.size > 0) {
+    p.projection_bias = {bias.offset, p.projections.size / p.norm1.size};  // norm1 has D weights
+  }
   if (const Place gate = find("mlp.gate.weight"); gate.size > 0) {
     p.fc1 = {gate.offset, gate.size + p.fc1.size};
   }
