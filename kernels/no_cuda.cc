@@ -87,7 +87,8 @@ absl::Status JoinProjections(const Exec&, const JoinProjectionsArgs&) {
   return Missing("JoinProjections");
 }
 absl::Status Rope(const Exec&, const RopeArgs&) { return Missing("Rope"); }
-absl::Status RopeAngles(const Exec&, int32_t, int32_t, float, float, const Tensor&) {
+absl::Status RopeAngles(const Exec&, int32_t, int32_t, float, float, const RopeScaling&,
+                        const Tensor&) {
   return Missing("RopeAngles");
 }
 absl::Status Matmul(const Exec&, const MatmulArgs&) { return Missing("Matmul"); }

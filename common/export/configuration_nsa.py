@@ -40,6 +40,7 @@ class NsaConfig(_Base):
         d_v=64,  # width of a value head
         rope_base=10000.0,
         rope_scale=1.0,  # divides positions
+        rope_stretch=None,  # or a dict: how frequencies are stretched for longer texts, see stretched() of modeling_nsa.py
         rms_norm_eps=1e-6,
         hidden_act="silu",  # between the matrices of an MLP: "silu" or "relu2"
         mlp="plain",  # "plain": fc2(act(fc1(x))), or "swiglu": fc2(act(gate(x)) · fc1(x))
@@ -71,6 +72,7 @@ class NsaConfig(_Base):
         self.d_v = d_v
         self.rope_base = rope_base
         self.rope_scale = rope_scale
+        self.rope_stretch = rope_stretch
         self.rms_norm_eps = rms_norm_eps
         self.hidden_act = hidden_act
         self.mlp = mlp

@@ -22,11 +22,8 @@ using Json = nlohmann::ordered_json;
 
 // Keys that folders of older versions lack, and what they mean there.
 Json Newer() {
-  return {{"hidden_act", "silu"},
-          {"qk_norm", false},
-          {"mlp", "plain"},
-          {"tie_word_embeddings", false},
-          {"qkv_bias", false}};
+  return {{"hidden_act", "silu"},         {"qk_norm", false},  {"mlp", "plain"},
+          {"tie_word_embeddings", false}, {"qkv_bias", false}, {"rope_stretch", nullptr}};
 }
 
 // The value of `key`, or null if it is missing and has no default.
@@ -34,6 +31,24 @@ nlohmann::json ValueOf(const nlohmann::json& config, const std::string& key) {
   if (config.contains(key)) return config[key];
   const Json newer = Newer();
   return newer.contains(key) ? nlohmann::json(newer[key]) : nlohmann::json();
+}
+
+// model.rope_scaling under a name of our own: transformers gives the key rope_scaling a meaning.
+// null without one.
+Json StretchJson(const v1::ModelSpec& model) {
+  if (!model.has_rope_scaling()) return nullptr;
+  const v1::RopeScaling& scaling = model.rope_scaling();
+  Json json = {{"type", scaling.type() == v1::ROPE_SCALING_TYPE_YARN ? "yarn" : "llama3"},
+               {"factor", scaling.factor()},
+               {"original_seq_len", scaling.original_seq_len()}};
+  if (scaling.type() == v1::ROPE_SCALING_TYPE_YARN) {
+    json["beta_fast"] = scaling.beta_fast();
+    json["beta_slow"] = scaling.beta_slow();
+  } else {
+    json["low_freq_factor"] = scaling.low_freq_factor();
+    json["high_freq_factor"] = scaling.high_freq_factor();
+  }
+  return json;
 }
 
 // The keys that make up the model. Every other key of config.json is for transformers.
@@ -68,7 +83,8 @@ Json Architecture(const v1::JobSpec& spec) {
           {"final_logit_softcapping",
            model.logit_softcap() > 0 ? Json(model.logit_softcap()) : Json(nullptr)},
           {"tie_word_embeddings", model.tie_embeddings()},
-          {"qkv_bias", model.qkv_bias()}};
+          {"qkv_bias", model.qkv_bias()},
+          {"rope_stretch", StretchJson(model)}};
 }
 
 absl::Status Wrong(const char* key, const nlohmann::json& config, const std::string& wanted) {
@@ -107,6 +123,41 @@ absl::Status ReadSoftcap(const nlohmann::json& config, v1::ModelSpec* model) {
     return Wrong(kKey, config, "from 1 to 1000, or null");
   }
   model->set_logit_softcap(found->get<double>());
+  return absl::OkStatus();
+}
+
+absl::Status ReadStretch(const nlohmann::json& config, v1::ModelSpec* model) {
+  constexpr char kKey[] = "rope_stretch";
+  const nlohmann::json stretch = ValueOf(config, kKey);
+  if (stretch.is_null()) return absl::OkStatus();
+  if (!stretch.is_object() || !stretch.contains("type") ||
+      (stretch["type"] != "yarn" && stretch["type"] != "llama3")) {
+    return Wrong(kKey, config, "of type llama3 or yarn, or null");
+  }
+  v1::RopeScaling* scaling = model->mutable_rope_scaling();
+  const bool yarn = stretch["type"] == "yarn";
+  scaling->set_type(yarn ? v1::ROPE_SCALING_TYPE_YARN : v1::ROPE_SCALING_TYPE_LLAMA3);
+  double factor = 0, low = 0, high = 0;
+  int32_t tokens = 0;
+  const auto read = [&]() -> absl::Status {
+    NSA_RETURN_IF_ERROR(ReadPositive(stretch, "factor", 1e6, &factor));
+    NSA_RETURN_IF_ERROR(ReadInt(stretch, "original_seq_len", 1'000'000'000, &tokens));
+    NSA_RETURN_IF_ERROR(ReadPositive(stretch, yarn ? "beta_slow" : "low_freq_factor", 1e6, &low));
+    return ReadPositive(stretch, yarn ? "beta_fast" : "high_freq_factor", 1e6, &high);
+  };
+  NSA_RETURN_IF_ERROR(Annotate(read(), kKey));
+  if (factor < 1 || high <= low) {
+    return Wrong(kKey, config, "a factor of 1 or more, and ascending numbers of turns");
+  }
+  scaling->set_factor(factor);
+  scaling->set_original_seq_len(tokens);
+  if (yarn) {
+    scaling->set_beta_slow(low);
+    scaling->set_beta_fast(high);
+  } else {
+    scaling->set_low_freq_factor(low);
+    scaling->set_high_freq_factor(high);
+  }
   return absl::OkStatus();
 }
 
@@ -163,6 +214,7 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
   const nlohmann::json tied = ValueOf(config, "tie_word_embeddings");
   if (!tied.is_boolean()) return Wrong("tie_word_embeddings", config, "true or false");
   if (tied.get<bool>()) model->set_tie_embeddings(true);
+  NSA_RETURN_IF_ERROR(ReadStretch(config, model));
   return ReadSoftcap(config, model);
 }
 

@@ -82,11 +82,26 @@ def single(value):
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
+def stretched(config, frequency):
+    """The frequencies of the pairs for texts that are longer than those of the first training: kept · f + (1 − kept) · f / factor."""
+    c, base = config.rope_stretch, single(config.rope_base)
+    if c["type"] == "llama3":
+        turns = c["original_seq_len"] * frequency / (2 * math.pi)
+        kept = ((turns - c["low_freq_factor"]) / (c["high_freq_factor"] - c["low_freq_factor"])).clamp(0, 1)
+    else:
+        pair = [config.d_k * math.log(c["original_seq_len"] / (c[name] * 2 * math.pi)) / (2 * math.log(base)) for name in ("beta_fast", "beta_slow")]
+        first, last = max(math.floor(pair[0]), 0), min(math.ceil(pair[1]), config.d_k - 1)
+        pairs = torch.arange(frequency.shape[0], dtype=frequency.dtype, device=frequency.device)
+        kept = 1 - ((pairs - first) / (last - first or 0.001)).clamp(0, 1)
+    return (1 - kept) * frequency / c["factor"] + kept * frequency
+
+
 def rotations(config, t, dtype):
-    """Cosines and sines [B, S, 1, dk/2] of (t / scale) · base^(−2i/dk), computed in fp64."""
+    """Cosines and sines [B, S, 1, dk/2] of (t / scale) · base^(−2i/dk), stretched or not, computed in fp64."""
     device, base, width = t.device, single(config.rope_base), config.d_k
     t = t.cpu() if device.type == "mps" else t  # which has no fp64
     frequency = base ** (torch.arange(0, width, 2, dtype=torch.float64, device=t.device) / -width)
+    frequency = stretched(config, frequency) if config.rope_stretch else frequency
     angle = (t.double() / single(config.rope_scale))[..., None, None] * frequency
     return angle.cos().to(dtype).to(device), angle.sin().to(dtype).to(device)
 

@@ -21,6 +21,16 @@ namespace {
 #define NSA_ABSENT_IF_ZERO_(message, field) \
   if ((message)->field() == 0) (message)->clear_##field()
 
+void RopeScalingDefaults(v1::RopeScaling* scaling) {
+  if (scaling->type() == v1::ROPE_SCALING_TYPE_LLAMA3) {
+    NSA_DEFAULT_(scaling, low_freq_factor, 1.0);
+    NSA_DEFAULT_(scaling, high_freq_factor, 4.0);
+  } else if (scaling->type() == v1::ROPE_SCALING_TYPE_YARN) {
+    NSA_DEFAULT_(scaling, beta_fast, 32.0);
+    NSA_DEFAULT_(scaling, beta_slow, 1.0);
+  }
+}
+
 void ModelDefaults(v1::ModelSpec* model) {
   NSA_DEFAULT_(model, dim, 768);
   NSA_DEFAULT_(model, n_layers, 12);
@@ -35,6 +45,7 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_ABSENT_IF_ZERO_(model, mlp_dim);
   NSA_ABSENT_IF_ZERO_(model, tie_embeddings);
   NSA_ABSENT_IF_ZERO_(model, qkv_bias);
+  if (model->has_rope_scaling()) RopeScalingDefaults(model->mutable_rope_scaling());
   if (model->mlp() == v1::MLP_PLAIN) model->clear_mlp();
   if (model->norm_eps() == kDefaultNormEps) model->clear_norm_eps();
 }

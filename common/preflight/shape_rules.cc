@@ -243,6 +243,17 @@ Problems ModelConflict(const PreflightFacts& facts) {
     problems.push_back({"model.activation", "relu2 with mlp: swiglu (must be silu)",
                         "remove the key, or set mlp: plain"});
   }
+  const v1::RopeScaling& scaling = model.rope_scaling();
+  const auto other = [&](bool set, const char* key, v1::RopeScalingType type, const char* word) {
+    if (!set || scaling.type() == type) return;
+    problems.push_back({absl::StrCat("model.rope_scaling.", key),
+                        absl::StrFormat("set, but the type is not %s", word), "remove the key"});
+  };
+  constexpr auto kLlama3 = v1::ROPE_SCALING_TYPE_LLAMA3, kYarn = v1::ROPE_SCALING_TYPE_YARN;
+  other(scaling.has_low_freq_factor(), "low_freq_factor", kLlama3, "llama3");
+  other(scaling.has_high_freq_factor(), "high_freq_factor", kLlama3, "llama3");
+  other(scaling.has_beta_fast(), "beta_fast", kYarn, "yarn");
+  other(scaling.has_beta_slow(), "beta_slow", kYarn, "yarn");
   return problems;
 }
 

@@ -38,6 +38,7 @@ absl::Status Check(const Exec& exec, const RopeArgs& args) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_scale: %g (more than 0); take 1", args.scale));
   }
+  NSA_RETURN_IF_ERROR(Validate(args.scaling));
   const int64_t size = int64_t{1} * args.batch * args.seq_len * args.heads * args.head_dim;
   NSA_RETURN_IF_ERROR(CheckFloating("x", args.x));
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, size, args.x.dtype, "B·S·heads·dk"));
@@ -96,7 +97,7 @@ void RopeCpu(const RopeArgs& args) {
   const int32_t pairs = args.head_dim / 2;
   std::vector<double> frequency(pairs);
   for (int32_t i = 0; i < pairs; ++i) {
-    frequency[i] = std::pow(static_cast<double>(args.base), -2.0 * i / args.head_dim);
+    frequency[i] = RopeFrequency(args.base, i, args.head_dim, args.scaling);
   }
   const auto* x = static_cast<const float*>(args.x.data);
   auto* y = static_cast<float*>(args.y.data);

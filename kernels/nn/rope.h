@@ -1,7 +1,9 @@
 // Rotary position embedding, per head, on interleaved pairs (RoFormer, arXiv 2104.09864).
 //
 //   y[2i]   = x[2i]·cos θ − x[2i+1]·sin θ
-//   y[2i+1] = x[2i]·sin θ + x[2i+1]·cos θ      θ = (t / scale) · base^(−2i/dk),  i = 0 … dk/2−1
+//   y[2i+1] = x[2i]·sin θ + x[2i+1]·cos θ      θ = (t / scale) · f_i,  i = 0 … dk/2−1
+//
+// f_i = base^(−2i/dk), or what `scaling` makes of it (rope_frequency.h).
 //
 // With `normalize` (QK-norm, arXiv 2010.04245, without parameters) every head is first divided by
 // its root mean square:
@@ -18,6 +20,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/exec.h"
+#include "kernels/nn/rope_frequency.h"
 #include "kernels/tensor.h"
 
 namespace nsa {
@@ -29,6 +32,7 @@ struct RopeArgs {
   int32_t head_dim = 0;  // dk, even
   float base = 10000;    // > 1
   float scale = 1;       // > 0, divides positions
+  RopeScaling scaling;   // of the frequencies
   bool inverse = false;  // rotate back
   ConstTensor x;         // [B, S, heads, dk]
   Tensor y;              // [B, S, heads, dk], overwritten; may be x itself
@@ -56,6 +60,6 @@ absl::Status Rope(const Exec& exec, const RopeArgs& args);
 // angles[t] ← cosine and sine of θ for each pair, for kernels that rotate what they write. fp32
 // [S, dk/2, 2], the same numbers that Rope() rotates by; sizes are not checked.
 absl::Status RopeAngles(const Exec& exec, int32_t seq_len, int32_t head_dim, float base,
-                        float scale, const Tensor& angles);
+                        float scale, const RopeScaling& scaling, const Tensor& angles);
 
 }  // namespace nsa::cuda

@@ -4,9 +4,8 @@
 // 1e-7 rad for t < 2^17).
 #pragma once
 
-#include <cmath>
-
 #include "kernels/cuda/vector.cuh"
+#include "kernels/nn/rope_frequency.h"
 
 namespace nsa::cuda {
 
@@ -18,10 +17,11 @@ struct RopeFrequencies {
   float low[kMaxRopePairs];
 };
 
-inline RopeFrequencies FrequenciesOf(int head_dim, float base, float scale) {
+inline RopeFrequencies FrequenciesOf(int head_dim, float base, float scale,
+                                     const RopeScaling& scaling) {
   RopeFrequencies f{};
   for (int i = 0; i < head_dim / 2; ++i) {
-    const double turns = std::pow(static_cast<double>(base), -2.0 * i / head_dim) /
+    const double turns = RopeFrequency(base, i, head_dim, scaling) /
                          (static_cast<double>(scale) * 2.0 * 3.14159265358979323846);
     f.high[i] = static_cast<float>(turns);
     f.low[i] = static_cast<float>(turns - static_cast<double>(f.high[i]));

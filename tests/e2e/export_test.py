@@ -35,6 +35,8 @@ MODELS = {
     "SwiGLU, another epsilon": {"model": {"mlp": "swiglu", "mlp_dim": 80, "norm_eps": 1e-3, "qk_norm": True}},
     "tied embeddings": {"model": {"tie_embeddings": True}},
     "biases": {"model": {"qkv_bias": True}, "nsa": {"layers": ["win", "cmp+sel"]}},
+    "rotation of Llama 3": {"model": {"rope_scaling": {"type": "llama3", "factor": 8, "original_seq_len": 64}}},
+    "rotation of YaRN": {"model": {"rope_scaling": {"type": "yarn", "factor": 4, "original_seq_len": 2000}, "qk_norm": True}},
     "cmp and win": {"nsa": {"branches": ["cmp", "win"]}},
     "win and sel": {"nsa": {"branches": ["win", "sel"]}},
     "cmp and sel": {"nsa": {"branches": ["cmp", "sel"], "phi": "mlp"}},

@@ -179,7 +179,8 @@ absl::Status ProjectRow(const Exec& exec, const ProjectRowArgs& args) {
   const ProjectProblem p = ProblemOf(args);
   const NsaLayerConfig& config = args.split.config;
   const NsaShape& s = config.shape;
-  const RopeFrequencies f = FrequenciesOf(s.d_k, config.rope_base, config.rope_scale);
+  const RopeFrequencies f =
+      FrequenciesOf(s.d_k, config.rope_base, config.rope_scale, config.rope_scaling);
   if (config.qk_norm) {
     const int heads = s.n_heads + 2 * config.n_branches() * s.n_kv_groups;
     return Launch(exec, "project_row", ProjectHeadsKernel,

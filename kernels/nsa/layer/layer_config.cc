@@ -21,7 +21,7 @@ absl::Status NsaLayerConfig::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_scale: %g (more than 0); take 1", rope_scale));
   }
-  return absl::OkStatus();
+  return nsa::Validate(rope_scaling);
 }
 
 std::array<int64_t, kBranches> KeysExpected(const NsaLayerConfig& config,

@@ -9,6 +9,7 @@
 #include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
 #include "kernels/dtype.h"
+#include "kernels/nn/rope_frequency.h"
 #include "kernels/nsa/compress/compress.h"
 #include "kernels/nsa/gate/gate.h"
 
@@ -22,6 +23,7 @@ struct NsaLayerConfig {
   GateKind gate = GateKind::kSoftmax;
   float rope_base = 10000;
   float rope_scale = 1;  // divides the positions of q and of every k
+  RopeScaling rope_scaling;
   // Divides every head of q and of every k by its root mean square before it is rotated. The gate
   // reads q as it was projected.
   bool qk_norm = false;
@@ -33,8 +35,8 @@ struct NsaLayerConfig {
   // Whether φ has parameters.
   bool has_phi() const { return has(kCmp) && phi == Phi::kMlp; }
 
-  // Ok when the shape is within its limits, at least one branch is present, rope_base > 1 and
-  // rope_scale > 0.
+  // Ok when the shape is within its limits, at least one branch is present, rope_base > 1,
+  // rope_scale > 0 and rope_scaling within its limits.
   absl::Status Validate() const;
 };
 

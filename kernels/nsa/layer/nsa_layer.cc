@@ -278,7 +278,7 @@ absl::Status PlaceAngles(const Exec& exec, const NsaLayerBackwardArgs& args, Bac
                       int64_t{1} * shape.seq_len * shape.d_k, DType::kF32);
   state->angles = angles;
   return cuda::RopeAngles(exec, shape.seq_len, shape.d_k, config.rope_base, config.rope_scale,
-                          angles);
+                          config.rope_scaling, angles);
 }
 
 // The branch whose backward is the last to run.

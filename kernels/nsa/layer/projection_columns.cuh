@@ -31,6 +31,10 @@ struct Columns {
   __device__ int InHead(int column) const { return column - HeadOf(column) * head_chunks; }
 };
 
+inline RopeFrequencies FrequenciesOf(const NsaLayerConfig& config) {
+  return FrequenciesOf(config.shape.d_k, config.rope_base, config.rope_scale, config.rope_scaling);
+}
+
 inline Columns ColumnsOf(const NsaLayerConfig& config) {
   const NsaShape& s = config.shape;
   Columns c{};

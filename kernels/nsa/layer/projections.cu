@@ -86,8 +86,7 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
     parts.to[count++] = DataOf<bf16>(args.k[branch]);
     parts.to[count++] = DataOf<bf16>(args.v[branch]);
   }
-  const RopeFrequencies f =
-      FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale);
+  const RopeFrequencies f = FrequenciesOf(args.config);
   if (args.config.qk_norm) {
     return SplitNormalized(exec, c, f, DataOf<bf16>(args.wide), parts, norm);
   }
@@ -114,8 +113,7 @@ absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) 
     parts.from[count++] = DataOf<bf16>(args.dk[branch]);
     parts.from[count++] = DataOf<bf16>(args.dv[branch]);
   }
-  const RopeFrequencies f =
-      FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale);
+  const RopeFrequencies f = FrequenciesOf(args.config);
   return JoinNormalized(exec, c, f, parts, norm, DataOf<bf16>(args.wide));
 }
 

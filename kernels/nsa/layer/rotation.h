@@ -18,6 +18,7 @@ inline RopeArgs RopeArgsOf(const NsaLayerConfig& config, int32_t heads, const Co
           .head_dim = config.shape.d_k,
           .base = config.rope_base,
           .scale = config.rope_scale,
+          .scaling = config.rope_scaling,
           .x = x,
           .y = y,
           .eps = config.norm_eps,

@@ -36,6 +36,7 @@ MODELS = {
     "SwiGLU": {"mlp": "swiglu", "intermediate_size": 48},
     "tied embeddings": {"tie_word_embeddings": True},
     "biases": {"qkv_bias": True},
+    "stretched rotation": {"rope_stretch": {"type": "yarn", "factor": 4.0, "original_seq_len": 2000, "beta_fast": 32.0, "beta_slow": 1.0}},
     "cmp": {"layers": ["cmp"]},
     "sel with documents": {"layers": ["sel"], "document_mask": True},
     "win": {"layers": ["win"]},

@@ -21,8 +21,8 @@ Rotation::Rotation(const NsaLayerConfig& config)
       eps_(config.norm_eps),
       frequency_(config.shape.d_k / 2) {
   for (size_t i = 0; i < frequency_.size(); ++i) {
-    frequency_[i] = std::pow(static_cast<double>(config.rope_base),
-                             -2.0 * static_cast<double>(i) / config.shape.d_k);
+    frequency_[i] =
+        RopeFrequency(config.rope_base, static_cast<int>(i), config.shape.d_k, config.rope_scaling);
   }
 }
 

@@ -18,6 +18,19 @@ BranchSet Union(const std::vector<BranchSet>& sets) {
   return all;
 }
 
+RopeScaling ScalingOf(const v1::RopeScaling& scaling) {
+  RopeScaling result{.factor = scaling.factor(),
+                     .original = static_cast<double>(scaling.original_seq_len())};
+  if (scaling.type() == v1::ROPE_SCALING_TYPE_LLAMA3) {
+    result.kind = RopeScaling::Kind::kLlama3;
+    result.low = scaling.low_freq_factor(), result.high = scaling.high_freq_factor();
+  } else if (scaling.type() == v1::ROPE_SCALING_TYPE_YARN) {
+    result.kind = RopeScaling::Kind::kYarn;
+    result.low = scaling.beta_slow(), result.high = scaling.beta_fast();
+  }
+  return result;
+}
+
 }  // namespace
 
 NsaLayerConfig ModelConfig::AttentionOf(int32_t layer) const {
@@ -78,6 +91,7 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
       .gate = spec.nsa().gate() == v1::GATE_SIGMOID ? GateKind::kSigmoid : GateKind::kSoftmax,
       .rope_base = static_cast<float>(spec.model().rope_base()),
       .rope_scale = static_cast<float>(spec.model().rope_scale()),
+      .rope_scaling = ScalingOf(spec.model().rope_scaling()),
       .qk_norm = spec.model().qk_norm(),
       .norm_eps = static_cast<float>(NormEpsOf(spec.model()))};
   config.dim = spec.model().dim();

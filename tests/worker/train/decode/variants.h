@@ -65,6 +65,20 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_rope_scale(4);
        spec->mutable_model()->set_rope_base(500);
      }},
+    {"RopeScalingOfLlama3",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->mutable_rope_scaling()->set_type(v1::ROPE_SCALING_TYPE_LLAMA3);
+       spec->mutable_model()->mutable_rope_scaling()->set_factor(8);
+       spec->mutable_model()->mutable_rope_scaling()->set_original_seq_len(64);
+       ApplyDefaults(spec);
+     }},
+    {"Yarn",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->mutable_rope_scaling()->set_type(v1::ROPE_SCALING_TYPE_YARN);
+       spec->mutable_model()->mutable_rope_scaling()->set_factor(4);
+       spec->mutable_model()->mutable_rope_scaling()->set_original_seq_len(2000);
+       ApplyDefaults(spec);
+     }},
     {"SoftCap", [](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(1.5); }},
     {"QkNorm", [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); }},
     {"QkNormWithPhiAndDocuments",

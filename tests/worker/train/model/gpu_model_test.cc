@@ -270,6 +270,14 @@ INSTANTIATE_TEST_SUITE_P(
                   s->mutable_model()->set_vocab(51);
                 }},
         Variant{"QkvBias", [](v1::JobSpec* s) { s->mutable_model()->set_qkv_bias(true); }},
+        Variant{"RopeScaling",
+                [](v1::JobSpec* s) {
+                  v1::RopeScaling* scaling = s->mutable_model()->mutable_rope_scaling();
+                  scaling->set_type(v1::ROPE_SCALING_TYPE_YARN);
+                  scaling->set_factor(4);
+                  scaling->set_original_seq_len(2000);
+                  ApplyDefaults(s);
+                }},
         Variant{"Swiglu",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_mlp(v1::MLP_SWIGLU);

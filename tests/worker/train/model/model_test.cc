@@ -276,6 +276,14 @@ INSTANTIATE_TEST_SUITE_P(
                   s->mutable_model()->set_mlp_dim(48);
                 }},
         Variant{"QkvBias", [](v1::JobSpec* s) { s->mutable_model()->set_qkv_bias(true); }},
+        Variant{"RopeScaling",
+                [](v1::JobSpec* s) {
+                  v1::RopeScaling* scaling = s->mutable_model()->mutable_rope_scaling();
+                  scaling->set_type(v1::ROPE_SCALING_TYPE_LLAMA3);
+                  scaling->set_factor(4);
+                  scaling->set_original_seq_len(64);
+                  ApplyDefaults(s);
+                }},
         Variant{"TiedEmbeddings",
                 [](v1::JobSpec* s) { s->mutable_model()->set_tie_embeddings(true); }},
         Variant{"MlpDim", [](v1::JobSpec* s) { s->mutable_model()->set_mlp_dim(48); }},
