@@ -139,6 +139,7 @@ absl::Status Mark(const Exec&, PendingMark) { return Missing("Mark"); }
 absl::Status Spin(const Exec&, const int32_t*) { return Missing("Spin"); }
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
+int64_t HeadWeightGradientWorkspaceBytes(int64_t) { return 0; }
 int64_t BiasGradientWorkspaceBytes(int64_t) { return 0; }
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t, int64_t) { return 0; }
 int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }

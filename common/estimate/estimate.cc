@@ -32,6 +32,7 @@ int64_t BlockParameters(const v1::JobSpec& spec, const Sizes& s) {
   int64_t block = s.block_matrices() + 2 * s.dim;
   block += GateParameters(spec.model().d_k(), s.n_branches);
   if (spec.model().qkv_bias()) block += s.q + s.n_branches * (s.k + s.v);
+  if (spec.model().qk_norm_weights()) block += 2 * int64_t{spec.model().d_k()};
   if (!s.phi_mlp) return block;
   return block + PhiParameters(spec.nsa().l(), spec.model().d_k()) +
          PhiParameters(spec.nsa().l(), spec.model().d_v());

@@ -25,6 +25,18 @@ inline int64_t MlpUnitsOf(const v1::ModelSpec& model) {
   return model.mlp_dim() != 0 ? model.mlp_dim() : int64_t{model.mlp_ratio()} * model.dim();
 }
 
+// Sets mlp_ratio, or mlp_dim where the units are no multiple of dim. False if neither can say them.
+inline bool SetMlpUnits(int32_t units, v1::ModelSpec* model) {
+  const int32_t dim = model->dim();
+  if (units % dim == 0 && units / dim <= 16) {
+    model->set_mlp_ratio(units / dim);
+    return true;
+  }
+  if (units % kMlpUnitsMultiple != 0 || units > kMostMlpUnits) return false;
+  model->set_mlp_dim(units);
+  return true;
+}
+
 inline bool IsSwiglu(const v1::ModelSpec& model) { return model.mlp() == v1::MLP_SWIGLU; }
 
 // Outputs of the MLP's first product: the hidden units, with SwiGLU their gates and themselves.

@@ -46,6 +46,7 @@ class NsaConfig(_Base):
         mlp="plain",  # "plain": fc2(act(fc1(x))), or "swiglu": fc2(act(gate(x)) · fc1(x))
         qkv_bias=False,  # the projections of queries, keys and values add a bias
         qk_norm=False,  # queries and keys divided by their root mean square before rotation
+        qk_norm_weights=False,  # then multiplied by a weight for each column of a head
         block_size=32,  # l, tokens in a compression block
         block_stride=16,  # d
         selection_size=64,  # l', tokens in a selection block
@@ -78,6 +79,7 @@ class NsaConfig(_Base):
         self.mlp = mlp
         self.qkv_bias = qkv_bias
         self.qk_norm = qk_norm
+        self.qk_norm_weights = qk_norm_weights
         self.block_size = block_size
         self.block_stride = block_stride
         self.selection_size = selection_size

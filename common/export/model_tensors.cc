@@ -51,6 +51,10 @@ class Lister {
     }
     Add("attn.out.weight", {dim, model.n_heads() * d_v});
     if (model.qkv_bias()) Biases();
+    if (model.qk_norm_weights()) {
+      Add("attn.q_norm.weight", {d_k});
+      Add("attn.k_norm.weight", {d_k});
+    }
     const int64_t n_branches = branches_[kCmp] + branches_[kSel] + branches_[kWin];
     if (n_branches > 1) {
       Add("attn.gate.fc1.weight", {d_k / 2, d_k});

@@ -323,6 +323,8 @@ class Attention(nn.Module):
                 setattr(self, f"W_K_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_k, bias=c.qkv_bias))
                 setattr(self, f"W_V_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_v, bias=c.qkv_bias))
         self.out = nn.Linear(c.num_attention_heads * c.d_v, c.hidden_size, bias=False)
+        if c.qk_norm_weights:
+            self.q_norm, self.k_norm = RmsNorm(c.d_k, c.rms_norm_eps), RmsNorm(c.d_k, c.rms_norm_eps)
         if len(self.branches) > 1:
             self.gate = nn.ModuleDict(
                 {"fc1": nn.Linear(c.d_k, c.d_k // 2), "fc2": nn.Linear(c.d_k // 2, len(self.branches))}
@@ -337,7 +339,10 @@ class Attention(nn.Module):
         keys = [getattr(self, f"W_K_{name}")(x) for name in self.branches]
         plain = self.W_Q(x)
         heads = torch.cat((plain, *keys), dim=-1).unflatten(-1, (-1, c.d_k))
-        heads = unit(heads, c.rms_norm_eps) if c.qk_norm else heads
+        if c.qk_norm_weights:
+            heads = torch.cat((self.q_norm(heads[:, :, : c.num_attention_heads]), self.k_norm(heads[:, :, c.num_attention_heads :])), dim=2)
+        elif c.qk_norm:
+            heads = unit(heads, c.rms_norm_eps)
         q, *keys = rotate(heads, places.cos, places.sin).split([c.num_attention_heads] + [c.num_key_value_heads] * len(keys), dim=2)
         groups = (c.num_key_value_heads, -1, c.d_k)
         both = {}

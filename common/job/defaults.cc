@@ -45,6 +45,7 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_ABSENT_IF_ZERO_(model, mlp_dim);
   NSA_ABSENT_IF_ZERO_(model, tie_embeddings);
   NSA_ABSENT_IF_ZERO_(model, qkv_bias);
+  NSA_ABSENT_IF_ZERO_(model, qk_norm_weights);
   if (model->has_rope_scaling()) RopeScalingDefaults(model->mutable_rope_scaling());
   if (model->mlp() == v1::MLP_PLAIN) model->clear_mlp();
   if (model->norm_eps() == kDefaultNormEps) model->clear_norm_eps();

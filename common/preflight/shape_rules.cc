@@ -243,6 +243,10 @@ Problems ModelConflict(const PreflightFacts& facts) {
     problems.push_back({"model.activation", "relu2 with mlp: swiglu (must be silu)",
                         "remove the key, or set mlp: plain"});
   }
+  if (model.qk_norm_weights() && !model.qk_norm()) {
+    problems.push_back({"model.qk_norm_weights", "true without qk_norm (they are its weights)",
+                        "set qk_norm: true, or remove the key"});
+  }
   const v1::RopeScaling& scaling = model.rope_scaling();
   const auto other = [&](bool set, const char* key, v1::RopeScalingType type, const char* word) {
     if (!set || scaling.type() == type) return;

@@ -11,6 +11,11 @@
 //   y = R(x · r),   r = 1/√(mean(x²) + eps)             R: the rotation above
 //   dx = r · R⁻¹(dy − y · mean(dy · y))                 its gradient, with `inverse`
 //
+// With `weight` the normalized columns are also multiplied, as in Qwen3:
+//
+//   y = R(u ⊙ weight),   u = x · r
+//   dz = R⁻¹(dy),   dweight = Σ dz ⊙ u,   du = dz ⊙ weight,   dx = r · (du − u · mean(du · u))
+//
 // Every head uses the same dk/2 frequencies, so q·k of two rotated rows depends only on their
 // distance. θ is computed in fp64; its sine and cosine are rounded once. The gradient of a rotation
 // is the inverse rotation: call with `inverse`.
@@ -44,6 +49,12 @@ struct RopeArgs {
   // With `normalize` and `inverse` x is dy and y is dx; these are forward's results.
   ConstTensor y_forward;     // [B, S, heads, dk]
   ConstTensor rstd_forward;  // fp32 [B, S, heads]
+
+  // On the CPU only; on a GPU SplitProjections() and JoinProjections() do this.
+  ConstTensor weight;        // fp32 [dk], optional, with `normalize`
+  Tensor unit;               // with `weight`, optional, [B, S, heads, dk]: u, for backward
+  ConstTensor unit_forward;  // with `weight` and `inverse`, in place of y_forward
+  Tensor dweight;            // with `weight` and `inverse`: fp32 [dk], added to
 };
 
 // Errors: InvalidArgument when a size, type or field is outside its limits. Each output element is

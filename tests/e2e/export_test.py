@@ -37,6 +37,7 @@ MODELS = {
     "biases": {"model": {"qkv_bias": True}, "nsa": {"layers": ["win", "cmp+sel"]}},
     "rotation of Llama 3": {"model": {"rope_scaling": {"type": "llama3", "factor": 8, "original_seq_len": 64}}},
     "rotation of YaRN": {"model": {"rope_scaling": {"type": "yarn", "factor": 4, "original_seq_len": 2000}, "qk_norm": True}},
+    "weighted QK-norm": {"model": {"qk_norm": True, "qk_norm_weights": True}},
     "cmp and win": {"nsa": {"branches": ["cmp", "win"]}},
     "win and sel": {"nsa": {"branches": ["win", "sel"]}},
     "cmp and sel": {"nsa": {"branches": ["cmp", "sel"], "phi": "mlp"}},

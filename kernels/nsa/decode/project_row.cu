@@ -17,8 +17,9 @@ struct ProjectProblem {
   int in, dk, dv;
   float eps;  // of the norm, and of qk_norm
   const bf16 *x, *norm, *w;
-  const bf16* bias;  // may be null
-  const int* at;     // SplitProjectionsArgs::at
+  const bf16* bias;                 // may be null
+  const bf16 *q_weight, *k_weight;  // of normalized heads; may be null
+  const int* at;                    // SplitProjectionsArgs::at
   int parts;
   int begin[kMostParts + 1];  // columns
   int branch[kMostParts];     // of the keys and values
@@ -42,7 +43,13 @@ __device__ __forceinline__ void Store(const ProjectProblem& p, const RopeFrequen
   float rotated = value;
   if (part == 0 || part % 2 == 1) {
     const float2 angle = RopeAngle(f, position, in_part % p.dk / 2);  // cosine, sine
-    rotated = value * factor * angle.x + (in_part % 2 == 0 ? -other : other) * factor * angle.y;
+    const bf16* const weight = part == 0 ? p.q_weight : p.k_weight;
+    float own = factor, pair = factor;
+    if (weight != nullptr) {
+      own *= __bfloat162float(weight[in_part % p.dk]);
+      pair *= __bfloat162float(weight[(in_part ^ 1) % p.dk]);
+    }
+    rotated = value * own * angle.x + (in_part % 2 == 0 ? -other : other) * pair * angle.y;
   }
   if (part == 0) {
     p.to[0][in_part] = __float2bfloat16(value);
@@ -134,6 +141,10 @@ absl::Status Check(const ProjectRowArgs& args) {
   NSA_RETURN_IF_ERROR(CheckTensor("w", args.w, args.in * width, kType, "width·in"));
   NSA_RETURN_IF_ERROR(CheckOptional("bias", args.bias, width, kType, "width"));
   NSA_RETURN_IF_ERROR(CheckTensor("at", split.at, 1 + kBranches, DType::kI32, "1 + branches"));
+  if (split.config.qk_norm_weights) {
+    NSA_RETURN_IF_ERROR(CheckTensor("norm_weights.q", split.norm_weights.q, s.d_k, kType, "dk"));
+    NSA_RETURN_IF_ERROR(CheckTensor("norm_weights.k", split.norm_weights.k, s.d_k, kType, "dk"));
+  }
   const int64_t q = int64_t{s.n_heads} * s.d_k, groups = s.n_kv_groups;
   NSA_RETURN_IF_ERROR(CheckTensor("q", split.q, q, kType, "H·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("q_rotated", split.q_rotated, q, kType, "H·dk"));
@@ -156,6 +167,8 @@ ProjectProblem ProblemOf(const ProjectRowArgs& args) {
                    .norm = DataOf<bf16>(args.norm),
                    .w = DataOf<bf16>(args.w),
                    .bias = DataOf<bf16>(args.bias),
+                   .q_weight = DataOf<bf16>(split.norm_weights.q),
+                   .k_weight = DataOf<bf16>(split.norm_weights.k),
                    .at = DataOf<int>(split.at)};
   const auto add = [&p](int branch, int width, bf16* to) {
     p.branch[p.parts] = branch, p.to[p.parts] = to;

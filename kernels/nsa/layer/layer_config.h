@@ -27,6 +27,9 @@ struct NsaLayerConfig {
   // Divides every head of q and of every k by its root mean square before it is rotated. The gate
   // reads q as it was projected.
   bool qk_norm = false;
+  // With qk_norm: the columns of a normalized head are multiplied by weights, one set for q and one
+  // for the keys of all branches.
+  bool qk_norm_weights = false;
   float norm_eps = 1e-6f;  // added to the mean of the squares of a head
 
   bool has(Branch branch) const { return branches[branch]; }
@@ -36,7 +39,8 @@ struct NsaLayerConfig {
   bool has_phi() const { return has(kCmp) && phi == Phi::kMlp; }
 
   // Ok when the shape is within its limits, at least one branch is present, rope_base > 1,
-  // rope_scale > 0 and rope_scaling within its limits.
+  // rope_scale > 0, rope_scaling within its limits,
+  // and there are weights of normalized heads with qk_norm only.
   absl::Status Validate() const;
 };
 

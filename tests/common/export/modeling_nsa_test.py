@@ -37,6 +37,7 @@ MODELS = {
     "tied embeddings": {"tie_word_embeddings": True},
     "biases": {"qkv_bias": True},
     "stretched rotation": {"rope_stretch": {"type": "yarn", "factor": 4.0, "original_seq_len": 2000, "beta_fast": 32.0, "beta_slow": 1.0}},
+    "weighted QK-norm": {"qk_norm": True, "qk_norm_weights": True},
     "cmp": {"layers": ["cmp"]},
     "sel with documents": {"layers": ["sel"], "document_mask": True},
     "win": {"layers": ["win"]},

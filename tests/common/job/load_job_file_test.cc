@@ -201,10 +201,11 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       // Absent is the default, so that older workers take the job.
       "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.logit_softcap",
       "model.norm_eps", "model.mlp_dim", "model.mlp", "model.tie_embeddings", "model.qkv_bias",
-      "model.rope_scaling", "train.z_loss", "train.optimizer", "train.muon_lr", "train.muon_betas",
-      "train.decay_steps", "restart.init", "restart.allow_new_schedule", "restart.min_ranks",
-      "resources.context_parallel", "resources.require", "guard.hash_every",
-      "guard.stop_on_divergence", "runtime.shard_optimizer", "runtime.gradient_precision",
+      "model.rope_scaling", "model.qk_norm_weights", "train.z_loss", "train.optimizer",
+      "train.muon_lr", "train.muon_betas", "train.decay_steps", "restart.init",
+      "restart.allow_new_schedule", "restart.min_ranks", "resources.context_parallel",
+      "resources.require", "guard.hash_every", "guard.stop_on_divergence",
+      "runtime.shard_optimizer", "runtime.gradient_precision",
       "guard.min_tokens_per_second",                        // measured
       "runtime.precision", "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {

@@ -29,6 +29,7 @@ SplitProjectionsArgs SplitOf(const BlockRowsArgs& args) {
   split.q = Prefix(args.work.q, shape.q_size());
   split.q_rotated = Prefix(args.work.q_rotated, shape.q_size());
   split.at = args.work.at;
+  split.norm_weights = HeadNormWeightsOf(args.parameters, args.places);
   for (int c = 0; c < kBranches; ++c) {
     if (!args.attention.branches[c]) continue;
     split.k[c] = args.cache->k[c].memory(RowsOf(args));
@@ -45,12 +46,15 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t q_width = int64_t{shape.n_heads} * shape.d_k;
   const int64_t k_width = int64_t{shape.n_kv_groups} * shape.d_k;
   const int64_t v_width = int64_t{shape.n_kv_groups} * shape.d_v;
+  const HeadNormWeights weights = HeadNormWeightsOf(args.parameters, args.places);
+  const auto of = [](const ConstTensor& weight) { return static_cast<const float*>(weight.data); };
   const float* const wide = args.work.wide.as<float>().data();
   float* const q = args.work.q.as<float>().data();
   float* const q_rotated = args.work.q_rotated.as<float>().data();
   for (int64_t row = 0; row < rows; ++row) {
     std::copy_n(wide + row * width, q_width, q + row * q_width);
-    args.rotation->Rotate(row, shape.n_heads, q + row * q_width, q_rotated + row * q_width);
+    args.rotation->Rotate(row, shape.n_heads, of(weights.q), q + row * q_width,
+                          q_rotated + row * q_width);
   }
   const float* column = wide + q_width;
   for (const Branch branch : kProjectionOrder) {
@@ -61,7 +65,7 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
     float* const v = v_rows.as<float>().data();
     for (int64_t row = 0; row < rows; ++row) {
       const float* const from = column + row * width;
-      args.rotation->Rotate(row, shape.n_kv_groups, from, k + row * k_width);
+      args.rotation->Rotate(row, shape.n_kv_groups, of(weights.k), from, k + row * k_width);
       std::copy_n(from + k_width, v_width, v + row * v_width);
     }
     column += k_width + v_width;

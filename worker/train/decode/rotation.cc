@@ -40,7 +40,8 @@ void Rotation::SetPositions(int64_t first, int64_t rows) {
   }
 }
 
-void Rotation::Rotate(int64_t row, int32_t heads, const float* x, float* y) const {
+void Rotation::Rotate(int64_t row, int32_t heads, const float* weight, const float* x,
+                      float* y) const {
   const size_t pairs = frequency_.size();
   const float* cos = cos_.data() + row * pairs;
   const float* sin = sin_.data() + row * pairs;
@@ -48,6 +49,7 @@ void Rotation::Rotate(int64_t row, int32_t heads, const float* x, float* y) cons
     const float* from = x;
     if (normalize_) {
       Normalize(2 * pairs, eps_, x, y);
+      for (size_t i = 0; weight != nullptr && i < 2 * pairs; ++i) y[i] *= weight[i];
       from = y;
     }
     for (size_t i = 0; i < pairs; ++i) {

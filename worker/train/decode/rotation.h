@@ -17,8 +17,9 @@ class Rotation {
   void SetPositions(int64_t first, int64_t rows);
 
   // y ← x rotated (with qk_norm normalized before), for `heads` heads of dk numbers of row `row` of
-  // those positions; y may be x.
-  void Rotate(int64_t row, int32_t heads, const float* x, float* y) const;
+  // those positions; y may be x. `weight` [dk] multiplies the columns of normalized heads; null:
+  // there is none.
+  void Rotate(int64_t row, int32_t heads, const float* weight, const float* x, float* y) const;
 
  private:
   const double scale_;

@@ -170,6 +170,8 @@ int64_t Model::Impl::scratch_bytes() const {
     }
   }
   return std::max({attention, cuda::BiasGradientWorkspaceBytes(width),
+                   cuda::HeadWeightGradientWorkspaceBytes(
+                       config_.attention.qk_norm_weights ? config_.attention.shape.d_k : 0),
                    cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
                    cuda::EmbeddingBackwardWorkspaceBytes(rows_, config_.vocab, config_.dim)});
 }

@@ -93,6 +93,7 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
       .rope_scale = static_cast<float>(spec.model().rope_scale()),
       .rope_scaling = ScalingOf(spec.model().rope_scaling()),
       .qk_norm = spec.model().qk_norm(),
+      .qk_norm_weights = spec.model().qk_norm_weights(),
       .norm_eps = static_cast<float>(NormEpsOf(spec.model()))};
   config.dim = spec.model().dim();
   config.n_layers = spec.model().n_layers();

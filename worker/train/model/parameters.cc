@@ -119,6 +119,10 @@ class Builder {
     }
     ResidualOutput("attn.out.weight", {config_.dim, int64_t{shape.n_heads} * shape.d_v});
     if (config_.qkv_bias) Biases(attention);
+    if (attention.qk_norm_weights) {
+      Ones("attn.q_norm.weight", shape.d_k);
+      Ones("attn.k_norm.weight", shape.d_k);
+    }
     if (attention.has_gate()) GateTensors(attention.n_branches());
     if (attention.has_phi()) {
       PhiTensors("attn.phi_k.", shape.d_k);

@@ -8,6 +8,7 @@
 //   blocks.<i>.norm1.weight
 //   blocks.<i>.attn.{W_Q, W_K_sel, W_V_sel, W_K_win, W_V_win, W_K_cmp, W_V_cmp, out}.weight
 //   blocks.<i>.attn.{W_Q, …, W_V_cmp}.bias       with qkv_bias
+//   blocks.<i>.attn.{q_norm, k_norm}.weight       with qk_norm_weights
 //   blocks.<i>.attn.gate.{fc1, fc2}.{weight, bias}
 //   blocks.<i>.attn.phi_{k, v}.…          with phi: mlp
 //   blocks.<i>.norm2.weight, blocks.<i>.mlp.{fc1, fc2}.weight, with SwiGLU also mlp.gate.weight

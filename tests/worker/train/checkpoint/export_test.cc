@@ -122,6 +122,10 @@ TEST_F(ExportTest, ListsTheTensorsThatKeysOfTheModelAddOrTakeAway) {
            [](v1::ModelSpec* model) { model->set_tie_embeddings(true); },
            [](v1::ModelSpec* model) { model->set_qkv_bias(true); },
            [](v1::ModelSpec* model) {
+             model->set_qk_norm(true);
+             model->set_qk_norm_weights(true);
+           },
+           [](v1::ModelSpec* model) {
              model->set_mlp(v1::MLP_SWIGLU);
              model->set_mlp_dim(80);
            },
@@ -431,7 +435,8 @@ TEST_F(ExportTest, AFolderThatLiesIsRefusedWithTheReason) {
     return [key, value](nlohmann::json* json) { (*json)[key] = value; };
   };
   const std::vector<Lie> lies = {
-      {"config.json", set("model_type", "llama"), "not nsa"},
+      {"config.json", set("model_type", "gemma"),
+       "architectures: [\"NsaForCausalLM\"] (one of Llama"},
       {"config.json", set("hidden_size", 1 << 30), "hidden_size: 1073741824 (from 1 to 32768)"},
       {"config.json", set("hidden_size", "24"), "hidden_size: \"24\""},
       {"config.json", set("num_attention_heads", 3), "n_kv_groups"},

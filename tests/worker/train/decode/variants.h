@@ -107,6 +107,12 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_qk_norm(true);
        SetLayers(spec, {"win", "cmp+sel"});
      }},
+    {"QkNormWeights",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_qk_norm(true);
+       spec->mutable_model()->set_qk_norm_weights(true);
+       spec->mutable_model()->set_qkv_bias(true);
+     }},
     {"MlpDim", [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_dim(48); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {

@@ -278,6 +278,18 @@ INSTANTIATE_TEST_SUITE_P(
                   scaling->set_original_seq_len(2000);
                   ApplyDefaults(s);
                 }},
+        Variant{"QkNormWeights",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_qk_norm(true);
+                  s->mutable_model()->set_qk_norm_weights(true);
+                }},
+        Variant{"WideKeysWithQkNormWeights",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_d_k(192);
+                  s->mutable_model()->set_qk_norm(true);
+                  s->mutable_model()->set_qk_norm_weights(true);
+                  SetLayers(s, {"win", "cmp+sel"});
+                }},
         Variant{"Swiglu",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
@@ -334,6 +346,7 @@ std::vector<v1::JobSpec> ManyJobs() {
     model.set_qkv_bias(round % 5 == 0);
     if (round % 7 == 1) model.set_mlp(v1::MLP_SWIGLU);
     model.set_qk_norm(round % 2 == 1);
+    model.set_qk_norm_weights(round % 4 == 3);
     if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);
     v1::NsaSpec& nsa = *spec.mutable_nsa();
     nsa.set_d(one_of({1, 4, 8, 16}));

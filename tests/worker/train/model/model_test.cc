@@ -284,6 +284,11 @@ INSTANTIATE_TEST_SUITE_P(
                   scaling->set_original_seq_len(64);
                   ApplyDefaults(s);
                 }},
+        Variant{"QkNormWeights",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_qk_norm(true);
+                  s->mutable_model()->set_qk_norm_weights(true);
+                }},
         Variant{"TiedEmbeddings",
                 [](v1::JobSpec* s) { s->mutable_model()->set_tie_embeddings(true); }},
         Variant{"MlpDim", [](v1::JobSpec* s) { s->mutable_model()->set_mlp_dim(48); }},

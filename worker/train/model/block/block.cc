@@ -150,13 +150,17 @@ absl::Status ProjectionsForward(const BlockContext& block) {
         ExchangeProjections(block).ToHeads(block.exec, arena[work.wide], arena[work.wide]));
   }
   const NsaLayerSaved saved = LayoutSaved(attention, arena[act.saved]);
-  return SplitProjections(block.exec, {.config = attention,
-                                       .wide = arena[work.wide],
-                                       .q_rotated = saved.q,
-                                       .k = saved.k,
-                                       .v = Tensors<Tensor>(arena, act.v),
-                                       .q_rstd = saved.q_rstd,
-                                       .k_rstd = saved.k_rstd});
+  return SplitProjections(block.exec,
+                          {.config = attention,
+                           .wide = arena[work.wide],
+                           .q_rotated = saved.q,
+                           .k = saved.k,
+                           .v = Tensors<Tensor>(arena, act.v),
+                           .q_rstd = saved.q_rstd,
+                           .k_rstd = saved.k_rstd,
+                           .norm_weights = HeadNormWeightsOf(block.parameters, block.places),
+                           .q_unit = saved.q_unit,
+                           .k_unit = saved.k_unit});
 }
 
 absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& statistics) {
@@ -281,7 +285,7 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
 
 // wide ← the gradient of the projections, from those of their parts, where NsaLayerBackward() has
 // not written it.
-absl::Status JoinGradients(const BlockContext& block) {
+absl::Status JoinGradients(const BlockContext& block, Arena* gradients) {
   const NsaLayerConfig& attention = block.attention;
   if (WritesWide(attention)) return absl::OkStatus();
   const BlockWorkspace& work = block.workspace;
@@ -297,7 +301,12 @@ absl::Status JoinGradients(const BlockContext& block) {
                           .q_rotated = saved.q,
                           .q_rstd = saved.q_rstd,
                           .k_rotated = ReadOnly(saved.k),
-                          .k_rstd = ReadOnly(saved.k_rstd)});
+                          .k_rstd = ReadOnly(saved.k_rstd),
+                          .norm_weights = HeadNormWeightsOf(block.parameters, block.places),
+                          .q_unit = saved.q_unit,
+                          .k_unit = ReadOnly(saved.k_unit),
+                          .dq_weight = View(gradients, block.places.q_norm),
+                          .dk_weight = View(gradients, block.places.k_norm)});
 }
 
 absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
@@ -307,7 +316,7 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
   const ActivationArena& arena = block.arena;
   const LinearShape shape = {block.config.rows(), block.config.dim,
                              block.config.ProjectionWidthOf(block.attention)};
-  NSA_RETURN_IF_ERROR(JoinGradients(block));
+  NSA_RETURN_IF_ERROR(JoinGradients(block, gradients));
   if (block.group != nullptr) {
     NSA_RETURN_IF_ERROR(
         ExchangeProjections(block).ToTokens(block.exec, arena[work.wide], arena[work.wide]));
@@ -344,6 +353,10 @@ NsaLayerParams AttentionParams(const Arena& arena, const BlockPlaces& p) {
                    .fc2_b = View(arena, p.gate_fc2_b)},
           .phi_k = PhiView<PhiParams, const Arena&>(arena, p.phi_k),
           .phi_v = PhiView<PhiParams, const Arena&>(arena, p.phi_v)};
+}
+
+HeadNormWeights HeadNormWeightsOf(const Arena& parameters, const BlockPlaces& places) {
+  return {.q = View(parameters, places.q_norm), .k = View(parameters, places.k_norm)};
 }
 
 absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const Tensor& y,

@@ -16,6 +16,7 @@
 #include "kernels/exec.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nsa/layer/nsa_layer.h"
+#include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/activations.h"
 #include "worker/train/model/context/context_group.h"
 #include "worker/train/model/model.h"
@@ -34,6 +35,7 @@ struct BlockPlaces {
   Place projections;      // [W_Q; W_K_sel; W_V_sel; …], one matrix [width, D]
   Place projection_bias;  // [width], in the order of their columns; may be empty
   Place out;
+  Place q_norm, k_norm;  // of normalized heads; may be empty
   Place gate_fc1_w, gate_fc1_b, gate_fc2_w, gate_fc2_b;
   PhiPlaces phi_k, phi_v;
   Place norm2, fc1, fc2;  // fc1: with SwiGLU [gate; fc1]
@@ -43,6 +45,9 @@ struct BlockPlaces {
 
 // The parameters of a block's gate and φ; those that it does not have are empty.
 NsaLayerParams AttentionParams(const Arena& parameters, const BlockPlaces& places);
+
+// The weights of a block's normalized heads; empty if it does not have them.
+HeadNormWeights HeadNormWeightsOf(const Arena& parameters, const BlockPlaces& places);
 
 // Where all parameters of a model are.
 struct ModelPlaces {

@@ -23,6 +23,8 @@ BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
   };
   BlockPlaces p{.norm1 = find("norm1.weight"),
                 .out = find("attn.out.weight"),
+                .q_norm = find("attn.q_norm.weight"),
+                .k_norm = find("attn.k_norm.weight"),
                 .gate_fc1_w = find("attn.gate.fc1.weight"),
                 .gate_fc1_b = find("attn.gate.fc1.bias"),
                 .gate_fc2_w = find("attn.gate.fc2.weight"),
