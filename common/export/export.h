@@ -39,13 +39,14 @@ absl::StatusOr<ExportResult> ExportModel(const std::filesystem::path& checkpoint
 struct ImportResult {
   int64_t step = 0;
   int64_t parameters = 0;
-  bool widened = false;         // the tensors were bf16
+  bool widened = false;         // tensors were bf16 or fp16
   bool training_state = false;  // the folder had a checkpoint_state.json
 };
 
 // Writes the checkpoint folder `checkpoint`, which must not exist or be empty, from an exported
-// folder: fp32 weights, and moments of 0. Without a checkpoint_state.json its job is what
-// config.json says, with defaults, at step 0. NotFound, InvalidArgument, DataLoss,
+// folder or that of a model of another family (foreign_model.h): fp32 weights, and moments of 0.
+// Without a checkpoint_state.json its job is what config.json says, with defaults, at step 0.
+// Nothing is left behind after an error. NotFound, InvalidArgument, DataLoss,
 // FailedPrecondition (a tensor is missing, too many or of another shape), ResourceExhausted.
 absl::StatusOr<ImportResult> ImportModel(const std::filesystem::path& folder,
                                          const std::filesystem::path& checkpoint);

@@ -24,6 +24,40 @@ uint16_t RoundToBf16(float value) {
 
 float FromBf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
+float FromF16(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 0x1f;
+  const uint32_t mantissa = bits & 0x3ff;
+  if (exponent == 0) {  // 0, or a number below 2^-14
+    const float value = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -value : value;
+  }
+  const uint32_t wide = exponent == 0x1f ? 0xff : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
+}
+
+// Elements of a tensor from `begin` on, as fp32.
+absl::Status ReadFloats(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
+                        int64_t begin, std::span<float> to) {
+  if (tensor.type == TensorType::kF32) {
+    return from.ReadBytes(tensor, 4 * begin, std::as_writable_bytes(to));
+  }
+  std::vector<uint16_t> narrow(to.size());
+  NSA_RETURN_IF_ERROR(from.ReadBytes(tensor, 2 * begin, std::as_writable_bytes(std::span(narrow))));
+  std::transform(narrow.begin(), narrow.end(), to.begin(),
+                 tensor.type == TensorType::kF16 ? FromF16 : FromBf16);
+  return absl::OkStatus();
+}
+
+// The rows of a head whose two halves turn together, as pairs of neighbours.
+void PairsOfHalves(int64_t width, const std::vector<float>& head, std::vector<float>* pairs) {
+  pairs->resize(head.size());
+  const int64_t half = width > 0 ? static_cast<int64_t>(head.size()) / width / 2 : 0;
+  for (int64_t i = 0; i < half; ++i) {
+    std::copy_n(head.begin() + i * width, width, pairs->begin() + 2 * i * width);
+    std::copy_n(head.begin() + (i + half) * width, width, pairs->begin() + (2 * i + 1) * width);
+  }
+}
+
 // Reads the elements [begin, begin + count) of a tensor, converts them one by one and appends them.
 template <class From, class To, class Convert>
 absl::Status AppendConverted(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
@@ -72,13 +106,41 @@ absl::Status WriteNewFile(const std::filesystem::path& path, std::string_view te
 
 absl::Status AppendTensor(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
                           TensorType type, NewFile* to) {
-  const bool bf16 = tensor.element_bytes == 2;
+  if (tensor.type == TensorType::kF16) {
+    if (type == TensorType::kF32) {
+      return AppendConverted<uint16_t, float>(from, tensor, FromF16, to);
+    }
+    return absl::InvalidArgumentError("fp16 to bf16: not converted; take fp32");
+  }
+  const bool bf16 = tensor.type == TensorType::kBf16;
   if (type == TensorType::kBf16) {
     if (bf16) return AppendConverted<uint16_t, uint16_t>(from, tensor, std::identity(), to);
     return AppendConverted<float, uint16_t>(from, tensor, RoundToBf16, to);
   }
   if (bf16) return AppendConverted<uint16_t, float>(from, tensor, FromBf16, to);
   return AppendConverted<uint32_t, uint32_t>(from, tensor, std::identity(), to);
+}
+
+absl::Status AppendHeads(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
+                         int32_t heads, double factor, NewFile* to) {
+  const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
+  const int64_t width = rows > 0 ? tensor.size / rows : 0;
+  // Without heads any number of rows goes at a time.
+  const int64_t at_once =
+      heads > 0 ? heads : std::max<int64_t>(1, kPiece / std::max<int64_t>(1, width));
+  std::vector<float> head, reordered;
+  for (int64_t row = 0; row < rows; row += at_once) {
+    const int64_t count = std::min(at_once, rows - row);
+    head.resize(static_cast<size_t>(count * width));
+    NSA_RETURN_IF_ERROR(ReadFloats(from, tensor, row * width, head));
+    for (float& value : head) value = static_cast<float>(value * factor);
+    if (heads > 0) {
+      PairsOfHalves(width, head, &reordered);
+      head.swap(reordered);
+    }
+    NSA_RETURN_IF_ERROR(to->Append(std::as_bytes(std::span(head))));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AppendZeros(int64_t bytes, NewFile* to) {

@@ -37,10 +37,17 @@ class NewFile {
 // Writes a whole file with this text.
 absl::Status WriteNewFile(const std::filesystem::path& path, std::string_view text);
 
-// Appends a tensor of `from`, converted to `type`: fp32 to bf16 is rounded to nearest, ties to
-// even; bf16 to fp32 is exact; equal types are copied bit by bit. Needs 8 MiB of memory.
+// Appends a tensor of `from`, converted to `type` (kF32 or kBf16): fp32 to bf16 is rounded to
+// nearest, ties to even; bf16 and fp16 to fp32 are exact; equal types are copied bit by bit. fp16
+// is not converted to bf16. Needs 8 MiB of memory.
 absl::Status AppendTensor(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
                           TensorType type, NewFile* to);
+
+// Appends a tensor as fp32, every element times `factor`. With `heads` above 0, which divides its
+// rows, each of these runs of rows is reordered: row 2i becomes its row i, and row 2i + 1 its row
+// i + heads/2. Needs the memory of one head.
+absl::Status AppendHeads(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
+                         int32_t heads, double factor, NewFile* to);
 
 // Appends this number of zero bytes.
 absl::Status AppendZeros(int64_t bytes, NewFile* to);

@@ -92,7 +92,7 @@ absl::StatusOr<ExitCode> Import(Session& session, const ImportFlags& flags) {
     return ExitCode::kOk;
   }
   session.out() << flags.checkpoint << ": step " << result.step << ", " << result.parameters
-                << " parameters" << (result.widened ? ", widened from bf16" : "")
+                << " parameters" << (result.widened ? ", widened from 16 bits" : "")
                 << ", optimizer at its start\n";
   if (!result.training_state) {
     session.Note("no checkpoint_state.json: the job is what config.json says, with defaults");
@@ -132,14 +132,16 @@ void AddImport(Cli* cli) {
   const auto flags = std::make_shared<ImportFlags>();
   Options options =
       cli->Add({.name = "import",
-                .what = "Turn an exported folder into a checkpoint again",
+                .what = "Turn a model's folder into a checkpoint",
                 .group = "Models",
-                .more = "The checkpoint has the folder's weights in fp32 and the optimizer at its "
-                        "start. A job trains on from it with restart: {resume: CHECKPOINT}; "
+                .more = "Reads what 'nsactl export' wrote, and models of Llama, Qwen2, Qwen3 and "
+                        "Mistral: config.json, safetensors, tokenizer.json. The checkpoint has the "
+                        "folder's weights in fp32 and the optimizer at its start. A job trains on "
+                        "from it with restart: {resume: CHECKPOINT}; "
                         "nsa-worker scores and samples it. Needs no coordinator.",
                 .examples = "nsactl import ./my-model ./my-model-checkpoint",
                 .run = [flags](Session& session) { return Import(session, *flags); }});
-  options.Argument("DIR", &flags->folder, "A folder that 'nsactl export' wrote");
+  options.Argument("DIR", &flags->folder, "A model's folder, with its config.json");
   options.Argument("CHECKPOINT", &flags->checkpoint, "Checkpoint folder to write; new or empty");
 }
 
