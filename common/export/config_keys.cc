@@ -43,4 +43,17 @@ absl::Status ConfigKeys::ReadBool(const char* key, bool* value) const {
   return absl::OkStatus();
 }
 
+absl::Status CheckKeys(const nlohmann::json& config, const nlohmann::ordered_json& wanted) {
+  for (const auto& [key, value] : wanted.items()) {
+    const auto found = config.find(key);
+    const bool there = found != config.end();
+    if (there ? *found == nlohmann::json(value) : value.is_null()) continue;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "config.json: %s: %s (checkpoint_state.json has %s); remove checkpoint_state.json to "
+        "import the model without its training state",
+        key, there ? CutText(found->dump(), 100) : "missing", value.dump()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace nsa

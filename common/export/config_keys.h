@@ -29,4 +29,8 @@ struct ConfigKeys {
   absl::Status ReadBool(const char* key, bool* value) const;
 };
 
+// FailedPrecondition, naming the first key, when `config` has another value than `wanted`, which is
+// what the job in checkpoint_state.json has. null stands for a key that is missing.
+absl::Status CheckKeys(const nlohmann::json& config, const nlohmann::ordered_json& wanted);
+
 }  // namespace nsa

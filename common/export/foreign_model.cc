@@ -12,8 +12,10 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/layers.h"
 #include "common/estimate/model_options.h"
 #include "common/export/config_keys.h"
+#include "common/export/model_config_json.h"
 #include "common/job/load.h"
 #include "common/nsa/nsa_shape.h"
 
@@ -296,6 +298,77 @@ std::map<std::string, TensorSource> SourcesOf(const v1::ModelSpec& model, double
   return sources;
 }
 
+// The family of a model of ours; null if there is none.
+const Family* FamilyOf(const v1::JobSpec& spec) {
+  const v1::ModelSpec& model = spec.model();
+  const std::vector<BranchSet> layers = LayerBranchesOf(spec.nsa());
+  BranchSet window = {};
+  window[kWin] = true;
+  const bool dense = layers.size() == 1 && layers[0] == window;
+  const bool same_functions = IsSwiglu(model) && model.activation() != v1::ACTIVATION_RELU2 &&
+                              model.logit_softcap() == 0 && !spec.data().document_mask() &&
+                              model.qk_norm() == model.qk_norm_weights();
+  const bool same_rotation =
+      model.rope_scale() == 1 || (model.rope_scale() > 1 && !model.has_rope_scaling());
+  if (!dense || !same_functions || !same_rotation || model.d_k() != model.d_v()) return nullptr;
+  const bool all_tokens = spec.nsa().w() >= spec.train().seq_len();
+  for (const Family& family : kFamilies) {
+    if (family.qkv_bias != model.qkv_bias() || family.head_norm != model.qk_norm()) continue;
+    if (family.type == "llama" && !all_tokens) continue;
+    // Qwen2 derives the width of a head.
+    if (family.qkv_bias && model.n_heads() * model.d_k() != model.dim()) continue;
+    return &family;
+  }
+  return nullptr;
+}
+
+nlohmann::ordered_json ScalingJson(const v1::ModelSpec& model) {
+  if (model.rope_scale() != 1) return {{"rope_type", "linear"}, {"factor", model.rope_scale()}};
+  if (!model.has_rope_scaling()) return nullptr;
+  const v1::RopeScaling& scaling = model.rope_scaling();
+  const bool yarn = scaling.type() == v1::ROPE_SCALING_TYPE_YARN;
+  nlohmann::ordered_json json = {{"rope_type", yarn ? "yarn" : "llama3"},
+                                 {"factor", scaling.factor()},
+                                 {"original_max_position_embeddings", scaling.original_seq_len()}};
+  if (yarn) {
+    json["beta_fast"] = scaling.beta_fast();
+    json["beta_slow"] = scaling.beta_slow();
+    json["attention_factor"] = 1.0;  // the queries have it
+  } else {
+    json["low_freq_factor"] = scaling.low_freq_factor();
+    json["high_freq_factor"] = scaling.high_freq_factor();
+  }
+  return json;
+}
+
+nlohmann::ordered_json PlainConfig(const v1::JobSpec& spec, const Family& family) {
+  const v1::ModelSpec& model = spec.model();
+  nlohmann::ordered_json config = {{"architectures", {std::string(family.architecture)}},
+                                   {"model_type", std::string(family.type)},
+                                   {"vocab_size", VocabOf(spec)},
+                                   {"hidden_size", model.dim()},
+                                   {"intermediate_size", MlpUnitsOf(model)},
+                                   {"num_hidden_layers", model.n_layers()},
+                                   {"num_attention_heads", model.n_heads()},
+                                   {"num_key_value_heads", model.n_kv_groups()},
+                                   {"head_dim", model.d_k()},
+                                   {"hidden_act", "silu"},
+                                   {"max_position_embeddings", spec.train().seq_len()},
+                                   {"rms_norm_eps", NormEpsOf(model)},
+                                   {"rope_theta", model.rope_base()},
+                                   {"rope_scaling", ScalingJson(model)},
+                                   {"tie_word_embeddings", model.tie_embeddings()},
+                                   {"use_cache", true}};
+  const bool window = spec.nsa().w() < spec.train().seq_len();
+  config["sliding_window"] = nullptr;
+  if (window) config["sliding_window"] = spec.nsa().w();
+  if (!family.always_window) {
+    config["use_sliding_window"] = window;
+    config["max_window_layers"] = 0;
+  }
+  return config;
+}
+
 }  // namespace
 
 bool IsForeign(const nlohmann::json& config) {
@@ -330,6 +403,25 @@ absl::StatusOr<ForeignModel> ReadForeignModel(const nlohmann::json& json) {
   // Both a query and its key are multiplied by the factor.
   result.sources = SourcesOf(model, attention * attention);
   return result;
+}
+
+std::optional<PlainModel> AsPlainModel(const v1::JobSpec& spec, bool bf16, int32_t separator) {
+  const Family* const family = FamilyOf(spec);
+  if (family == nullptr) return std::nullopt;
+  PlainModel plain = {.architecture = std::string(family->architecture),
+                      .config = PlainConfig(spec, *family),
+                      .sources = SourcesOf(spec.model(), 1)};
+  plain.config["torch_dtype"] = bf16 ? "bfloat16" : "float32";
+  if (separator >= 0) plain.config.update(SpecialTokensJson(separator));
+  return plain;
+}
+
+absl::Status CheckForeignConfig(const nlohmann::json& config, const v1::JobSpec& spec) {
+  const Family* const family = FamilyOf(spec);
+  const nlohmann::ordered_json wanted = family == nullptr
+                                            ? nlohmann::ordered_json{{"model_type", "nsa"}}
+                                            : PlainConfig(spec, *family);
+  return CheckKeys(config, wanted);
 }
 
 bool IsRedundant(const v1::JobSpec& spec, const std::string& name) {

@@ -151,9 +151,9 @@ absl::Status WriteWeights(const Source& source, const Plan& plan,
     const SafetensorsFile& from = *source.place.at(at.name);
     const SafetensorsFile::Tensor& stored = from.tensors().at(at.name);
     result->widened |= stored.type != TensorType::kF32;
-    NSA_RETURN_IF_ERROR(at.heads == 0 && at.factor == 1
-                            ? AppendTensor(from, stored, TensorType::kF32, &file)
-                            : AppendHeads(from, stored, at.heads, at.factor, &file));
+    const HeadOrder order = {.width = at.heads, .to_pairs = true, .factor = at.factor};
+    NSA_RETURN_IF_ERROR(at.heads == 0 ? AppendTensor(from, stored, TensorType::kF32, &file)
+                                      : AppendHeads(from, stored, order, TensorType::kF32, &file));
   }
   return file.Finish();
 }
@@ -188,7 +188,7 @@ absl::StatusOr<Plan> PlanOf(const fs::path& folder, ImportResult* result) {
   v1::CheckpointState& state = plan.state;
   plan.foreign = IsForeign(config);
   std::error_code error;
-  result->training_state = !plan.foreign && fs::exists(folder / kStateFile, error);
+  result->training_state = fs::exists(folder / kStateFile, error);
   if (plan.foreign) {
     NSA_ASSIGN_OR_RETURN(ForeignModel model, ReadForeignModel(config));
     NSA_RETURN_IF_ERROR(CheckTokenizer(folder, model.spec));
@@ -200,7 +200,8 @@ absl::StatusOr<Plan> PlanOf(const fs::path& folder, ImportResult* result) {
   if (result->training_state) {
     NSA_ASSIGN_OR_RETURN(state, ReadCheckpointStateFile(folder / kStateFile));
     ApplyDefaults(state.mutable_spec());
-    NSA_RETURN_IF_ERROR(CheckModelConfig(config, state.spec()));
+    NSA_RETURN_IF_ERROR(plan.foreign ? CheckForeignConfig(config, state.spec())
+                                     : CheckModelConfig(config, state.spec()));
   } else {
     state.set_job_hash(JobHash(state.spec()));
   }

@@ -287,15 +287,9 @@ absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
 }
 
 absl::Status CheckModelConfig(const nlohmann::json& config, const v1::JobSpec& spec) {
-  const Json wanted = Architecture(spec);
-  for (const auto& [key, value] : wanted.items()) {
-    if (ValueOf(config, key) == nlohmann::json(value)) continue;
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "config.json: %s: %s (checkpoint_state.json has %s); remove checkpoint_state.json to "
-        "import the model without its training state",
-        key, config.contains(key) ? CutText(config[key].dump(), 100) : "missing", value.dump()));
-  }
-  return absl::OkStatus();
+  nlohmann::json known(Newer());  // what a key that is missing means
+  known.update(config);
+  return CheckKeys(known, Architecture(spec));
 }
 
 }  // namespace nsa

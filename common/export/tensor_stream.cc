@@ -48,14 +48,23 @@ absl::Status ReadFloats(const SafetensorsFile& from, const SafetensorsFile::Tens
   return absl::OkStatus();
 }
 
-// The rows of a head whose two halves turn together, as pairs of neighbours.
-void PairsOfHalves(int64_t width, const std::vector<float>& head, std::vector<float>* pairs) {
-  pairs->resize(head.size());
-  const int64_t half = width > 0 ? static_cast<int64_t>(head.size()) / width / 2 : 0;
-  for (int64_t i = 0; i < half; ++i) {
-    std::copy_n(head.begin() + i * width, width, pairs->begin() + 2 * i * width);
-    std::copy_n(head.begin() + (i + half) * width, width, pairs->begin() + (2 * i + 1) * width);
+// Reorders the rows of a head: those of its halves become pairs of neighbours, or the reverse.
+void ReorderHead(int64_t width, bool to_pairs, const std::vector<float>& head,
+                 std::vector<float>* reordered) {
+  reordered->resize(head.size());
+  const int64_t half = static_cast<int64_t>(head.size()) / width / 2;
+  for (int64_t row = 0; row < 2 * half; ++row) {
+    const int64_t pair = row < half ? 2 * row : 2 * (row - half) + 1;  // of a row of the halves
+    const int64_t from = to_pairs ? row : pair, to = to_pairs ? pair : row;
+    std::copy_n(head.begin() + from * width, width, reordered->begin() + to * width);
   }
+}
+
+absl::Status AppendFloats(std::span<const float> values, TensorType type, NewFile* to) {
+  if (type == TensorType::kF32) return to->Append(std::as_bytes(values));
+  std::vector<uint16_t> narrow(values.size());
+  std::transform(values.begin(), values.end(), narrow.begin(), RoundToBf16);
+  return to->Append(std::as_bytes(std::span(narrow)));
 }
 
 // Reads the elements [begin, begin + count) of a tensor, converts them one by one and appends them.
@@ -122,23 +131,15 @@ absl::Status AppendTensor(const SafetensorsFile& from, const SafetensorsFile::Te
 }
 
 absl::Status AppendHeads(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
-                         int32_t heads, double factor, NewFile* to) {
-  const int64_t rows = tensor.shape.empty() ? 1 : tensor.shape[0];
-  const int64_t width = rows > 0 ? tensor.size / rows : 0;
-  // Without heads any number of rows goes at a time.
-  const int64_t at_once =
-      heads > 0 ? heads : std::max<int64_t>(1, kPiece / std::max<int64_t>(1, width));
-  std::vector<float> head, reordered;
-  for (int64_t row = 0; row < rows; row += at_once) {
-    const int64_t count = std::min(at_once, rows - row);
-    head.resize(static_cast<size_t>(count * width));
+                         const HeadOrder& order, TensorType type, NewFile* to) {
+  const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
+  const int64_t width = rows > 0 ? tensor.size / rows : 0;  // of a row
+  std::vector<float> head(static_cast<size_t>(order.width * width)), reordered;
+  for (int64_t row = 0; row < rows; row += order.width) {
     NSA_RETURN_IF_ERROR(ReadFloats(from, tensor, row * width, head));
-    for (float& value : head) value = static_cast<float>(value * factor);
-    if (heads > 0) {
-      PairsOfHalves(width, head, &reordered);
-      head.swap(reordered);
-    }
-    NSA_RETURN_IF_ERROR(to->Append(std::as_bytes(std::span(head))));
+    for (float& value : head) value = static_cast<float>(value * order.factor);
+    ReorderHead(width, order.to_pairs, head, &reordered);
+    NSA_RETURN_IF_ERROR(AppendFloats(reordered, type, to));
   }
   return absl::OkStatus();
 }

@@ -43,11 +43,16 @@ absl::Status WriteNewFile(const std::filesystem::path& path, std::string_view te
 absl::Status AppendTensor(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
                           TensorType type, NewFile* to);
 
-// Appends a tensor as fp32, every element times `factor`. With `heads` above 0, which divides its
-// rows, each of these runs of rows is reordered: row 2i becomes its row i, and row 2i + 1 its row
-// i + heads/2. Needs the memory of one head.
+// How the rows of a matrix are reordered: `width` of them are a head.
+struct HeadOrder {
+  int32_t width = 0;     // divides the rows
+  bool to_pairs = true;  // rows i and i + width/2 of a head become 2i and 2i + 1; else the reverse
+  double factor = 1;     // of every element
+};
+
+// As AppendTensor(), with reordered rows. Needs the memory of two heads.
 absl::Status AppendHeads(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
-                         int32_t heads, double factor, NewFile* to);
+                         const HeadOrder& order, TensorType type, NewFile* to);
 
 // Appends this number of zero bytes.
 absl::Status AppendZeros(int64_t bytes, NewFile* to);

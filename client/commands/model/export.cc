@@ -57,6 +57,7 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
                                                  {"parameters", result.parameters},
                                                  {"bytes", result.bytes},
                                                  {"files", result.files},
+                                                 {"architecture", result.architecture},
                                                  {"tokenizer", result.has_tokenizer}});
     return ExitCode::kOk;
   }
@@ -66,7 +67,8 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
   }
   session.out() << flags.folder << ": step " << result.step << " of " << result.checkpoint.string()
                 << ", " << result.parameters << " parameters in " << (flags.bf16 ? "bf16" : "fp32")
-                << ", " << HumanBytes(result.bytes) << "\n";
+                << ", " << HumanBytes(result.bytes)
+                << (result.architecture.empty() ? "" : ", as " + result.architecture) << "\n";
   if (!result.has_tokenizer) {
     session.Note("no tokenizer files: the job's token files name no tokenizer");
   }
@@ -112,7 +114,9 @@ void AddExport(Cli* cli) {
            "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
            "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
            "trust_remote_code=True; the model card shows both ways, and says what does not "
-           "run it (vLLM, GGUF). s3://BUCKET/FOLDER uploads it, with your own credentials of AWS's "
+           "run it (vLLM, GGUF). A model without sparse layers that is a Llama, Qwen2, Qwen3 or "
+           "Mistral model is written as one, without code. s3://BUCKET/FOLDER uploads it, with "
+           "your own credentials of AWS's "
            "tools; the folder is made in TMPDIR first.",
        .examples = "nsactl export my-job ./my-model\n"
                    "nsactl export ./out ./my-model\n"

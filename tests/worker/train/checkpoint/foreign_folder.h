@@ -91,6 +91,7 @@ class ForeignFolder {
 
   nlohmann::json& config() { return config_; }
   std::map<std::string, ForeignTensor>& tensors() { return tensors_; }
+  const std::map<std::string, ForeignTensor>& tensors() const { return tensors_; }
 
   // Writes config.json and the tensors, in one file, or in `shards` with an index.
   void Write(const std::filesystem::path& folder, TensorType type = TensorType::kF32,

@@ -1,9 +1,11 @@
 // Folders of other families become checkpoints that compute what those models compute.
 #include <functional>
+#include <initializer_list>
 
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/export/export.h"
+#include "common/export/foreign_model.h"
 #include "common/job/load.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
@@ -110,22 +112,80 @@ TEST_P(ImportForeign, ComputesWhatTheFamilyComputes) {
   ExpectLogitsOf(folder, *model);
 }
 
-// Exported and imported again it has the same bits.
-TEST_P(ImportForeign, TravelsOnAsOneOfOurs) {
-  Folder().Write(dir_ / "model");
+// Exported it is a model of its family again, and imported once more it has the same bits, with the
+// training state or without it.
+TEST_P(ImportForeign, ComesOutAsWhatItIs) {
+  const ForeignFolder folder = Folder();
+  folder.Write(dir_ / "model");
   ASSERT_OK(ImportModel(dir_ / "model", dir_ / "checkpoint"));
-  auto state = ReadCheckpointState(dir_ / "checkpoint");
-  ASSERT_OK(state);
   std::ofstream(dir_ / "tokenizer.json")
       << R"({"added_tokens": [{"id": 60, "content": "</s>", "special": true}], "model": {}})";
-  ASSERT_OK(ExportModel(dir_ / "checkpoint", dir_ / "ours", {.tokenizer = dir_.path()}));
-  fs::remove(dir_ / "ours" / "checkpoint_state.json");
-  ASSERT_OK(ImportModel(dir_ / "ours", dir_ / "again"));
+  const auto exported = ExportModel(dir_ / "checkpoint", dir_ / "out", {.tokenizer = dir_.path()});
+  ASSERT_OK(exported);
+  const std::string architecture = exported->architecture;
+  EXPECT_EQ(architecture, std::string(GetParam().name) == "MistralWithoutAWindow"
+                              ? "LlamaForCausalLM"
+                              : GetParam().architecture);
+  EXPECT_FALSE(fs::exists(dir_ / "out" / "modeling_nsa.py"));
+  const auto file = SafetensorsFile::Open(dir_ / "out" / "model.safetensors");
+  ASSERT_OK(file);
+  EXPECT_EQ((*file)->tensors().size(), folder.tensors().size());
+  for (const auto& [name, tensor] : folder.tensors()) {
+    std::vector<float> values(tensor.values.size());
+    ASSERT_OK((*file)->Read(name, values)) << name;
+    const bool scaled =
+        std::string(GetParam().name).find("Yarn") != std::string::npos &&
+        (name.find("q_proj") != std::string::npos || name.find("q_norm") != std::string::npos);
+    if (!scaled) {
+      EXPECT_EQ(values, tensor.values) << name;
+    }
+  }
+  const auto with_state = ImportModel(dir_ / "out", dir_ / "with-state");
+  ASSERT_OK(with_state);
+  EXPECT_TRUE(with_state->training_state);
+  fs::remove(dir_ / "out" / "checkpoint_state.json");
+  ASSERT_OK(ImportModel(dir_ / "out", dir_ / "again"));
   const auto before = Load(dir_ / "checkpoint"), after = Load(dir_ / "again");
   ASSERT_OK(before);
   ASSERT_OK(after);
   EXPECT_EQ(before->spec.model().SerializeAsString(), after->spec.model().SerializeAsString());
   EXPECT_TRUE(std::ranges::equal(before->parameters.flat(), after->parameters.flat()));
+}
+
+// What none of the families has is written with code of our own.
+TEST(ExportOfADenseModel, WithSomethingOfOursIsOneOfOurs) {
+  for (const auto change : std::initializer_list<void (*)(v1::JobSpec*)>{
+           [](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(30); },
+           [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); },
+           [](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(true); },
+           [](v1::JobSpec* spec) { spec->mutable_model()->clear_mlp(); },
+           [](v1::JobSpec* spec) { spec->mutable_model()->set_d_v(32); },
+           [](v1::JobSpec* spec) { spec->mutable_nsa()->add_branches(v1::BRANCH_SEL); },
+       }) {
+    const auto foreign = ReadForeignModel(ForeignConfig("LlamaForCausalLM", "llama"));
+    ASSERT_OK(foreign);
+    v1::JobSpec spec = foreign->spec;
+    EXPECT_TRUE(AsPlainModel(spec, false, -1).has_value());
+    change(&spec);
+    EXPECT_FALSE(AsPlainModel(spec, false, -1).has_value()) << spec.DebugString();
+  }
+}
+
+TEST(ExportOfADenseModel, MayBeInBf16AndInSeveralFiles) {
+  const TempDir dir;
+  const ForeignFolder folder(ForeignConfig("Qwen3ForCausalLM", "qwen3"));
+  folder.Write(dir / "model");
+  ASSERT_OK(ImportModel(dir / "model", dir / "checkpoint"));
+  std::ofstream(dir / "tokenizer.json")
+      << R"({"added_tokens": [{"id": 60, "content": "</s>", "special": true}], "model": {}})";
+  ASSERT_OK(
+      ExportModel(dir / "checkpoint", dir / "out",
+                  {.type = TensorType::kBf16, .tokenizer = dir.path(), .largest_file = 4000}));
+  EXPECT_TRUE(fs::exists(dir / "out" / "model.safetensors.index.json"));
+  ASSERT_OK(ImportModel(dir / "out", dir / "again"));
+  const auto model = Load(dir / "again");
+  ASSERT_OK(model);
+  ExpectLogitsOf(folder, *model);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -148,9 +208,11 @@ INSTANTIATE_TEST_SUITE_P(
                                                         {"high_freq_factor", 4.0},
                                                         {"original_max_position_embeddings", 64}};
                          }},
-                    Case{"Qwen2", "Qwen2ForCausalLM", "qwen2", nullptr},
+                    Case{"Qwen2", "Qwen2ForCausalLM", "qwen2",
+                         [](Json* config) { (*config)["hidden_size"] = 64; }},
                     Case{"Qwen2TiedWithYarn", "Qwen2ForCausalLM", "qwen2",
                          [](Json* config) {
+                           (*config)["hidden_size"] = 64;
                            (*config)["tie_word_embeddings"] = true;
                            (*config)["rope_scaling"] = {{"rope_type", "yarn"},
                                                         {"factor", 4.0},
