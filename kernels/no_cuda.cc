@@ -2,12 +2,14 @@
 // includes all families.
 #include "absl/strings/str_cat.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/matmul.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
+#include "kernels/nn/swiglu.h"
 #include "kernels/nsa/audit/audit.h"
 #include "kernels/nsa/branch/compressed_attention.h"
 #include "kernels/nsa/branch/selected_attention.h"
@@ -85,7 +87,8 @@ absl::Status JoinProjections(const Exec&, const JoinProjectionsArgs&) {
   return Missing("JoinProjections");
 }
 absl::Status Rope(const Exec&, const RopeArgs&) { return Missing("Rope"); }
-absl::Status RopeAngles(const Exec&, int32_t, int32_t, float, float, const Tensor&) {
+absl::Status RopeAngles(const Exec&, int32_t, int32_t, float, float, const RopeScaling&,
+                        const Tensor&) {
   return Missing("RopeAngles");
 }
 absl::Status Matmul(const Exec&, const MatmulArgs&) { return Missing("Matmul"); }
@@ -96,6 +99,12 @@ absl::Status RmsNormBackward(const Exec&, const RmsNormBackwardArgs&) {
 absl::Status Activate(const Exec&, const ActivateArgs&) { return Missing("Activate"); }
 absl::Status ActivateBackward(const Exec&, const ActivateBackwardArgs&) {
   return Missing("ActivateBackward");
+}
+absl::Status AddBias(const Exec&, const AddBiasArgs&) { return Missing("AddBias"); }
+absl::Status BiasGradient(const Exec&, const BiasGradientArgs&) { return Missing("BiasGradient"); }
+absl::Status Swiglu(const Exec&, const SwigluArgs&) { return Missing("Swiglu"); }
+absl::Status SwigluBackward(const Exec&, const SwigluBackwardArgs&) {
+  return Missing("SwigluBackward");
 }
 absl::Status Embedding(const Exec&, const EmbeddingArgs&) { return Missing("Embedding"); }
 absl::Status EmbeddingBackward(const Exec&, const EmbeddingBackwardArgs&) {
@@ -130,6 +139,8 @@ absl::Status Mark(const Exec&, PendingMark) { return Missing("Mark"); }
 absl::Status Spin(const Exec&, const int32_t*) { return Missing("Spin"); }
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t) { return 0; }
+int64_t HeadWeightGradientWorkspaceBytes(int64_t) { return 0; }
+int64_t BiasGradientWorkspaceBytes(int64_t) { return 0; }
 int64_t EmbeddingBackwardWorkspaceBytes(int64_t, int64_t, int64_t) { return 0; }
 int64_t GlobalNormWorkspaceBytes(int64_t) { return 0; }
 

@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <limits>
+#include <optional>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -21,6 +24,20 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 
 constexpr char kMetadata[] = "__metadata__";
+
+constexpr std::array<std::string_view, 3> kTypeNames = {"F32", "BF16", "F16"};  // TensorType
+
+std::string NameOf(TensorType type) { return std::string(kTypeNames[static_cast<size_t>(type)]); }
+
+// The type that a header names, if it is one of `types`.
+std::optional<TensorType> TypeOf(const nlohmann::json& entry, SafetensorsTypes types) {
+  if (!entry.is_object() || !entry.contains("dtype")) return std::nullopt;
+  for (const TensorType type : {TensorType::kF32, TensorType::kBf16, TensorType::kF16}) {
+    if (types == SafetensorsTypes::kF32 && type != TensorType::kF32) continue;
+    if (entry["dtype"] == NameOf(type)) return type;
+  }
+  return std::nullopt;
+}
 
 bool IsNumberList(const nlohmann::json& json) {
   return json.is_array() && std::all_of(json.begin(), json.end(),
@@ -44,9 +61,8 @@ std::string SafetensorsHeader(const std::vector<TensorHeader>& tensors, TensorTy
   int64_t offset = 0;
   for (const TensorHeader& tensor : tensors) {
     const int64_t end = offset + tensor.size * BytesOf(type);
-    header[tensor.name] = {{"dtype", type == TensorType::kF32 ? "F32" : "BF16"},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, end}}};
+    header[tensor.name] = {
+        {"dtype", NameOf(type)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = header.dump();
@@ -100,15 +116,13 @@ absl::Status SafetensorsFile::ReadHeader(SafetensorsTypes types) {
       }
       continue;
     }
-    const bool bf16 = types == SafetensorsTypes::kF32AndBf16 && value.is_object() &&
-                      value.contains("dtype") && value["dtype"] == "BF16";
-    const bool whole = value.is_object() && value.contains("dtype") &&
-                       (bf16 || value["dtype"] == "F32") && value.contains("shape") &&
+    const std::optional<TensorType> type = TypeOf(value, types);
+    const bool whole = type.has_value() && value.contains("shape") &&
                        IsNumberList(value["shape"]) && value.contains("data_offsets") &&
                        IsNumberList(value["data_offsets"]) && value["data_offsets"].size() == 2;
     if (!whole) return Damaged(absl::StrCat("tensor ", name));
     Tensor tensor;
-    tensor.element_bytes = bf16 ? 2 : 4;
+    tensor.type = *type;
     tensor.shape = value["shape"].get<std::vector<int64_t>>();
     const auto begin = value["data_offsets"][0].get<int64_t>();
     const auto end = value["data_offsets"][1].get<int64_t>();
@@ -152,11 +166,11 @@ absl::Status SafetensorsFile::Read(const std::string& name, std::span<float> val
   if (found == tensors_.end()) {
     return absl::NotFoundError(absl::StrCat(path_.filename().string(), ": no tensor ", name));
   }
-  if (found->second.element_bytes != 4 ||
+  if (found->second.type != TensorType::kF32 ||
       found->second.size != static_cast<int64_t>(values.size())) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "%s: tensor %s has %d elements of %d bytes (expected %d of 4)", path_.filename().string(),
-        name, found->second.size, found->second.element_bytes, values.size()));
+        name, found->second.size, BytesOf(found->second.type), values.size()));
   }
   return ReadAt(found->second.offset, std::as_writable_bytes(values));
 }

@@ -25,8 +25,8 @@ namespace nsa {
 // the largest int64_t.
 bool ElementsOf(const std::vector<int64_t>& shape, int64_t* elements);
 
-// The type of the tensors that are written.
-enum class TensorType : uint8_t { kF32, kBf16 };
+// The type of a tensor's elements.
+enum class TensorType : uint8_t { kF32, kBf16, kF16 };
 constexpr int64_t BytesOf(TensorType type) { return type == TensorType::kF32 ? 4 : 2; }
 
 // One tensor of a file to write.
@@ -42,18 +42,18 @@ std::string SafetensorsHeader(const std::vector<TensorHeader>& tensors, TensorTy
                               const std::map<std::string, std::string>& metadata);
 
 // Which element types Open() accepts. Checkpoints have F32 only.
-enum class SafetensorsTypes : uint8_t { kF32, kF32AndBf16 };
+enum class SafetensorsTypes : uint8_t { kF32, kFloats };  // kFloats: F32, BF16 and F16
 
 // Reads a file. One thread at a time.
 class SafetensorsFile {
  public:
   struct Tensor {
     std::vector<int64_t> shape;
-    int64_t offset = 0;         // in the file, bytes
-    int64_t size = 0;           // elements
-    int32_t element_bytes = 4;  // 4: F32, 2: BF16
+    int64_t offset = 0;  // in the file, bytes
+    int64_t size = 0;    // elements
+    TensorType type = TensorType::kF32;
 
-    int64_t bytes() const { return size * element_bytes; }
+    int64_t bytes() const { return size * BytesOf(type); }
   };
 
   // Reads the header. DataLoss when it is invalid: cut off, over limits::kTensorHeaderBytes, not

@@ -5,6 +5,7 @@
 
 #include "common/estimate/devices.h"
 #include "common/estimate/memory/memory.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/muon_plan.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
@@ -30,6 +31,8 @@ int64_t GateParameters(int64_t d_k, int64_t branches) {
 int64_t BlockParameters(const v1::JobSpec& spec, const Sizes& s) {
   int64_t block = s.block_matrices() + 2 * s.dim;
   block += GateParameters(spec.model().d_k(), s.n_branches);
+  if (spec.model().qkv_bias()) block += s.q + s.n_branches * (s.k + s.v);
+  if (spec.model().qk_norm_weights()) block += 2 * int64_t{spec.model().d_k()};
   if (!s.phi_mlp) return block;
   return block + PhiParameters(spec.nsa().l(), spec.model().d_k()) +
          PhiParameters(spec.nsa().l(), spec.model().d_v());
@@ -125,7 +128,8 @@ int32_t VocabOf(const v1::JobSpec& spec) {
 int64_t ParameterCount(const v1::JobSpec& spec) {
   const std::vector<LayerKind> kinds = KindsOf(spec);
   const Sizes& model = kinds[0].sizes;
-  int64_t parameters = 2 * model.vocab * model.dim + model.dim;
+  const int64_t tables = spec.model().tie_embeddings() ? 1 : 2;  // embedding and head
+  int64_t parameters = tables * model.vocab * model.dim + model.dim;
   for (const auto& [s, layers] : kinds) parameters += layers * BlockParameters(spec, s);
   return parameters;
 }
@@ -155,8 +159,8 @@ double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& devic
     flops.attention *= 4.0 / 3.0;
   }
   if (recompute == Recompute::kMlp) {  // a second fc1
-    flops.weights += 2.0 * spec.model().n_layers() * spec.model().dim() * spec.model().dim() *
-                     spec.model().mlp_ratio();
+    flops.weights += 2.0 * spec.model().n_layers() * spec.model().dim() *
+                     static_cast<double>(MlpInputsOf(spec.model()));
   }
   const auto step_tokens = static_cast<double>(TokensPerStep(spec));
   const double muon = MuonFlops(MuonMatrices(spec, KindsOf(spec))) /

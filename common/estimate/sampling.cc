@@ -6,6 +6,7 @@
 
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "common/nsa/branch.h"
 
 namespace nsa {
@@ -83,7 +84,7 @@ Parts Workspace(const Decoding& d, const BranchSet& branches) {
   const v1::NsaSpec& nsa = d.spec.nsa();
   const int64_t q = d.heads * model.d_k(), o = d.heads * model.d_v();
   const int64_t count = CountOf(branches);
-  const int64_t hidden = int64_t{model.mlp_ratio()} * model.dim();
+  const int64_t hidden = MlpInputsOf(model) + (IsSwiglu(model) ? MlpUnitsOf(model) : 0);
   Parts parts;
   parts.elements = d.rows * (3 * int64_t{model.dim()} + hidden + 3 * q + count * (d.k + d.v) + o);
   parts.elements += (d.gpu ? d.rows : 1) * VocabOf(d.spec);

@@ -32,7 +32,7 @@ std::map<MuonShape, int64_t> MuonMatrices(const v1::JobSpec& spec,
     matrices[MuonShape::Of(s.k, s.dim)] += layers * s.n_branches;
     matrices[MuonShape::Of(s.v, s.dim)] += layers * s.n_branches;
     matrices[MuonShape::Of(s.o, s.dim)] += layers;
-    matrices[MuonShape::Of(s.hidden, s.dim)] += 2 * layers;
+    matrices[MuonShape::Of(s.hidden, s.dim)] += (1 + s.mlp_inputs / s.hidden) * layers;
   }
   return matrices;
 }

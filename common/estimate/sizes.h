@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/estimate/estimate.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/muon_plan.h"
 #include "common/nsa/branch.h"
 #include "nsa/v1/job.pb.h"
@@ -18,7 +19,8 @@ struct Sizes {
   Sizes(const v1::JobSpec& spec, const BranchSet& layer_branches)
       : dim(spec.model().dim()),
         vocab(VocabOf(spec)),
-        hidden(int64_t{spec.model().mlp_ratio()} * dim),
+        hidden(MlpUnitsOf(spec.model())),
+        mlp_inputs(MlpInputsOf(spec.model())),
         q(int64_t{spec.model().n_heads()} * spec.model().d_k()),
         o(int64_t{spec.model().n_heads()} * spec.model().d_v()),
         k(int64_t{spec.model().n_kv_groups()} * spec.model().d_k()),
@@ -27,15 +29,16 @@ struct Sizes {
         n_branches(CountOf(branches)),
         phi_mlp(branches[kCmp] && spec.nsa().phi() == v1::PHI_MLP) {}
 
-  int64_t dim, vocab, hidden;
-  int64_t q, o, k, v;  // width over all heads; k and v of one branch
+  int64_t dim, vocab;
+  int64_t hidden, mlp_inputs;  // units of the MLP, and outputs of its first product
+  int64_t q, o, k, v;          // width over all heads; k and v of one branch
   BranchSet branches;
   int64_t n_branches;  // also the K/V projections and gate rows per block
   bool phi_mlp;
 
   // Weights of the matrix products in a block.
   int64_t block_matrices() const {
-    return dim * q + n_branches * dim * (k + v) + dim * o + 2 * dim * hidden;
+    return dim * q + n_branches * dim * (k + v) + dim * o + dim * (mlp_inputs + hidden);
   }
 };
 

@@ -40,9 +40,13 @@ class NsaConfig(_Base):
         d_v=64,  # width of a value head
         rope_base=10000.0,
         rope_scale=1.0,  # divides positions
+        rope_stretch=None,  # or a dict: how frequencies are stretched for longer texts, see stretched() of modeling_nsa.py
         rms_norm_eps=1e-6,
         hidden_act="silu",  # between the matrices of an MLP: "silu" or "relu2"
+        mlp="plain",  # "plain": fc2(act(fc1(x))), or "swiglu": fc2(act(gate(x)) · fc1(x))
+        qkv_bias=False,  # the projections of queries, keys and values add a bias
         qk_norm=False,  # queries and keys divided by their root mean square before rotation
+        qk_norm_weights=False,  # then multiplied by a weight for each column of a head
         block_size=32,  # l, tokens in a compression block
         block_stride=16,  # d
         selection_size=64,  # l', tokens in a selection block
@@ -69,9 +73,13 @@ class NsaConfig(_Base):
         self.d_v = d_v
         self.rope_base = rope_base
         self.rope_scale = rope_scale
+        self.rope_stretch = rope_stretch
         self.rms_norm_eps = rms_norm_eps
         self.hidden_act = hidden_act
+        self.mlp = mlp
+        self.qkv_bias = qkv_bias
         self.qk_norm = qk_norm
+        self.qk_norm_weights = qk_norm_weights
         self.block_size = block_size
         self.block_stride = block_stride
         self.selection_size = selection_size

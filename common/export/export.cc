@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/safetensors_file.h"
+#include "common/export/foreign_model.h"
 #include "common/export/model_card.h"
 #include "common/export/model_config_json.h"
 #include "common/export/model_tensors.h"
@@ -61,24 +63,33 @@ absl::Status CheckTensors(const SafetensorsFile& file, const std::vector<ModelTe
                       kModelFile, file.tensors().size(), wanted.size()));
 }
 
-absl::Status WriteShard(const SafetensorsFile& from, const Shard& shard, TensorType type,
+// What a tensor is called in the folder, and how its rows are reordered.
+TensorSource PlaceOf(const std::optional<PlainModel>& plain, const ModelTensor& tensor) {
+  return plain.has_value() ? plain->sources.at(tensor.name) : TensorSource{tensor.name};
+}
+
+absl::Status WriteShard(const SafetensorsFile& from, const Shard& shard,
+                        const std::optional<PlainModel>& plain, TensorType type,
                         const fs::path& path) {
   std::vector<TensorHeader> headers;
   for (const ModelTensor& tensor : shard) {
-    headers.push_back({tensor.name, tensor.shape, tensor.size});
+    headers.push_back({PlaceOf(plain, tensor).name, tensor.shape, tensor.size});
   }
   NSA_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
   NSA_RETURN_IF_ERROR(file.Append(SafetensorsHeader(headers, type, {{"format", "pt"}})));
   for (const ModelTensor& tensor : shard) {
-    NSA_RETURN_IF_ERROR(AppendTensor(from, from.tensors().at(tensor.name), type, &file));
+    const SafetensorsFile::Tensor& stored = from.tensors().at(tensor.name);
+    const HeadOrder order = {.width = PlaceOf(plain, tensor).heads, .to_pairs = false};
+    NSA_RETURN_IF_ERROR(order.width == 0 ? AppendTensor(from, stored, type, &file)
+                                         : AppendHeads(from, stored, order, type, &file));
   }
   return file.Finish();
 }
 
 // Writes all tensors, in one file or in several with an index.
 absl::Status WriteTensors(const fs::path& checkpoint, const std::vector<ModelTensor>& tensors,
-                          const ExportOptions& options, const fs::path& folder,
-                          ExportResult* result) {
+                          const std::optional<PlainModel>& plain, const ExportOptions& options,
+                          const fs::path& folder, ExportResult* result) {
   NSA_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsFile> from,
                        SafetensorsFile::Open(checkpoint / kModelFile));
   NSA_RETURN_IF_ERROR(CheckTensors(*from, tensors));
@@ -93,8 +104,8 @@ absl::Status WriteTensors(const fs::path& checkpoint, const std::vector<ModelTen
     const std::string name = shards.size() == 1 ? kModelFile
                                                 : absl::StrFormat("model-%05d-of-%05d.safetensors",
                                                                   i + 1, shards.size());
-    NSA_RETURN_IF_ERROR(WriteShard(*from, shards[i], options.type, folder / name));
-    for (const ModelTensor& tensor : shards[i]) places[tensor.name] = name;
+    NSA_RETURN_IF_ERROR(WriteShard(*from, shards[i], plain, options.type, folder / name));
+    for (const ModelTensor& tensor : shards[i]) places[PlaceOf(plain, tensor).name] = name;
   }
   if (shards.size() == 1) return absl::OkStatus();
   index["weight_map"] = places;
@@ -109,23 +120,27 @@ absl::StatusOr<std::string> StateText(v1::CheckpointState state) {
 }
 
 absl::Status WriteTexts(const v1::CheckpointState& state, const ExportedTokenizer& tokenizer,
-                        const ExportOptions& options, const ExportResult& result,
-                        const fs::path& folder) {
+                        const std::optional<PlainModel>& plain, const ExportOptions& options,
+                        const ExportResult& result, const fs::path& folder) {
   const bool bf16 = options.type == TensorType::kBf16;
-  const nlohmann::ordered_json config = ModelConfigJson(state.spec(), bf16, tokenizer.separator);
+  const nlohmann::ordered_json config =
+      plain.has_value() ? plain->config : ModelConfigJson(state.spec(), bf16, tokenizer.separator);
   nlohmann::ordered_json generation = {{"use_cache", true}};
   if (tokenizer.separator >= 0) generation.update(SpecialTokensJson(tokenizer.separator));
   const fs::path parent = result.checkpoint.parent_path();
   const ModelCardFacts facts = {
       .bf16 = bf16,
       .has_tokenizer = result.has_tokenizer,
+      .architecture = result.architecture,
       .parameters = result.parameters,
       .out_dir = parent.filename() == "checkpoints" ? parent.parent_path() : fs::path()};
   std::map<std::string, std::string> files = tokenizer.files;
   files["config.json"] = config.dump(2) + "\n";
   files["generation_config.json"] = generation.dump(2) + "\n";
-  files["configuration_nsa.py"] = std::string(kConfigurationPy);
-  files["modeling_nsa.py"] = std::string(kModelingPy);
+  if (!plain.has_value()) {
+    files["configuration_nsa.py"] = std::string(kConfigurationPy);
+    files["modeling_nsa.py"] = std::string(kModelingPy);
+  }
   files["README.md"] = ModelCard(state, facts);
   NSA_ASSIGN_OR_RETURN(files["checkpoint_state.json"], StateText(state));
   for (const auto& [name, text] : files) NSA_RETURN_IF_ERROR(WriteNewFile(folder / name, text));
@@ -154,9 +169,12 @@ absl::StatusOr<ExportResult> ExportModel(const fs::path& checkpoint, const fs::p
                        ExportTokenizer(state.spec(), options.tokenizer));
   result.has_tokenizer = !tokenizer.files.empty();
   NSA_ASSIGN_OR_RETURN(NewFolder target, NewFolder::Create(folder));
-  NSA_RETURN_IF_ERROR(
-      WriteTensors(result.checkpoint, ModelTensors(state.spec()), options, target.path(), &result));
-  NSA_RETURN_IF_ERROR(WriteTexts(state, tokenizer, options, result, target.path()));
+  const std::optional<PlainModel> plain =
+      AsPlainModel(state.spec(), options.type == TensorType::kBf16, tokenizer.separator);
+  if (plain.has_value()) result.architecture = plain->architecture;
+  NSA_RETURN_IF_ERROR(WriteTensors(result.checkpoint, ModelTensors(state.spec()), plain, options,
+                                   target.path(), &result));
+  NSA_RETURN_IF_ERROR(WriteTexts(state, tokenizer, plain, options, result, target.path()));
   NSA_RETURN_IF_ERROR(target.Publish());
   return result;
 }

@@ -25,13 +25,16 @@ struct ExportResult {
   int64_t bytes = 0;  // of the tensors
   int32_t files = 0;  // with tensors
   bool has_tokenizer = false;
+  // The architecture of another family that the model is, e.g. LlamaForCausalLM; else empty.
+  std::string architecture;
 };
 
-// Writes `folder`, which must not exist or be empty. It is written under another name, synced and
-// renamed, so that it is whole when it is there. `checkpoint` is a checkpoint folder, a link to one
-// or an out_dir, whose newest valid checkpoint is taken; its files are verified first. NotFound,
-// DataLoss, FailedPrecondition (the folder is not empty; the checkpoint's tensors are not those of
-// its job), ResourceExhausted.
+// Writes `folder`, which must not exist or be empty: a model without sparse layers as the plain
+// architecture that it is (foreign_model.h), any other with code of its own. It is written under
+// another name, synced and renamed, so that it is whole when it is there. `checkpoint` is a
+// checkpoint folder, a link to one or an out_dir, whose newest valid checkpoint is taken; its files
+// are verified first. NotFound, DataLoss, FailedPrecondition (the folder is not empty; the
+// checkpoint's tensors are not those of its job), ResourceExhausted.
 absl::StatusOr<ExportResult> ExportModel(const std::filesystem::path& checkpoint,
                                          const std::filesystem::path& folder,
                                          const ExportOptions& options = {});
@@ -39,13 +42,14 @@ absl::StatusOr<ExportResult> ExportModel(const std::filesystem::path& checkpoint
 struct ImportResult {
   int64_t step = 0;
   int64_t parameters = 0;
-  bool widened = false;         // the tensors were bf16
+  bool widened = false;         // tensors were bf16 or fp16
   bool training_state = false;  // the folder had a checkpoint_state.json
 };
 
 // Writes the checkpoint folder `checkpoint`, which must not exist or be empty, from an exported
-// folder: fp32 weights, and moments of 0. Without a checkpoint_state.json its job is what
-// config.json says, with defaults, at step 0. NotFound, InvalidArgument, DataLoss,
+// folder or that of a model of another family (foreign_model.h): fp32 weights, and moments of 0.
+// Without a checkpoint_state.json its job is what config.json says, with defaults, at step 0.
+// Nothing is left behind after an error. NotFound, InvalidArgument, DataLoss,
 // FailedPrecondition (a tensor is missing, too many or of another shape), ResourceExhausted.
 absl::StatusOr<ImportResult> ImportModel(const std::filesystem::path& folder,
                                          const std::filesystem::path& checkpoint);

@@ -16,6 +16,7 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/safetensors_file.h"
 #include "common/export/export.h"
+#include "common/export/foreign_model.h"
 #include "common/export/model_config_json.h"
 #include "common/export/model_tensors.h"
 #include "common/job/data/tokenizer_files.h"
@@ -29,6 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kIndexFile[] = "model.safetensors.index.json";
+constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr char kStateFile[] = "checkpoint_state.json";
 // As the trainer names the moments of a single rank (worker/train/checkpoint/slices.h).
 constexpr char kMomentsFile[] = "optimizer-00000-of-00001.safetensors";
@@ -85,7 +87,7 @@ absl::StatusOr<Source> OpenTensors(const fs::path& folder) {
   NSA_ASSIGN_OR_RETURN(const std::set<std::string> names, TensorFiles(folder));
   for (const std::string& name : names) {
     NSA_ASSIGN_OR_RETURN(auto file,
-                         SafetensorsFile::Open(folder / name, SafetensorsTypes::kF32AndBf16));
+                         SafetensorsFile::Open(folder / name, SafetensorsTypes::kFloats));
     for (const auto& [tensor, info] : file->tensors()) {
       if (source.place.emplace(tensor, file.get()).second) continue;
       return absl::FailedPreconditionError(absl::StrCat(
@@ -96,21 +98,36 @@ absl::StatusOr<Source> OpenTensors(const fs::path& folder) {
   return source;
 }
 
-absl::Status CheckTensors(const Source& source, const std::vector<ModelTensor>& wanted) {
+// What a checkpoint is made of: its state, and where its tensors are in the folder, by their names.
+// Those that are not listed have the same name there.
+struct Plan {
+  v1::CheckpointState state;
+  std::map<std::string, TensorSource> sources;
+  bool foreign = false;
+
+  TensorSource SourceOf(const std::string& name) const {
+    const auto found = sources.find(name);
+    return found == sources.end() ? TensorSource{name} : found->second;
+  }
+};
+
+absl::Status CheckTensors(const Source& source, const Plan& plan,
+                          const std::vector<ModelTensor>& wanted) {
   std::set<std::string> unknown;
-  for (const auto& [name, file] : source.place) unknown.insert(name);
+  for (const auto& [name, file] : source.place) {
+    if (!plan.foreign || !IsRedundant(plan.state.spec(), name)) unknown.insert(name);
+  }
   for (const ModelTensor& tensor : wanted) {
-    const auto found = source.place.find(tensor.name);
-    unknown.erase(tensor.name);
-    if (found != source.place.end() &&
-        found->second->tensors().at(tensor.name).shape == tensor.shape) {
+    const std::string name = plan.SourceOf(tensor.name).name;
+    const auto found = source.place.find(name);
+    unknown.erase(name);
+    if (found != source.place.end() && found->second->tensors().at(name).shape == tensor.shape) {
       continue;
     }
     return absl::FailedPreconditionError(absl::StrFormat(
-        "tensor %s is [%s] (config.json describes [%s]); export the model again", tensor.name,
-        found == source.place.end()
-            ? "absent"
-            : absl::StrJoin(found->second->tensors().at(tensor.name).shape, ", "),
+        "tensor %s is [%s] (config.json describes [%s]); export the model again", name,
+        found == source.place.end() ? "absent"
+                                    : absl::StrJoin(found->second->tensors().at(name).shape, ", "),
         absl::StrJoin(tensor.shape, ", ")));
   }
   if (unknown.empty()) return absl::OkStatus();
@@ -118,8 +135,9 @@ absl::Status CheckTensors(const Source& source, const std::vector<ModelTensor>& 
       "tensor ", *unknown.begin(), " (not in the model of config.json); export the model again"));
 }
 
-absl::Status WriteWeights(const Source& source, const std::vector<ModelTensor>& tensors,
-                          int64_t step, const fs::path& path, ImportResult* result) {
+absl::Status WriteWeights(const Source& source, const Plan& plan,
+                          const std::vector<ModelTensor>& tensors, const fs::path& path,
+                          ImportResult* result) {
   std::vector<TensorHeader> headers;
   for (const ModelTensor& tensor : tensors) {
     headers.push_back({tensor.name, tensor.shape, tensor.size});
@@ -127,12 +145,15 @@ absl::Status WriteWeights(const Source& source, const std::vector<ModelTensor>& 
   }
   NSA_ASSIGN_OR_RETURN(NewFile file, NewFile::Create(path));
   NSA_RETURN_IF_ERROR(file.Append(SafetensorsHeader(
-      headers, TensorType::kF32, {{"format", "pt"}, {"step", absl::StrCat(step)}})));
+      headers, TensorType::kF32, {{"format", "pt"}, {"step", absl::StrCat(plan.state.step())}})));
   for (const ModelTensor& tensor : tensors) {
-    const SafetensorsFile& from = *source.place.at(tensor.name);
-    result->widened |= from.tensors().at(tensor.name).element_bytes == 2;
-    NSA_RETURN_IF_ERROR(
-        AppendTensor(from, from.tensors().at(tensor.name), TensorType::kF32, &file));
+    const TensorSource at = plan.SourceOf(tensor.name);
+    const SafetensorsFile& from = *source.place.at(at.name);
+    const SafetensorsFile::Tensor& stored = from.tensors().at(at.name);
+    result->widened |= stored.type != TensorType::kF32;
+    const HeadOrder order = {.width = at.heads, .to_pairs = true, .factor = at.factor};
+    NSA_RETURN_IF_ERROR(at.heads == 0 ? AppendTensor(from, stored, TensorType::kF32, &file)
+                                      : AppendHeads(from, stored, order, TensorType::kF32, &file));
   }
   return file.Finish();
 }
@@ -149,23 +170,43 @@ absl::Status WriteMoments(int64_t elements, int64_t step, const fs::path& path) 
   return file.Finish();
 }
 
-// The state that the checkpoint gets, without its files.
-absl::StatusOr<v1::CheckpointState> StateOf(const fs::path& folder, ImportResult* result) {
+// A tokenizer.json beside the model has no token that the model does not have.
+absl::Status CheckTokenizer(const fs::path& folder, const v1::JobSpec& spec) {
+  std::error_code error;
+  if (!fs::exists(folder / kTokenizerFile, error)) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const TokenizerFacts facts, ReadTokenizerFacts(folder / kTokenizerFile));
+  if (facts.tokens <= spec.model().vocab()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrFormat("%s: %d tokens (vocab_size of config.json is %d); take the model's own",
+                      (folder / kTokenizerFile).string(), facts.tokens, spec.model().vocab()));
+}
+
+// The plan for a folder; the state is without its files.
+absl::StatusOr<Plan> PlanOf(const fs::path& folder, ImportResult* result) {
   NSA_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJson(folder / "config.json"));
-  NSA_ASSIGN_OR_RETURN(const v1::JobSpec described, SpecOfModelConfig(config));
-  v1::CheckpointState state;
+  Plan plan;
+  v1::CheckpointState& state = plan.state;
+  plan.foreign = IsForeign(config);
   std::error_code error;
   result->training_state = fs::exists(folder / kStateFile, error);
+  if (plan.foreign) {
+    NSA_ASSIGN_OR_RETURN(ForeignModel model, ReadForeignModel(config));
+    NSA_RETURN_IF_ERROR(CheckTokenizer(folder, model.spec));
+    *state.mutable_spec() = std::move(model.spec);
+    plan.sources = std::move(model.sources);
+  } else {
+    NSA_ASSIGN_OR_RETURN(*state.mutable_spec(), SpecOfModelConfig(config));
+  }
   if (result->training_state) {
     NSA_ASSIGN_OR_RETURN(state, ReadCheckpointStateFile(folder / kStateFile));
     ApplyDefaults(state.mutable_spec());
-    NSA_RETURN_IF_ERROR(CheckModelConfig(config, state.spec()));
+    NSA_RETURN_IF_ERROR(plan.foreign ? CheckForeignConfig(config, state.spec())
+                                     : CheckModelConfig(config, state.spec()));
   } else {
-    *state.mutable_spec() = described;
-    state.set_job_hash(JobHash(described));
+    state.set_job_hash(JobHash(state.spec()));
   }
   v1::DataSpec* data = state.mutable_spec()->mutable_data();
-  if (HasTokenizerFiles(data->tokenizer()) && fs::exists(folder / "tokenizer.json", error) &&
+  if (HasTokenizerFiles(data->tokenizer()) && fs::exists(folder / kTokenizerFile, error) &&
       !fs::exists(TokenizerFilesOf(data->tokenizer(), data->tokenizer_path()).front(), error)) {
     data->set_tokenizer_path(fs::absolute(folder, error).lexically_normal().string());
   }
@@ -173,7 +214,7 @@ absl::StatusOr<v1::CheckpointState> StateOf(const fs::path& folder, ImportResult
   state.clear_files();
   state.set_unix_nanos(absl::GetCurrentTimeNanos());
   result->step = state.step();
-  return state;
+  return plan;
 }
 
 absl::Status AddFile(const fs::path& folder, const std::string& name, v1::CheckpointState* state) {
@@ -192,15 +233,15 @@ absl::StatusOr<ImportResult> ImportModel(const fs::path& folder, const fs::path&
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     return absl::NotFoundError(
-        absl::StrCat(folder.string(), ": not a folder (one that 'nsactl export' wrote); name one"));
+        absl::StrCat(folder.string(), ": not a folder (with a config.json); name one"));
   }
-  NSA_ASSIGN_OR_RETURN(v1::CheckpointState state, StateOf(folder, &result));
+  NSA_ASSIGN_OR_RETURN(Plan plan, PlanOf(folder, &result));
+  v1::CheckpointState& state = plan.state;
   const std::vector<ModelTensor> tensors = ModelTensors(state.spec());
   NSA_ASSIGN_OR_RETURN(const Source source, OpenTensors(folder));
-  NSA_RETURN_IF_ERROR(Annotate(CheckTensors(source, tensors), folder.string()));
+  NSA_RETURN_IF_ERROR(Annotate(CheckTensors(source, plan, tensors), folder.string()));
   NSA_ASSIGN_OR_RETURN(NewFolder target, NewFolder::Create(checkpoint));
-  NSA_RETURN_IF_ERROR(
-      WriteWeights(source, tensors, state.step(), target.path() / kModelFile, &result));
+  NSA_RETURN_IF_ERROR(WriteWeights(source, plan, tensors, target.path() / kModelFile, &result));
   NSA_RETURN_IF_ERROR(
       WriteMoments(FlatElements(tensors), state.step(), target.path() / kMomentsFile));
   NSA_RETURN_IF_ERROR(AddFile(target.path(), kModelFile, &state));

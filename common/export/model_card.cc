@@ -147,26 +147,42 @@ may be the input ids. A data collator that masks every padding token in the labe
 
 )";
 
+constexpr char kPlainUse[] = R"(## Use
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+model = AutoModelForCausalLM.from_pretrained(FOLDER)
+tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+```
+
+No layer is sparse, so this is a plain architecture without code of its own: whatever runs it runs this model, such as transformers, vLLM, and llama.cpp with its
+converter to GGUF. `nsactl import` makes a checkpoint of it, to train on.
+
+Begin a text with the separator token, as in training.
+
+)";
+
 }  // namespace
 
 std::string ModelCard(const v1::CheckpointState& state, const ModelCardFacts& facts) {
   const std::string& name = state.spec().name();
+  const bool plain = !facts.architecture.empty();
   std::string card =
-      "---\ntags: [nsa, native-sparse-attention, custom_code]\n"
-      "pipeline_tag: text-generation\n---\n\n";
+      absl::StrCat("---\n", plain ? "" : "tags: [nsa, native-sparse-attention, custom_code]\n",
+                   "pipeline_tag: text-generation\n---\n\n");
   absl::StrAppend(&card, "# ", name.empty() ? "A model" : name, "\n\n");
-  absl::StrAppendFormat(
-      &card,
-      "A decoder with Native Sparse Attention ([arXiv "
-      "2502.11089](https://arxiv.org/abs/2502.11089)): %d parameters in %s, trained on sequences "
-      "of %d tokens.%s\n\n",
-      facts.parameters, facts.bf16 ? "bf16 (rounded from fp32)" : "fp32",
-      state.spec().train().seq_len(),
-      facts.has_tokenizer ? ""
-                          : " The job does not say which tokenizer wrote its token files: there "
-                            "are no tokenizer files here.");
+  absl::StrAppendFormat(&card, "%s: %d parameters in %s, trained on sequences of %d tokens.%s\n\n",
+                        plain ? absl::StrCat("A dense decoder, ", facts.architecture)
+                              : "A decoder with Native Sparse Attention ([arXiv "
+                                "2502.11089](https://arxiv.org/abs/2502.11089))",
+                        facts.parameters, facts.bf16 ? "bf16 (rounded from fp32)" : "fp32",
+                        state.spec().train().seq_len(),
+                        facts.has_tokenizer
+                            ? ""
+                            : " The job does not say which tokenizer wrote its token files: there "
+                              "are no tokenizer files here.");
   absl::StrAppend(&card, "## Training\n\n", LossSection(state), "\n", DataSection(state), "\n",
-                  CurveSection(facts.out_dir, state.step()), kUse);
+                  CurveSection(facts.out_dir, state.step()), plain ? kPlainUse : kUse);
   absl::StrAppend(&card, "## Job\n\n```yaml\n", ToYaml(state.spec()), "```\n");
   return card;
 }

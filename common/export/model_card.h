@@ -11,6 +11,7 @@ namespace nsa {
 struct ModelCardFacts {
   bool bf16 = false;
   bool has_tokenizer = false;
+  std::string architecture;  // a plain one (ExportResult); empty: the code is in the folder
   int64_t parameters = 0;
   // The run's folder with val.csv and training.csv; empty when it is not known.
   std::filesystem::path out_dir;

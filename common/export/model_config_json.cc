@@ -10,6 +10,8 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
+#include "common/export/config_keys.h"
 #include "common/job/load.h"
 #include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
@@ -20,13 +22,35 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Keys that folders of older versions lack, and what they mean there.
-Json Newer() { return {{"hidden_act", "silu"}, {"qk_norm", false}}; }
+Json Newer() {
+  return {{"hidden_act", "silu"},         {"qk_norm", false},  {"mlp", "plain"},
+          {"tie_word_embeddings", false}, {"qkv_bias", false}, {"qk_norm_weights", false},
+          {"rope_stretch", nullptr}};
+}
 
 // The value of `key`, or null if it is missing and has no default.
 nlohmann::json ValueOf(const nlohmann::json& config, const std::string& key) {
   if (config.contains(key)) return config[key];
   const Json newer = Newer();
   return newer.contains(key) ? nlohmann::json(newer[key]) : nlohmann::json();
+}
+
+// model.rope_scaling under a name of our own: transformers gives the key rope_scaling a meaning.
+// null without one.
+Json StretchJson(const v1::ModelSpec& model) {
+  if (!model.has_rope_scaling()) return nullptr;
+  const v1::RopeScaling& scaling = model.rope_scaling();
+  Json json = {{"type", scaling.type() == v1::ROPE_SCALING_TYPE_YARN ? "yarn" : "llama3"},
+               {"factor", scaling.factor()},
+               {"original_seq_len", scaling.original_seq_len()}};
+  if (scaling.type() == v1::ROPE_SCALING_TYPE_YARN) {
+    json["beta_fast"] = scaling.beta_fast();
+    json["beta_slow"] = scaling.beta_slow();
+  } else {
+    json["low_freq_factor"] = scaling.low_freq_factor();
+    json["high_freq_factor"] = scaling.high_freq_factor();
+  }
+  return json;
 }
 
 // The keys that make up the model. Every other key of config.json is for transformers.
@@ -40,13 +64,14 @@ Json Architecture(const v1::JobSpec& spec) {
           {"num_hidden_layers", model.n_layers()},
           {"num_attention_heads", model.n_heads()},
           {"num_key_value_heads", model.n_kv_groups()},
-          {"intermediate_size", int64_t{model.mlp_ratio()} * model.dim()},
+          {"intermediate_size", MlpUnitsOf(model)},
           {"d_k", model.d_k()},
           {"d_v", model.d_v()},
           {"rope_base", model.rope_base()},
           {"rope_scale", model.rope_scale()},
-          {"rms_norm_eps", 1e-6},
+          {"rms_norm_eps", NormEpsOf(model)},
           {"hidden_act", model.activation() == v1::ACTIVATION_RELU2 ? "relu2" : "silu"},
+          {"mlp", IsSwiglu(model) ? "swiglu" : "plain"},
           {"qk_norm", model.qk_norm()},
           {"block_size", nsa.l()},
           {"block_stride", nsa.d()},
@@ -59,49 +84,58 @@ Json Architecture(const v1::JobSpec& spec) {
           {"document_mask", spec.data().document_mask()},
           {"final_logit_softcapping",
            model.logit_softcap() > 0 ? Json(model.logit_softcap()) : Json(nullptr)},
-          {"tie_word_embeddings", false}};
-}
-
-absl::Status Wrong(const char* key, const nlohmann::json& config, const std::string& wanted) {
-  const std::string found = config.contains(key) ? config[key].dump() : "missing";
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "config.json: %s: %s (%s); export the model again", key, CutText(found, 100), wanted));
-}
-
-absl::Status ReadInt(const nlohmann::json& config, const char* key, int64_t most, int32_t* value) {
-  const auto found = config.find(key);
-  const bool whole = found != config.end() && found->is_number_integer();
-  if (!whole || found->get<int64_t>() < 1 || found->get<int64_t>() > most) {
-    return Wrong(key, config, absl::StrCat("from 1 to ", most));
-  }
-  *value = found->get<int32_t>();
-  return absl::OkStatus();
-}
-
-absl::Status ReadPositive(const nlohmann::json& config, const char* key, double most,
-                          double* value) {
-  const auto found = config.find(key);
-  if (found == config.end() || !found->is_number() || !(found->get<double>() > 0) ||
-      !(found->get<double>() <= most)) {
-    return Wrong(key, config, absl::StrFormat("above 0, at most %g", most));
-  }
-  *value = found->get<double>();
-  return absl::OkStatus();
+          {"tie_word_embeddings", model.tie_embeddings()},
+          {"qkv_bias", model.qkv_bias()},
+          {"qk_norm_weights", model.qk_norm_weights()},
+          {"rope_stretch", StretchJson(model)}};
 }
 
 // null stands for none, and so does no key, as in what older versions exported.
-absl::Status ReadSoftcap(const nlohmann::json& config, v1::ModelSpec* model) {
+absl::Status ReadSoftcap(const ConfigKeys& config, v1::ModelSpec* model) {
   constexpr char kKey[] = "final_logit_softcapping";
-  const auto found = config.find(kKey);
-  if (found == config.end() || found->is_null()) return absl::OkStatus();
-  if (!found->is_number() || !(found->get<double>() >= 1 && found->get<double>() <= 1000)) {
-    return Wrong(kKey, config, "from 1 to 1000, or null");
+  const nlohmann::json& found = config[kKey];
+  if (found.is_null()) return absl::OkStatus();
+  if (!found.is_number() || !(found.get<double>() >= 1 && found.get<double>() <= 1000)) {
+    return config.Wrong(kKey, "from 1 to 1000, or null");
   }
-  model->set_logit_softcap(found->get<double>());
+  model->set_logit_softcap(found.get<double>());
   return absl::OkStatus();
 }
 
-absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
+absl::Status ReadStretch(const ConfigKeys& config, v1::ModelSpec* model) {
+  constexpr char kKey[] = "rope_stretch";
+  const nlohmann::json& stretch = config[kKey];
+  if (stretch.is_null()) return absl::OkStatus();
+  if (!stretch.is_object() || !stretch.contains("type") ||
+      (stretch["type"] != "yarn" && stretch["type"] != "llama3")) {
+    return config.Wrong(kKey, "of type llama3 or yarn, or null");
+  }
+  v1::RopeScaling* scaling = model->mutable_rope_scaling();
+  const bool yarn = stretch["type"] == "yarn";
+  scaling->set_type(yarn ? v1::ROPE_SCALING_TYPE_YARN : v1::ROPE_SCALING_TYPE_LLAMA3);
+  double factor = 0, low = 0, high = 0;
+  int32_t tokens = 0;
+  const ConfigKeys keys{stretch};
+  NSA_RETURN_IF_ERROR(keys.ReadPositive("factor", 1e6, &factor));
+  NSA_RETURN_IF_ERROR(keys.ReadInt("original_seq_len", 1'000'000'000, &tokens));
+  NSA_RETURN_IF_ERROR(keys.ReadPositive(yarn ? "beta_slow" : "low_freq_factor", 1e6, &low));
+  NSA_RETURN_IF_ERROR(keys.ReadPositive(yarn ? "beta_fast" : "high_freq_factor", 1e6, &high));
+  if (factor < 1 || high <= low) {
+    return config.Wrong(kKey, "a factor of 1 or more, and ascending numbers of turns");
+  }
+  scaling->set_factor(factor);
+  scaling->set_original_seq_len(tokens);
+  if (yarn) {
+    scaling->set_beta_slow(low);
+    scaling->set_beta_fast(high);
+  } else {
+    scaling->set_low_freq_factor(low);
+    scaling->set_high_freq_factor(high);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSizes(const ConfigKeys& config, v1::ModelSpec* model) {
   struct Field {
     const char* key;
     int64_t most;
@@ -115,32 +149,65 @@ absl::Status ReadModel(const nlohmann::json& config, v1::ModelSpec* model) {
         Field{"num_attention_heads", 1 << 20, &v1::ModelSpec::set_n_heads},
         Field{"num_key_value_heads", 1 << 20, &v1::ModelSpec::set_n_kv_groups},
         Field{"d_k", 192, &v1::ModelSpec::set_d_k}, Field{"d_v", 128, &v1::ModelSpec::set_d_v}}) {
-    NSA_RETURN_IF_ERROR(ReadInt(config, field.key, field.most, &value));
+    NSA_RETURN_IF_ERROR(config.ReadInt(field.key, field.most, &value));
     (model->*field.set)(value);
   }
-  NSA_RETURN_IF_ERROR(ReadInt(config, "intermediate_size", int64_t{16} * model->dim(), &value));
-  if (value % model->dim() != 0) {
-    return Wrong("intermediate_size", config, absl::StrCat("a multiple of ", model->dim()));
-  }
-  model->set_mlp_ratio(value / model->dim());
+  NSA_RETURN_IF_ERROR(config.ReadInt("intermediate_size", kMostMlpUnits, &value));
+  if (SetMlpUnits(value, model)) return absl::OkStatus();
+  return config.Wrong("intermediate_size",
+                      absl::StrCat("a multiple of ", model->dim(), " or of ", kMlpUnitsMultiple));
+}
+
+absl::Status ReadNumbers(const ConfigKeys& config, v1::ModelSpec* model) {
   double real = 0;
-  NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_base", 1e12, &real));
-  if (!(real > 1)) return Wrong("rope_base", config, "above 1");
+  NSA_RETURN_IF_ERROR(config.ReadPositive("rope_base", 1e12, &real));
+  if (!(real > 1)) return config.Wrong("rope_base", "above 1");
   model->set_rope_base(real);
-  NSA_RETURN_IF_ERROR(ReadPositive(config, "rope_scale", 1e6, &real));
+  NSA_RETURN_IF_ERROR(config.ReadPositive("rope_scale", 1e6, &real));
   model->set_rope_scale(real);
-  const nlohmann::json activation = ValueOf(config, "hidden_act");
+  if (config.json.contains("rms_norm_eps")) {
+    NSA_RETURN_IF_ERROR(config.ReadPositive("rms_norm_eps", kMostNormEps, &real));
+    model->set_norm_eps(real);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadFunctions(const ConfigKeys& config, v1::ModelSpec* model) {
+  const nlohmann::json activation = ValueOf(config.json, "hidden_act");
   if (activation != "silu" && activation != "relu2") {
-    return Wrong("hidden_act", config, "silu or relu2");
+    return config.Wrong("hidden_act", "silu or relu2");
   }
   if (activation == "relu2") model->set_activation(v1::ACTIVATION_RELU2);
-  const nlohmann::json qk_norm = ValueOf(config, "qk_norm");
-  if (!qk_norm.is_boolean()) return Wrong("qk_norm", config, "true or false");
-  if (qk_norm.get<bool>()) model->set_qk_norm(true);
+  const nlohmann::json mlp = ValueOf(config.json, "mlp");
+  if (mlp != "plain" && mlp != "swiglu") return config.Wrong("mlp", "plain or swiglu");
+  if (mlp == "swiglu") model->set_mlp(v1::MLP_SWIGLU);
+  struct Switch {
+    const char* key;
+    void (v1::ModelSpec::*set)(bool);
+  };
+  for (const Switch& one : {Switch{"qk_norm", &v1::ModelSpec::set_qk_norm},
+                            Switch{"qk_norm_weights", &v1::ModelSpec::set_qk_norm_weights},
+                            Switch{"qkv_bias", &v1::ModelSpec::set_qkv_bias},
+                            Switch{"tie_word_embeddings", &v1::ModelSpec::set_tie_embeddings}}) {
+    const nlohmann::json value = ValueOf(config.json, one.key);
+    if (!value.is_boolean()) return config.Wrong(one.key, "true or false");
+    if (value.get<bool>()) (model->*one.set)(true);
+  }
+  if (model->qk_norm_weights() && !model->qk_norm()) {
+    return config.Wrong("qk_norm_weights", "true with qk_norm only");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadModel(const ConfigKeys& config, v1::ModelSpec* model) {
+  NSA_RETURN_IF_ERROR(ReadSizes(config, model));
+  NSA_RETURN_IF_ERROR(ReadNumbers(config, model));
+  NSA_RETURN_IF_ERROR(ReadFunctions(config, model));
+  NSA_RETURN_IF_ERROR(ReadStretch(config, model));
   return ReadSoftcap(config, model);
 }
 
-absl::Status ReadNsa(const nlohmann::json& config, int n_layers, v1::NsaSpec* nsa) {
+absl::Status ReadNsa(const ConfigKeys& config, int n_layers, v1::NsaSpec* nsa) {
   struct Field {
     const char* key;
     int64_t most;
@@ -152,26 +219,25 @@ absl::Status ReadNsa(const nlohmann::json& config, int n_layers, v1::NsaSpec* ns
                              Field{"selection_size", 256, &v1::NsaSpec::set_l_sel},
                              Field{"num_selected", 64, &v1::NsaSpec::set_n_sel},
                              Field{"window", INT32_MAX, &v1::NsaSpec::set_w}}) {
-    NSA_RETURN_IF_ERROR(ReadInt(config, field.key, field.most, &value));
+    NSA_RETURN_IF_ERROR(config.ReadInt(field.key, field.most, &value));
     (nsa->*field.set)(value);
   }
-  const nlohmann::json none;
-  const nlohmann::json& phi = config.contains("phi") ? config["phi"] : none;
-  if (phi != "mlp" && phi != "avg") return Wrong("phi", config, "mlp or avg");
+  const nlohmann::json& phi = config["phi"];
+  if (phi != "mlp" && phi != "avg") return config.Wrong("phi", "mlp or avg");
   nsa->set_phi(phi == "mlp" ? v1::PHI_MLP : v1::PHI_AVG);
-  const nlohmann::json& gate = config.contains("gate") ? config["gate"] : none;
+  const nlohmann::json& gate = config["gate"];
   if (gate != "sigmoid" && gate != "softmax") {
-    return Wrong("gate", config, "sigmoid or softmax");
+    return config.Wrong("gate", "sigmoid or softmax");
   }
   nsa->set_gate(gate == "sigmoid" ? v1::GATE_SIGMOID : v1::GATE_SOFTMAX);
-  const nlohmann::json& layers = config.contains("layers") ? config["layers"] : none;
+  const nlohmann::json& layers = config["layers"];
   for (const nlohmann::json& branches : layers) {
     if (branches.is_string()) nsa->add_layers(branches.get<std::string>());
   }
   if (!layers.is_array() || nsa->layers().empty() ||
       static_cast<size_t>(nsa->layers_size()) != layers.size() ||
       FindLayersProblem(*nsa, n_layers).has_value()) {
-    return Wrong("layers", config, "branches joined by +, of the layers in turn");
+    return config.Wrong("layers", "branches joined by +, of the layers in turn");
   }
   NormalizeLayers(n_layers, nsa);
   return absl::OkStatus();
@@ -206,37 +272,24 @@ absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
   }
   v1::JobSpec spec;
   spec.set_name("imported");
-  NSA_RETURN_IF_ERROR(ReadModel(config, spec.mutable_model()));
-  NSA_RETURN_IF_ERROR(ReadNsa(config, spec.model().n_layers(), spec.mutable_nsa()));
+  const ConfigKeys keys{config};
+  NSA_RETURN_IF_ERROR(ReadModel(keys, spec.mutable_model()));
+  NSA_RETURN_IF_ERROR(ReadNsa(keys, spec.model().n_layers(), spec.mutable_nsa()));
   int32_t seq_len = 0;
-  NSA_RETURN_IF_ERROR(ReadInt(config, "max_position_embeddings", 1 << 20, &seq_len));
+  NSA_RETURN_IF_ERROR(keys.ReadInt("max_position_embeddings", 1 << 20, &seq_len));
   spec.mutable_train()->set_seq_len(seq_len);
-  const auto mask = config.find("document_mask");
-  if (mask == config.end() || !mask->is_boolean()) {
-    return Wrong("document_mask", config, "true or false");
-  }
-  spec.mutable_data()->set_document_mask(mask->get<bool>());
-  if (config.contains("tie_word_embeddings") && config["tie_word_embeddings"] != false) {
-    return Wrong("tie_word_embeddings", config, "false: the head has weights of its own");
-  }
-  if (config.contains("rms_norm_eps") && config["rms_norm_eps"] != 1e-6) {
-    return Wrong("rms_norm_eps", config, "1e-6");
-  }
+  bool mask = false;
+  NSA_RETURN_IF_ERROR(keys.ReadBool("document_mask", &mask));
+  spec.mutable_data()->set_document_mask(mask);
   ApplyDefaults(&spec);
   NSA_RETURN_IF_ERROR(Annotate(ShapeOf(spec).Validate(), "config.json"));
   return spec;
 }
 
 absl::Status CheckModelConfig(const nlohmann::json& config, const v1::JobSpec& spec) {
-  const Json wanted = Architecture(spec);
-  for (const auto& [key, value] : wanted.items()) {
-    if (ValueOf(config, key) == nlohmann::json(value)) continue;
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "config.json: %s: %s (checkpoint_state.json has %s); remove checkpoint_state.json to "
-        "import the model without its training state",
-        key, config.contains(key) ? CutText(config[key].dump(), 100) : "missing", value.dump()));
-  }
-  return absl::OkStatus();
+  nlohmann::json known(Newer());  // what a key that is missing means
+  known.update(config);
+  return CheckKeys(known, Architecture(spec));
 }
 
 }  // namespace nsa

@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/memory/logits.h"
+#include "common/estimate/model_options.h"
 #include "common/nsa/branch.h"
 
 namespace nsa {
@@ -16,20 +18,22 @@ class Lister {
 
   std::vector<ModelTensor> List() && {
     const v1::ModelSpec& model = spec_.model();
-    const int64_t dim = model.dim(), vocab = VocabOf(spec_);
+    const int64_t dim = model.dim(), hidden = MlpUnitsOf(model), vocab = VocabOf(spec_);
     Add("embed.weight", {vocab, dim});
+    if (model.tie_embeddings()) tensors_.back().gap = (PaddedVocab(vocab) - vocab) * dim;
     for (int layer = 0; layer < model.n_layers(); ++layer) {
       prefix_ = absl::StrCat("blocks.", layer, ".");
       branches_ = turns_[static_cast<size_t>(layer) % turns_.size()];
       Add("norm1.weight", {dim});
       Attention();
       Add("norm2.weight", {dim});
-      Add("mlp.fc1.weight", {model.mlp_ratio() * dim, dim});
-      Add("mlp.fc2.weight", {dim, model.mlp_ratio() * dim});
+      if (IsSwiglu(model)) Add("mlp.gate.weight", {hidden, dim});
+      Add("mlp.fc1.weight", {hidden, dim});
+      Add("mlp.fc2.weight", {dim, hidden});
     }
     prefix_.clear();
     Add("norm_f.weight", {dim});
-    Add("lm_head.weight", {vocab, dim});
+    if (!model.tie_embeddings()) Add("lm_head.weight", {vocab, dim});
     return std::move(tensors_);
   }
 
@@ -46,6 +50,11 @@ class Lister {
           {model.n_kv_groups() * d_v, dim});
     }
     Add("attn.out.weight", {dim, model.n_heads() * d_v});
+    if (model.qkv_bias()) Biases();
+    if (model.qk_norm_weights()) {
+      Add("attn.q_norm.weight", {d_k});
+      Add("attn.k_norm.weight", {d_k});
+    }
     const int64_t n_branches = branches_[kCmp] + branches_[kSel] + branches_[kWin];
     if (n_branches > 1) {
       Add("attn.gate.fc1.weight", {d_k / 2, d_k});
@@ -56,6 +65,18 @@ class Lister {
     if (branches_[kCmp] && spec_.nsa().phi() == v1::PHI_MLP) {
       Phi("attn.phi_k.", d_k);
       Phi("attn.phi_v.", d_v);
+    }
+  }
+
+  void Biases() {
+    const v1::ModelSpec& model = spec_.model();
+    Add("attn.W_Q.bias", {int64_t{model.n_heads()} * model.d_k()});
+    for (const Branch branch : {kSel, kWin, kCmp}) {
+      if (!branches_[branch]) continue;
+      Add(absl::StrCat("attn.W_K_", kBranchNames[branch], ".bias"),
+          {int64_t{model.n_kv_groups()} * model.d_k()});
+      Add(absl::StrCat("attn.W_V_", kBranchNames[branch], ".bias"),
+          {int64_t{model.n_kv_groups()} * model.d_v()});
     }
   }
 
@@ -87,7 +108,7 @@ std::vector<ModelTensor> ModelTensors(const v1::JobSpec& spec) { return Lister(s
 
 int64_t FlatElements(const std::vector<ModelTensor>& tensors) {
   int64_t elements = 0;
-  for (const ModelTensor& tensor : tensors) elements += (tensor.size + 15) / 16 * 16;
+  for (const ModelTensor& tensor : tensors) elements += (tensor.size + tensor.gap + 15) / 16 * 16;
   return elements;
 }
 

@@ -14,6 +14,7 @@ struct ModelTensor {
   std::string name;
   std::vector<int64_t> shape;  // [out, in] for matrices
   int64_t size = 0;            // elements
+  int64_t gap = 0;             // elements that the trainer keeps free behind it, besides alignment
 };
 
 // `spec` must have its defaults filled in and sizes within the limits of preflight.

@@ -82,11 +82,26 @@ def single(value):
     return struct.unpack("f", struct.pack("f", value))[0]
 
 
+def stretched(config, frequency):
+    """The frequencies of the pairs for texts that are longer than those of the first training: kept · f + (1 − kept) · f / factor."""
+    c, base = config.rope_stretch, single(config.rope_base)
+    if c["type"] == "llama3":
+        turns = c["original_seq_len"] * frequency / (2 * math.pi)
+        kept = ((turns - c["low_freq_factor"]) / (c["high_freq_factor"] - c["low_freq_factor"])).clamp(0, 1)
+    else:
+        pair = [config.d_k * math.log(c["original_seq_len"] / (c[name] * 2 * math.pi)) / (2 * math.log(base)) for name in ("beta_fast", "beta_slow")]
+        first, last = max(math.floor(pair[0]), 0), min(math.ceil(pair[1]), config.d_k - 1)
+        pairs = torch.arange(frequency.shape[0], dtype=frequency.dtype, device=frequency.device)
+        kept = 1 - ((pairs - first) / (last - first or 0.001)).clamp(0, 1)
+    return (1 - kept) * frequency / c["factor"] + kept * frequency
+
+
 def rotations(config, t, dtype):
-    """Cosines and sines [B, S, 1, dk/2] of (t / scale) · base^(−2i/dk), computed in fp64."""
+    """Cosines and sines [B, S, 1, dk/2] of (t / scale) · base^(−2i/dk), stretched or not, computed in fp64."""
     device, base, width = t.device, single(config.rope_base), config.d_k
     t = t.cpu() if device.type == "mps" else t  # which has no fp64
     frequency = base ** (torch.arange(0, width, 2, dtype=torch.float64, device=t.device) / -width)
+    frequency = stretched(config, frequency) if config.rope_stretch else frequency
     angle = (t.double() / single(config.rope_scale))[..., None, None] * frequency
     return angle.cos().to(dtype).to(device), angle.sin().to(dtype).to(device)
 
@@ -302,12 +317,14 @@ class Attention(nn.Module):
         self.branches = c.branches_of(layer)
         if set(self.branches) - {"cmp", "sel", "win"}:
             raise ValueError(f"layers: {list(c.layers)} (cmp, sel and win, joined by +)")
-        self.W_Q = nn.Linear(c.hidden_size, c.num_attention_heads * c.d_k, bias=False)
+        self.W_Q = nn.Linear(c.hidden_size, c.num_attention_heads * c.d_k, bias=c.qkv_bias)
         for name in ("sel", "win", "cmp"):
             if name in self.branches:
-                setattr(self, f"W_K_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_k, bias=False))
-                setattr(self, f"W_V_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_v, bias=False))
+                setattr(self, f"W_K_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_k, bias=c.qkv_bias))
+                setattr(self, f"W_V_{name}", nn.Linear(c.hidden_size, c.num_key_value_heads * c.d_v, bias=c.qkv_bias))
         self.out = nn.Linear(c.num_attention_heads * c.d_v, c.hidden_size, bias=False)
+        if c.qk_norm_weights:
+            self.q_norm, self.k_norm = RmsNorm(c.d_k, c.rms_norm_eps), RmsNorm(c.d_k, c.rms_norm_eps)
         if len(self.branches) > 1:
             self.gate = nn.ModuleDict(
                 {"fc1": nn.Linear(c.d_k, c.d_k // 2), "fc2": nn.Linear(c.d_k // 2, len(self.branches))}
@@ -322,7 +339,10 @@ class Attention(nn.Module):
         keys = [getattr(self, f"W_K_{name}")(x) for name in self.branches]
         plain = self.W_Q(x)
         heads = torch.cat((plain, *keys), dim=-1).unflatten(-1, (-1, c.d_k))
-        heads = unit(heads, c.rms_norm_eps) if c.qk_norm else heads
+        if c.qk_norm_weights:
+            heads = torch.cat((self.q_norm(heads[:, :, : c.num_attention_heads]), self.k_norm(heads[:, :, c.num_attention_heads :])), dim=2)
+        elif c.qk_norm:
+            heads = unit(heads, c.rms_norm_eps)
         q, *keys = rotate(heads, places.cos, places.sin).split([c.num_attention_heads] + [c.num_key_value_heads] * len(keys), dim=2)
         groups = (c.num_key_value_heads, -1, c.d_k)
         both = {}
@@ -436,16 +456,16 @@ class Block(nn.Module):
         self.attn = Attention(config, layer)
         self.norm2 = RmsNorm(config.hidden_size, config.rms_norm_eps)
         self.act = ACTIVATIONS[config.hidden_act]
-        self.mlp = nn.ModuleDict(
-            {
-                "fc1": nn.Linear(config.hidden_size, config.intermediate_size, bias=False),
-                "fc2": nn.Linear(config.intermediate_size, config.hidden_size, bias=False),
-            }
-        )
+        first = ("gate", "fc1") if config.mlp == "swiglu" else ("fc1",)
+        self.mlp = nn.ModuleDict({name: nn.Linear(config.hidden_size, config.intermediate_size, bias=False) for name in first})
+        self.mlp["fc2"] = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x, places, kept=None):
         x = x + self.attn(self.norm1(x), places, kept)
-        return x + self.mlp["fc2"](self.act(self.mlp["fc1"](self.norm2(x))))
+        h = self.norm2(x)
+        units = self.mlp["fc1"](h)
+        units = self.act(self.mlp["gate"](h)) * units if "gate" in self.mlp else self.act(units)
+        return x + self.mlp["fc2"](units)
 
 
 def new_columns(attention_mask, x, before):
@@ -489,7 +509,8 @@ class NsaForCausalLM(_Base, _Generation):
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
         self.norm_f = RmsNorm(config.hidden_size, config.rms_norm_eps)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        tied = config.tie_word_embeddings  # then the embedding is the head, and there is nothing to tie
+        self.lm_head = None if tied else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.gradient_checkpointing = False  # transformers sets it, and the function that does it
         self.post_init()
 
@@ -564,7 +585,8 @@ class NsaForCausalLM(_Base, _Generation):
 
     def logits_of(self, hidden):
         """In fp32 at least."""
-        logits, cap = wide(self.lm_head(hidden)), self.config.final_logit_softcapping
+        head = self.embed if self.lm_head is None else self.lm_head
+        logits, cap = wide(F.linear(hidden, head.weight)), self.config.final_logit_softcapping
         return cap * torch.tanh(logits / cap) if cap else logits
 
     def forward(

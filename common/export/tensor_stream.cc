@@ -24,6 +24,49 @@ uint16_t RoundToBf16(float value) {
 
 float FromBf16(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
+float FromF16(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 0x1f;
+  const uint32_t mantissa = bits & 0x3ff;
+  if (exponent == 0) {  // 0, or a number below 2^-14
+    const float value = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -value : value;
+  }
+  const uint32_t wide = exponent == 0x1f ? 0xff : exponent + 127 - 15;
+  return std::bit_cast<float>(sign | wide << 23 | mantissa << 13);
+}
+
+// Elements of a tensor from `begin` on, as fp32.
+absl::Status ReadFloats(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
+                        int64_t begin, std::span<float> to) {
+  if (tensor.type == TensorType::kF32) {
+    return from.ReadBytes(tensor, 4 * begin, std::as_writable_bytes(to));
+  }
+  std::vector<uint16_t> narrow(to.size());
+  NSA_RETURN_IF_ERROR(from.ReadBytes(tensor, 2 * begin, std::as_writable_bytes(std::span(narrow))));
+  std::transform(narrow.begin(), narrow.end(), to.begin(),
+                 tensor.type == TensorType::kF16 ? FromF16 : FromBf16);
+  return absl::OkStatus();
+}
+
+// Reorders the rows of a head: those of its halves become pairs of neighbours, or the reverse.
+void ReorderHead(int64_t width, bool to_pairs, const std::vector<float>& head,
+                 std::vector<float>* reordered) {
+  reordered->resize(head.size());
+  const int64_t half = static_cast<int64_t>(head.size()) / width / 2;
+  for (int64_t row = 0; row < 2 * half; ++row) {
+    const int64_t pair = row < half ? 2 * row : 2 * (row - half) + 1;  // of a row of the halves
+    const int64_t from = to_pairs ? row : pair, to = to_pairs ? pair : row;
+    std::copy_n(head.begin() + from * width, width, reordered->begin() + to * width);
+  }
+}
+
+absl::Status AppendFloats(std::span<const float> values, TensorType type, NewFile* to) {
+  if (type == TensorType::kF32) return to->Append(std::as_bytes(values));
+  std::vector<uint16_t> narrow(values.size());
+  std::transform(values.begin(), values.end(), narrow.begin(), RoundToBf16);
+  return to->Append(std::as_bytes(std::span(narrow)));
+}
+
 // Reads the elements [begin, begin + count) of a tensor, converts them one by one and appends them.
 template <class From, class To, class Convert>
 absl::Status AppendConverted(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
@@ -72,13 +115,33 @@ absl::Status WriteNewFile(const std::filesystem::path& path, std::string_view te
 
 absl::Status AppendTensor(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
                           TensorType type, NewFile* to) {
-  const bool bf16 = tensor.element_bytes == 2;
+  if (tensor.type == TensorType::kF16) {
+    if (type == TensorType::kF32) {
+      return AppendConverted<uint16_t, float>(from, tensor, FromF16, to);
+    }
+    return absl::InvalidArgumentError("fp16 to bf16: not converted; take fp32");
+  }
+  const bool bf16 = tensor.type == TensorType::kBf16;
   if (type == TensorType::kBf16) {
     if (bf16) return AppendConverted<uint16_t, uint16_t>(from, tensor, std::identity(), to);
     return AppendConverted<float, uint16_t>(from, tensor, RoundToBf16, to);
   }
   if (bf16) return AppendConverted<uint16_t, float>(from, tensor, FromBf16, to);
   return AppendConverted<uint32_t, uint32_t>(from, tensor, std::identity(), to);
+}
+
+absl::Status AppendHeads(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
+                         const HeadOrder& order, TensorType type, NewFile* to) {
+  const int64_t rows = tensor.shape.empty() ? 0 : tensor.shape[0];
+  const int64_t width = rows > 0 ? tensor.size / rows : 0;  // of a row
+  std::vector<float> head(static_cast<size_t>(order.width * width)), reordered;
+  for (int64_t row = 0; row < rows; row += order.width) {
+    NSA_RETURN_IF_ERROR(ReadFloats(from, tensor, row * width, head));
+    for (float& value : head) value = static_cast<float>(value * order.factor);
+    ReorderHead(width, order.to_pairs, head, &reordered);
+    NSA_RETURN_IF_ERROR(AppendFloats(reordered, type, to));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AppendZeros(int64_t bytes, NewFile* to) {

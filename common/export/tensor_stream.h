@@ -37,10 +37,22 @@ class NewFile {
 // Writes a whole file with this text.
 absl::Status WriteNewFile(const std::filesystem::path& path, std::string_view text);
 
-// Appends a tensor of `from`, converted to `type`: fp32 to bf16 is rounded to nearest, ties to
-// even; bf16 to fp32 is exact; equal types are copied bit by bit. Needs 8 MiB of memory.
+// Appends a tensor of `from`, converted to `type` (kF32 or kBf16): fp32 to bf16 is rounded to
+// nearest, ties to even; bf16 and fp16 to fp32 are exact; equal types are copied bit by bit. fp16
+// is not converted to bf16. Needs 8 MiB of memory.
 absl::Status AppendTensor(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
                           TensorType type, NewFile* to);
+
+// How the rows of a matrix are reordered: `width` of them are a head.
+struct HeadOrder {
+  int32_t width = 0;     // divides the rows
+  bool to_pairs = true;  // rows i and i + width/2 of a head become 2i and 2i + 1; else the reverse
+  double factor = 1;     // of every element
+};
+
+// As AppendTensor(), with reordered rows. Needs the memory of two heads.
+absl::Status AppendHeads(const SafetensorsFile& from, const SafetensorsFile::Tensor& tensor,
+                         const HeadOrder& order, TensorType type, NewFile* to);
 
 // Appends this number of zero bytes.
 absl::Status AppendZeros(int64_t bytes, NewFile* to);

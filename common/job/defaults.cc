@@ -2,6 +2,7 @@
 // tests/common/job/load_job_file_test.cc compares docs/job_file.md with this file.
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
 #include "common/job/data/data_files.h"
@@ -20,6 +21,16 @@ namespace {
 #define NSA_ABSENT_IF_ZERO_(message, field) \
   if ((message)->field() == 0) (message)->clear_##field()
 
+void RopeScalingDefaults(v1::RopeScaling* scaling) {
+  if (scaling->type() == v1::ROPE_SCALING_TYPE_LLAMA3) {
+    NSA_DEFAULT_(scaling, low_freq_factor, 1.0);
+    NSA_DEFAULT_(scaling, high_freq_factor, 4.0);
+  } else if (scaling->type() == v1::ROPE_SCALING_TYPE_YARN) {
+    NSA_DEFAULT_(scaling, beta_fast, 32.0);
+    NSA_DEFAULT_(scaling, beta_slow, 1.0);
+  }
+}
+
 void ModelDefaults(v1::ModelSpec* model) {
   NSA_DEFAULT_(model, dim, 768);
   NSA_DEFAULT_(model, n_layers, 12);
@@ -31,6 +42,13 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_DEFAULT_(model, rope_scale, 1.0);
   NSA_DEFAULT_(model, mlp_ratio, 4);
   NSA_ABSENT_IF_ZERO_(model, logit_softcap);
+  NSA_ABSENT_IF_ZERO_(model, mlp_dim);
+  NSA_ABSENT_IF_ZERO_(model, tie_embeddings);
+  NSA_ABSENT_IF_ZERO_(model, qkv_bias);
+  NSA_ABSENT_IF_ZERO_(model, qk_norm_weights);
+  if (model->has_rope_scaling()) RopeScalingDefaults(model->mutable_rope_scaling());
+  if (model->mlp() == v1::MLP_PLAIN) model->clear_mlp();
+  if (model->norm_eps() == kDefaultNormEps) model->clear_norm_eps();
 }
 
 void NsaDefaults(v1::NsaSpec* nsa) {

@@ -42,6 +42,8 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   shaped.mutable_model()->clear_logit_softcap();
   shaped.mutable_model()->clear_activation();
   shaped.mutable_model()->clear_qk_norm();
+  shaped.mutable_model()->clear_norm_eps();
+  shaped.mutable_model()->clear_rope_scaling();
   shaped.mutable_model()->set_vocab(VocabOf(trained));
   v1::NsaSpec* nsa = shaped.mutable_nsa();
   const std::vector<BranchSet> turns = LayerBranchesOf(trained.nsa());

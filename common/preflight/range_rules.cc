@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/optimizer_traits.h"
 #include "common/preflight/rules.h"
 #include "google/protobuf/descriptor.h"
@@ -130,6 +132,49 @@ Problems RestartRange(const PreflightFacts& facts) {
 Problems GuardRange(const PreflightFacts& facts) { return Outside(facts, kGuardLimits); }
 Problems PreflightRange(const PreflightFacts& facts) { return Outside(facts, kPreflightLimits); }
 
+void CheckRopeScaling(const v1::RopeScaling& scaling, Problems* problems) {
+  const auto check = [&](bool good, const char* key, double value, const char* limits) {
+    if (good) return;
+    problems->push_back({absl::StrCat("model.rope_scaling.", key),
+                         absl::StrFormat("%.10g (%s)", value, limits),
+                         "set a value within the limits"});
+  };
+  if (scaling.type() == v1::ROPE_SCALING_TYPE_UNSPECIFIED) {
+    problems->push_back({"model.rope_scaling.type", "not set (llama3 or yarn)", "set it"});
+  }
+  check(scaling.factor() >= 1 && scaling.factor() <= 1e6, "factor", scaling.factor(),
+        "from 1 to 1e+06");
+  check(scaling.original_seq_len() >= 1 && scaling.original_seq_len() <= 1'000'000'000,
+        "original_seq_len", scaling.original_seq_len(), "from 1 to 1e+09");
+  const bool yarn = scaling.type() == v1::ROPE_SCALING_TYPE_YARN;
+  const double low = yarn ? scaling.beta_slow() : scaling.low_freq_factor();
+  const double high = yarn ? scaling.beta_fast() : scaling.high_freq_factor();
+  check(low > 0 && low <= 1e6, yarn ? "beta_slow" : "low_freq_factor", low,
+        "above 0, at most 1e+06");
+  check(high > low && high <= 1e6, yarn ? "beta_fast" : "high_freq_factor", high,
+        yarn ? "above beta_slow, at most 1e+06" : "above low_freq_factor, at most 1e+06");
+}
+
+// The keys of `model` that may be absent.
+void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
+  const auto check = [&](bool good, const char* field, const std::string& problem) {
+    if (!good) problems->push_back({field, problem, "set a value within the limits"});
+  };
+  const double eps = NormEpsOf(model);
+  check(eps > 0 && eps <= kMostNormEps, "model.norm_eps",
+        absl::StrFormat("%.10g (above 0, at most %g)", eps, kMostNormEps));
+  if (model.has_rope_scaling()) CheckRopeScaling(model.rope_scaling(), problems);
+  const int32_t units = model.mlp_dim();
+  check(units == 0 || (units >= 16 && units <= kMostMlpUnits && units % kMlpUnitsMultiple == 0),
+        "model.mlp_dim",
+        absl::StrFormat("%d (a multiple of %d, at most %d)", units, kMlpUnitsMultiple,
+                        kMostMlpUnits));
+  const int64_t gated = MlpUnitsOf(model);
+  check(!IsSwiglu(model) || units != 0 || gated % kMlpUnitsMultiple == 0, "model.mlp_ratio",
+        absl::StrFormat("%d hidden units with mlp: swiglu (a multiple of %d)", gated,
+                        kMlpUnitsMultiple));
+}
+
 Problems ModelRange(const PreflightFacts& facts) {
   Problems problems = Outside(facts, kModelLimits);
   const double cap = facts.spec.model().logit_softcap();
@@ -137,6 +182,7 @@ Problems ModelRange(const PreflightFacts& facts) {
     problems.push_back({"model.logit_softcap", absl::StrFormat("%.10g (0, or from 1 to 1000)", cap),
                         "set a value within the limits"});
   }
+  CheckModelSizes(facts.spec.model(), &problems);
   return problems;
 }
 

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/passes.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/preflight/data/data_facts.h"
@@ -234,12 +235,40 @@ Problems NothingChosen(const PreflightFacts& facts) {
            "set n_sel to 8 to 16, or leave sel out of nsa.branches"}};
 }
 
+// Keys of `model` that one model cannot have together.
+Problems ModelConflict(const PreflightFacts& facts) {
+  const v1::ModelSpec& model = facts.spec.model();
+  Problems problems;
+  if (IsSwiglu(model) && model.activation() == v1::ACTIVATION_RELU2) {
+    problems.push_back({"model.activation", "relu2 with mlp: swiglu (must be silu)",
+                        "remove the key, or set mlp: plain"});
+  }
+  if (model.qk_norm_weights() && !model.qk_norm()) {
+    problems.push_back({"model.qk_norm_weights", "true without qk_norm (they are its weights)",
+                        "set qk_norm: true, or remove the key"});
+  }
+  const v1::RopeScaling& scaling = model.rope_scaling();
+  const auto other = [&](bool set, const char* key, v1::RopeScalingType type, const char* word) {
+    if (!set || scaling.type() == type) return;
+    problems.push_back({absl::StrCat("model.rope_scaling.", key),
+                        absl::StrFormat("set, but the type is not %s", word), "remove the key"});
+  };
+  constexpr auto kLlama3 = v1::ROPE_SCALING_TYPE_LLAMA3, kYarn = v1::ROPE_SCALING_TYPE_YARN;
+  other(scaling.has_low_freq_factor(), "low_freq_factor", kLlama3, "llama3");
+  other(scaling.has_high_freq_factor(), "high_freq_factor", kLlama3, "llama3");
+  other(scaling.has_beta_fast(), "beta_fast", kYarn, "yarn");
+  other(scaling.has_beta_slow(), "beta_slow", kYarn, "yarn");
+  return problems;
+}
+
 constexpr PreflightRule kShapeRules[] = {
     {"SHAPE_GROUPS", "n_kv_groups does not divide n_heads", kError, kError, false, kGuardsSizes,
      Groups},
     {"SHAPE_STRIDE", "d does not divide l or l_sel", kError, kError, false, kGuardsSizes, Stride},
     {"SHAPE_INVALID", "a size is outside the limits of the kernels (common/nsa/nsa_shape.h)",
      kError, kError, false, kGuardsSizes, Invalid},
+    {"MODEL_CONFLICT", "two keys of `model` exclude each other", kError, kError, false, kNothing,
+     ModelConflict},
     {"CUDA_WIDTH", "dim is not a multiple of 8, on a GPU", kError, kError, false, kNothing,
      CudaWidth},
     {"BATCH_NOT_DIVISIBLE",

@@ -78,7 +78,7 @@ absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args) {
     float squares = 0;
 #pragma omp simd reduction(+ : squares)
     for (int64_t i = 0; i < args.dim; ++i) squares += x[i] * x[i];
-    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(args.dim) + kRmsNormEps);
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(args.dim) + args.eps);
     ScaleRow(args.dim, x, weight, rstd, y);
     if (args.rstd.wanted()) args.rstd.as<float>()[r] = rstd;
   }

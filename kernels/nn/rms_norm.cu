@@ -3,6 +3,7 @@
 // ranges, whose sums are added in order.
 #include <algorithm>
 
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/rms_norm.h"
@@ -24,7 +25,7 @@ __device__ __forceinline__ void StoreNormalized(bf16* y, Float8 x, const Float8&
 template <int kChunks>
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormKernel(Begin begin, const bf16* x, const bf16* weight, bf16* y, float* rstd,
-                  int64_t rows, int dim) {
+                  int64_t rows, int dim, float eps) {
   begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
@@ -44,7 +45,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares = fmaf(v.v[i], v.v[i], squares);
   }
-  const float r = rsqrtf(WarpSum(squares) / dim + kRmsNormEps);
+  const float r = rsqrtf(WarpSum(squares) / dim + eps);
 #pragma unroll
   for (int k = 0; k < kChunks; ++k) {
     const int c = (k * kWarp + lane) * 8;
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 // The same for wider rows, which are read twice.
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormWideKernel(Begin begin, const bf16* x, const bf16* weight, bf16* y, float* rstd,
-                      int64_t rows, int dim) {
+                      int64_t rows, int dim, float eps) {
   begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares = fmaf(v.v[i], v.v[i], squares);
   }
-  const float r = rsqrtf(WarpSum(squares) / dim + kRmsNormEps);
+  const float r = rsqrtf(WarpSum(squares) / dim + eps);
   for (int c = lane * 8; c < dim; c += kWarp * 8) {
     StoreNormalized(y + row * dim + c, Load8(from + c), Load8(weight + c), r);
   }
@@ -205,25 +206,6 @@ __global__ void __launch_bounds__(kWarps* kWarp)
   }
 }
 
-// Adds the partial sums: eight threads per column each add an eighth of them in order.
-__global__ void AddWeightGradient(Begin begin, const float* partial, int dim, float* dweight) {
-  __shared__ float sums[8][kWarp];
-  begin.WaitForPrevious();
-  const int c = blockIdx.x * kWarp + threadIdx.x;
-  float sum = 0;
-  if (c < dim) {
-#pragma unroll 16  // so many loads under way
-    for (int block = kBlocks / 8 * threadIdx.y; block < kBlocks / 8 * (threadIdx.y + 1); ++block) {
-      sum += partial[int64_t{1} * block * dim + c];
-    }
-  }
-  sums[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || c >= dim) return;
-  for (int slice = 1; slice < 8; ++slice) sum += sums[slice][threadIdx.x];
-  dweight[c] += sum;
-}
-
 }  // namespace
 
 int64_t RmsNormBackwardWorkspaceBytes(int64_t dim) { return 4 * kBlocks * dim; }
@@ -235,7 +217,7 @@ absl::Status RmsNorm(const Exec& exec, const RmsNormArgs& args) {
     return Launch(exec, "rms_norm", kernel,
                   {.grid = GridFor(args.rows, kWarps), .block = kWarps * kWarp},
                   DataOf<bf16>(args.x), DataOf<bf16>(args.weight), DataOf<bf16>(args.y),
-                  DataOf<float>(args.rstd), args.rows, static_cast<int>(args.dim));
+                  DataOf<float>(args.rstd), args.rows, static_cast<int>(args.dim), args.eps);
   };
   switch (GridFor(args.dim, kWarp * 8)) {
     case 1:
@@ -283,8 +265,8 @@ absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) 
       NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, GridFor(dim, kWideColumns), shared));
     }
   }
-  return Launch(exec, "rms_norm_backward", AddWeightGradient,
-                {.grid = GridFor(dim, kWarp), .block = dim3(kWarp, 8)}, partial, dim,
+  return Launch(exec, "rms_norm_backward", AddColumnSums<kBlocks>,
+                {.grid = GridFor(dim, kWarp), .block = dim3(kWarp, kColumnSumParts)}, partial, dim,
                 DataOf<float>(args.dweight));
 }
 

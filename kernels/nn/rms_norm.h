@@ -1,4 +1,4 @@
-// RMSNorm (Zhang & Sennrich 2019), row by row: y = x · r · weight with r = 1/√(mean(x²) + 1e-6).
+// RMSNorm (Zhang & Sennrich 2019), row by row: y = x · r · weight with r = 1/√(mean(x²) + eps).
 // Means are computed in fp32 over eight interleaved partial sums; results do not depend on the
 // number of threads.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace nsa {
 
-inline constexpr float kRmsNormEps = 1e-6f;
+inline constexpr float kRmsNormEps = 1e-6f;  // where a model does not say another
 
 struct RmsNormArgs {
   int64_t rows = 0;
@@ -20,6 +20,7 @@ struct RmsNormArgs {
   ConstTensor weight;  // fp32 [dim]
   Tensor y;            // fp32 [rows, dim], overwritten; must not be x
   Tensor rstd;         // fp32 [rows]: r, for backward; optional
+  float eps = kRmsNormEps;
 };
 
 // InvalidArgument when a tensor's size or type differs from its comment.

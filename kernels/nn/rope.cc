@@ -1,12 +1,12 @@
 #include "kernels/nn/rope.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "kernels/check.h"
-#include "kernels/nn/rms_norm.h"
 
 namespace nsa {
 namespace {
@@ -20,8 +20,23 @@ absl::Status CheckNormalize(const Exec& exec, const RopeArgs& args, int64_t size
   }
   const int64_t heads = size / width;
   if (!args.inverse) return CheckOptional("rstd", args.rstd, heads, DType::kF32, "B·S·heads");
-  NSA_RETURN_IF_ERROR(CheckTensor("y_forward", args.y_forward, size, args.x.dtype, "B·S·heads·dk"));
+  if (!args.weight.wanted()) {  // else CheckWeight()
+    NSA_RETURN_IF_ERROR(
+        CheckTensor("y_forward", args.y_forward, size, args.x.dtype, "B·S·heads·dk"));
+  }
   return CheckTensor("rstd_forward", args.rstd_forward, heads, DType::kF32, "B·S·heads");
+}
+
+absl::Status CheckWeight(const Exec& exec, const RopeArgs& args, int64_t size) {
+  if (exec.backend == Backend::kCuda || !args.normalize) {
+    return absl::InvalidArgumentError(
+        "rope: weight: given (with normalize, on the CPU only); use SplitProjections");
+  }
+  NSA_RETURN_IF_ERROR(CheckTensor("weight", args.weight, args.head_dim, DType::kF32, "dk"));
+  if (!args.inverse) return CheckOptional("unit", args.unit, size, DType::kF32, "B·S·heads·dk");
+  NSA_RETURN_IF_ERROR(
+      CheckTensor("unit_forward", args.unit_forward, size, DType::kF32, "B·S·heads·dk"));
+  return CheckTensor("dweight", args.dweight, args.head_dim, DType::kF32, "dk");
 }
 
 absl::Status Check(const Exec& exec, const RopeArgs& args) {
@@ -39,11 +54,13 @@ absl::Status Check(const Exec& exec, const RopeArgs& args) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_scale: %g (more than 0); take 1", args.scale));
   }
+  NSA_RETURN_IF_ERROR(Validate(args.scaling));
   const int64_t size = int64_t{1} * args.batch * args.seq_len * args.heads * args.head_dim;
   NSA_RETURN_IF_ERROR(CheckFloating("x", args.x));
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, size, args.x.dtype, "B·S·heads·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("y", args.y, size, args.x.dtype, "B·S·heads·dk"));
   if (args.normalize) NSA_RETURN_IF_ERROR(CheckNormalize(exec, args, size));
+  if (args.weight.wanted()) NSA_RETURN_IF_ERROR(CheckWeight(exec, args, size));
   return CheckBackend(exec, "rope", args.x.dtype);
 }
 
@@ -71,13 +88,28 @@ void RotateRow(const Angles& angles, int32_t pairs, const float* x, float* y) {
   }
 }
 
+float* RowOf(const Tensor& heads, const RopeArgs& args, int64_t row) {
+  return heads.as<float>().data() + row * args.head_dim;
+}
+const float* RowOf(const ConstTensor& heads, const RopeArgs& args, int64_t row) {
+  return heads.as<float>().data() + row * args.head_dim;
+}
+
+// The columns of a head times their weights.
+void Multiply(const RopeArgs& args, float* head) {
+  const float* const weight = args.weight.as<float>().data();
+  for (int32_t i = 0; i < args.head_dim; ++i) head[i] *= weight[i];
+}
+
 // The rows of a normalized head; y may be x.
 void NormalizeRow(const RopeArgs& args, const Angles& angles, int64_t row, const float* x,
                   float* y) {
   float squares = 0;
   for (int32_t i = 0; i < args.head_dim; ++i) squares += x[i] * x[i];
-  const float r = 1.0f / std::sqrt(squares / static_cast<float>(args.head_dim) + kRmsNormEps);
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(args.head_dim) + args.eps);
   for (int32_t i = 0; i < args.head_dim; ++i) y[i] = x[i] * r;
+  if (args.unit.wanted()) std::copy_n(y, args.head_dim, RowOf(args.unit, args, row));
+  if (args.weight.wanted()) Multiply(args, y);
   RotateRow(angles, args.head_dim / 2, y, y);
   if (args.rstd.wanted()) args.rstd.as<float>()[row] = r;
 }
@@ -93,15 +125,68 @@ void NormalizeRowBackward(const RopeArgs& args, const Angles& angles, int64_t ro
   RotateRow(angles, args.head_dim / 2, dx, dx);
 }
 
+// The same where the head was multiplied by weights; dx may be dy.
+void WeightedRowBackward(const RopeArgs& args, const Angles& angles, int64_t row, const float* dy,
+                         float* dx) {
+  RotateRow(angles, args.head_dim / 2, dy, dx);
+  Multiply(args, dx);
+  const float* const unit = RowOf(args.unit_forward, args, row);
+  float dot = 0;
+  for (int32_t i = 0; i < args.head_dim; ++i) dot += dx[i] * unit[i];
+  const float along = dot / static_cast<float>(args.head_dim);
+  const float r = args.rstd_forward.as<float>()[row];
+  for (int32_t i = 0; i < args.head_dim; ++i) dx[i] = r * (dx[i] - unit[i] * along);
+}
+
+// dweight of one pair of columns: the gradients rotated back times the normalized columns, over all
+// heads in order.
+void WeightGradientOfPair(const RopeArgs& args, double frequency, int32_t pair) {
+  double sum[2] = {};
+  Angles angle{std::vector<float>(1), std::vector<float>(1)};
+  for (int32_t t = 0; t < args.seq_len; ++t) {
+    SetAngles(args, {frequency}, args.first + t, &angle);
+    for (int64_t b = 0; b < args.batch; ++b) {
+      const int64_t first = (b * args.seq_len + t) * args.heads;
+      for (int64_t row = first; row < first + args.heads; ++row) {
+        float dz[2];
+        RotateRow(angle, 1, RowOf(args.x, args, row) + 2 * pair, dz);
+        const float* const unit = RowOf(args.unit_forward, args, row) + 2 * pair;
+        sum[0] += double{dz[0]} * unit[0];
+        sum[1] += double{dz[1]} * unit[1];
+      }
+    }
+  }
+  float* const dweight = args.dweight.as<float>().data() + 2 * pair;
+  dweight[0] += static_cast<float>(sum[0]);
+  dweight[1] += static_cast<float>(sum[1]);
+}
+
+// One row of a head, in the way that the arguments ask for.
+void TurnRow(const RopeArgs& args, const Angles& angles, int64_t row, const float* x, float* y) {
+  if (!args.normalize) {
+    RotateRow(angles, args.head_dim / 2, x, y);
+  } else if (!args.inverse) {
+    NormalizeRow(args, angles, row, x, y);
+  } else if (args.weight.wanted()) {
+    WeightedRowBackward(args, angles, row, x, y);
+  } else {
+    NormalizeRowBackward(args, angles, row, x, y);
+  }
+}
+
 void RopeCpu(const RopeArgs& args) {
   const int32_t pairs = args.head_dim / 2;
   std::vector<double> frequency(pairs);
   for (int32_t i = 0; i < pairs; ++i) {
-    frequency[i] = std::pow(static_cast<double>(args.base), -2.0 * i / args.head_dim);
+    frequency[i] = RopeFrequency(args.base, i, args.head_dim, args.scaling);
   }
   const auto* x = static_cast<const float*>(args.x.data);
   auto* y = static_cast<float*>(args.y.data);
   const int64_t row = int64_t{1} * args.heads * args.head_dim;
+  if (args.weight.wanted() && args.inverse) {  // before y takes the place of x
+#pragma omp parallel for schedule(static)
+    for (int32_t i = 0; i < pairs; ++i) WeightGradientOfPair(args, frequency[i], i);
+  }
 #pragma omp parallel
   {
     Angles angles{std::vector<float>(pairs), std::vector<float>(pairs)};
@@ -111,13 +196,7 @@ void RopeCpu(const RopeArgs& args) {
       for (int64_t b = 0; b < args.batch; ++b) {
         const int64_t at = (b * args.seq_len + t) * row;
         for (int64_t a = at; a < at + row; a += args.head_dim) {
-          if (!args.normalize) {
-            RotateRow(angles, pairs, x + a, y + a);
-          } else if (args.inverse) {
-            NormalizeRowBackward(args, angles, a / args.head_dim, x + a, y + a);
-          } else {
-            NormalizeRow(args, angles, a / args.head_dim, x + a, y + a);
-          }
+          TurnRow(args, angles, a / args.head_dim, x + a, y + a);
         }
       }
     }

@@ -44,6 +44,7 @@ __global__ void __launch_bounds__(kThreads)
 // The same of normalized heads, forward or backward. A head is in neighbouring lanes, each with
 // kPieces chunks of it.
 struct NormPointers {
+  float eps;
   float* rstd;             // forward; may be null
   const bf16* y_forward;   // backward
   const float* r_forward;  // backward
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     if (kBackward) {
       HeadGradient(value, forward, norm.r_forward[row], lanes);
     } else {
-      factor = HeadRstd(value, lanes);
+      factor = HeadRstd(value, lanes, norm.eps);
       if (norm.rstd != nullptr && lane == 0) norm.rstd[row] = factor;
     }
 #pragma unroll
@@ -89,13 +90,13 @@ __global__ void __launch_bounds__(kThreads)
 template <int kPieces>
 absl::Status LaunchNormRope(const Exec& exec, const RopeArgs& args) {
   const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
-  const NormPointers norm{DataOf<float>(args.rstd), DataOf<bf16>(args.y_forward),
+  const NormPointers norm{args.eps, DataOf<float>(args.rstd), DataOf<bf16>(args.y_forward),
                           DataOf<float>(args.rstd_forward)};
-  return Launch(exec, "rope",
-                args.inverse ? NormRopeKernel<true, kPieces> : NormRopeKernel<false, kPieces>,
-                {.grid = GridFor(tokens, kTokens), .block = kThreads}, DataOf<bf16>(args.x),
-                DataOf<bf16>(args.y), norm, FrequenciesOf(args.head_dim, args.base, args.scale),
-                args.seq_len, args.first, args.heads, args.head_dim, tokens);
+  return Launch(
+      exec, "rope", args.inverse ? NormRopeKernel<true, kPieces> : NormRopeKernel<false, kPieces>,
+      {.grid = GridFor(tokens, kTokens), .block = kThreads}, DataOf<bf16>(args.x),
+      DataOf<bf16>(args.y), norm, FrequenciesOf(args.head_dim, args.base, args.scale, args.scaling),
+      args.seq_len, args.first, args.heads, args.head_dim, tokens);
 }
 
 absl::Status NormRope(const Exec& exec, const RopeArgs& args) {
@@ -106,12 +107,12 @@ absl::Status NormRope(const Exec& exec, const RopeArgs& args) {
 }  // namespace
 
 absl::Status RopeAngles(const Exec& exec, int32_t seq_len, int32_t head_dim, float base,
-                        float scale, const Tensor& angles) {
+                        float scale, const RopeScaling& scaling, const Tensor& angles) {
   const int pairs = head_dim / 2;
   const int64_t count = int64_t{1} * seq_len * pairs;
-  return Launch(exec, "rope_angles", RopeAnglesKernel,
-                {.grid = GridFor(count, kThreads), .block = kThreads},
-                FrequenciesOf(head_dim, base, scale), pairs, count, DataOf<float2>(angles));
+  return Launch(
+      exec, "rope_angles", RopeAnglesKernel, {.grid = GridFor(count, kThreads), .block = kThreads},
+      FrequenciesOf(head_dim, base, scale, scaling), pairs, count, DataOf<float2>(angles));
 }
 
 absl::Status Rope(const Exec& exec, const RopeArgs& args) {
@@ -119,8 +120,8 @@ absl::Status Rope(const Exec& exec, const RopeArgs& args) {
   const int64_t tokens = int64_t{1} * args.batch * args.seq_len;
   return Launch(exec, "rope", RopeKernel, {.grid = GridFor(tokens, kTokens), .block = kThreads},
                 DataOf<bf16>(args.x), DataOf<bf16>(args.y),
-                FrequenciesOf(args.head_dim, args.base, args.scale), args.seq_len, args.first,
-                args.heads, args.head_dim, args.inverse ? -1.0f : 1.0f, tokens);
+                FrequenciesOf(args.head_dim, args.base, args.scale, args.scaling), args.seq_len,
+                args.first, args.heads, args.head_dim, args.inverse ? -1.0f : 1.0f, tokens);
 }
 
 }  // namespace nsa::cuda

@@ -4,10 +4,8 @@
 // 1e-7 rad for t < 2^17).
 #pragma once
 
-#include <cmath>
-
 #include "kernels/cuda/vector.cuh"
-#include "kernels/nn/rms_norm.h"
+#include "kernels/nn/rope_frequency.h"
 
 namespace nsa::cuda {
 
@@ -19,10 +17,11 @@ struct RopeFrequencies {
   float low[kMaxRopePairs];
 };
 
-inline RopeFrequencies FrequenciesOf(int head_dim, float base, float scale) {
+inline RopeFrequencies FrequenciesOf(int head_dim, float base, float scale,
+                                     const RopeScaling& scaling) {
   RopeFrequencies f{};
   for (int i = 0; i < head_dim / 2; ++i) {
-    const double turns = std::pow(static_cast<double>(base), -2.0 * i / head_dim) /
+    const double turns = RopeFrequency(base, i, head_dim, scaling) /
                          (static_cast<double>(scale) * 2.0 * 3.14159265358979323846);
     f.high[i] = static_cast<float>(turns);
     f.low[i] = static_cast<float>(turns - static_cast<double>(f.high[i]));
@@ -73,7 +72,7 @@ __device__ __forceinline__ float SumOverHead(float x, int lanes) {
 
 // r of the head.
 template <int kPieces>
-__device__ __forceinline__ float HeadRstd(const Float8 (&x)[kPieces], int lanes) {
+__device__ __forceinline__ float HeadRstd(const Float8 (&x)[kPieces], int lanes, float eps) {
   float squares = 0;
 #pragma unroll
   for (const Float8& piece : x) {
@@ -81,7 +80,7 @@ __device__ __forceinline__ float HeadRstd(const Float8 (&x)[kPieces], int lanes)
     for (int e = 0; e < 8; ++e) squares = fmaf(piece.v[e], piece.v[e], squares);
   }
   const float width = static_cast<float>(8 * kPieces * lanes);
-  return rsqrtf(SumOverHead(squares, lanes) / width + kRmsNormEps);
+  return rsqrtf(SumOverHead(squares, lanes) / width + eps);
 }
 
 __device__ __forceinline__ Float8 Scaled(Float8 x, float factor) {

@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     bytes = Framed(header, input.Rest());
   }
   const auto types =
-      kind / 2 % 2 == 0 ? nsa::SafetensorsTypes::kF32 : nsa::SafetensorsTypes::kF32AndBf16;
+      kind / 2 % 2 == 0 ? nsa::SafetensorsTypes::kF32 : nsa::SafetensorsTypes::kFloats;
   const auto file = nsa::SafetensorsFile::Open(nsa::fuzz::File("model.safetensors", bytes), types);
   RequireRefusal(file.status());
   if (!file.ok()) return 0;
@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             "a tensor outside its file");
     std::vector<std::byte> raw(static_cast<size_t>(tensor.bytes()));
     Require((*file)->ReadBytes(tensor, 0, raw).ok(), "a tensor that cannot be read");
-    if (tensor.element_bytes != 4) continue;
+    if (tensor.type != nsa::TensorType::kF32) continue;
     std::vector<float> values(static_cast<size_t>(tensor.size));
     Require((*file)->Read(name, values).ok(), "a tensor that cannot be read by its name");
   }

@@ -57,6 +57,7 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
                                                  {"parameters", result.parameters},
                                                  {"bytes", result.bytes},
                                                  {"files", result.files},
+                                                 {"architecture", result.architecture},
                                                  {"tokenizer", result.has_tokenizer}});
     return ExitCode::kOk;
   }
@@ -66,7 +67,8 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
   }
   session.out() << flags.folder << ": step " << result.step << " of " << result.checkpoint.string()
                 << ", " << result.parameters << " parameters in " << (flags.bf16 ? "bf16" : "fp32")
-                << ", " << HumanBytes(result.bytes) << "\n";
+                << ", " << HumanBytes(result.bytes)
+                << (result.architecture.empty() ? "" : ", as " + result.architecture) << "\n";
   if (!result.has_tokenizer) {
     session.Note("no tokenizer files: the job's token files name no tokenizer");
   }
@@ -92,7 +94,7 @@ absl::StatusOr<ExitCode> Import(Session& session, const ImportFlags& flags) {
     return ExitCode::kOk;
   }
   session.out() << flags.checkpoint << ": step " << result.step << ", " << result.parameters
-                << " parameters" << (result.widened ? ", widened from bf16" : "")
+                << " parameters" << (result.widened ? ", widened from 16 bits" : "")
                 << ", optimizer at its start\n";
   if (!result.training_state) {
     session.Note("no checkpoint_state.json: the job is what config.json says, with defaults");
@@ -112,7 +114,9 @@ void AddExport(Cli* cli) {
            "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
            "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
            "trust_remote_code=True; the model card shows both ways, and says what does not "
-           "run it (vLLM, GGUF). s3://BUCKET/FOLDER uploads it, with your own credentials of AWS's "
+           "run it (vLLM, GGUF). A model without sparse layers that is a Llama, Qwen2, Qwen3 or "
+           "Mistral model is written as one, without code. s3://BUCKET/FOLDER uploads it, with "
+           "your own credentials of AWS's "
            "tools; the folder is made in TMPDIR first.",
        .examples = "nsactl export my-job ./my-model\n"
                    "nsactl export ./out ./my-model\n"
@@ -132,14 +136,16 @@ void AddImport(Cli* cli) {
   const auto flags = std::make_shared<ImportFlags>();
   Options options =
       cli->Add({.name = "import",
-                .what = "Turn an exported folder into a checkpoint again",
+                .what = "Turn a model's folder into a checkpoint",
                 .group = "Models",
-                .more = "The checkpoint has the folder's weights in fp32 and the optimizer at its "
-                        "start. A job trains on from it with restart: {resume: CHECKPOINT}; "
+                .more = "Reads what 'nsactl export' wrote, and models of Llama, Qwen2, Qwen3 and "
+                        "Mistral: config.json, safetensors, tokenizer.json. The checkpoint has the "
+                        "folder's weights in fp32 and the optimizer at its start. A job trains on "
+                        "from it with restart: {resume: CHECKPOINT}; "
                         "nsa-worker scores and samples it. Needs no coordinator.",
                 .examples = "nsactl import ./my-model ./my-model-checkpoint",
                 .run = [flags](Session& session) { return Import(session, *flags); }});
-  options.Argument("DIR", &flags->folder, "A folder that 'nsactl export' wrote");
+  options.Argument("DIR", &flags->folder, "A model's folder, with its config.json");
   options.Argument("CHECKPOINT", &flags->checkpoint, "Checkpoint folder to write; new or empty");
 }
 

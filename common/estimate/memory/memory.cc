@@ -31,8 +31,8 @@ Kept BlockKept(const Sizes& s, int64_t tokens) {
 // ...
 Kept NormsKept(const Sizes& s, int64_t tokens) { return {tokens * (2 * s.dim + s.hidden), 0}; }
 
-// ... and the output of fc1.
-Kept MlpKept(const Sizes& s, int64_t tokens) { return {tokens * s.hidden, 0}; }
+// ... and the output of the MLP's first product.
+Kept MlpKept(const Sizes& s, int64_t tokens) { return {tokens * s.mlp_inputs, 0}; }
 
 // Compressed tokens over all heads that are as much memory as a rank's.
 int64_t CompressedTokens(const v1::JobSpec& spec) {
@@ -40,9 +40,9 @@ int64_t CompressedTokens(const v1::JobSpec& spec) {
   return int64_t{shape.batch} * shape.cmp_blocks() / ContextOf(spec);
 }
 
-// Kept per block by the attention: rotated q and k (with qk_norm also their factors), branch
-// outputs, log-sum-exp, compressed keys and values, selected blocks, gates and the mean q of a
-// group.
+// Kept per block by the attention: rotated q and k (with qk_norm also their factors, with weights
+// also what they multiply), branch outputs, log-sum-exp, compressed keys and values, selected
+// blocks, gates and the mean q of a group.
 Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   const NsaShape shape = ShapeOf(spec);
   const int64_t count = s.n_branches;
@@ -50,6 +50,7 @@ Kept AttentionKept(const v1::JobSpec& spec, const Sizes& s, int64_t tokens) {
   kept.elements = tokens * (s.q + count * s.k + (count > 1 ? count * s.o : 0));
   kept.words = tokens * (count * shape.n_heads + (count > 1 ? count * shape.n_kv_groups + s.k : 0));
   if (spec.model().qk_norm()) kept.words += tokens * (shape.n_heads + count * shape.n_kv_groups);
+  if (spec.model().qk_norm_weights()) kept.elements += tokens * (s.q + count * s.k);
   if (s.branches[kCmp] || s.branches[kSel]) kept.elements += CompressedTokens(spec) * s.k;
   if (s.branches[kCmp]) kept.elements += CompressedTokens(spec) * s.v;
   if (s.phi_mlp) kept.elements += CompressedTokens(spec) * (s.k + s.v);

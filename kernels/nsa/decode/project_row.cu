@@ -15,14 +15,23 @@ constexpr int kMostParts = 1 + 2 * kBranches;
 // Part 0 of the columns is q, odd parts are keys, the other even parts are values.
 struct ProjectProblem {
   int in, dk, dv;
+  float eps;  // of the norm, and of qk_norm
   const bf16 *x, *norm, *w;
-  const int* at;  // SplitProjectionsArgs::at
+  const bf16* bias;                 // may be null
+  const bf16 *q_weight, *k_weight;  // of normalized heads; may be null
+  const int* at;                    // SplitProjectionsArgs::at
   int parts;
   int begin[kMostParts + 1];  // columns
   int branch[kMostParts];     // of the keys and values
   bf16* to[kMostParts];
   bf16* q_rotated;
 };
+
+// A projection with its bias, rounded to bf16.
+__device__ __forceinline__ float Projected(const ProjectProblem& p, int column, float product) {
+  const float bias = p.bias == nullptr ? 0.0f : __bfloat162float(p.bias[column]);
+  return __bfloat162float(__float2bfloat16(product + bias));
+}
 
 // Writes a column; `other` is the other one of its pair. `factor` is 1, or with qk_norm
 // that of the head.
@@ -34,7 +43,13 @@ __device__ __forceinline__ void Store(const ProjectProblem& p, const RopeFrequen
   float rotated = value;
   if (part == 0 || part % 2 == 1) {
     const float2 angle = RopeAngle(f, position, in_part % p.dk / 2);  // cosine, sine
-    rotated = value * factor * angle.x + (in_part % 2 == 0 ? -other : other) * factor * angle.y;
+    const bf16* const weight = part == 0 ? p.q_weight : p.k_weight;
+    float own = factor, pair = factor;
+    if (weight != nullptr) {
+      own *= __bfloat162float(weight[in_part % p.dk]);
+      pair *= __bfloat162float(weight[(in_part ^ 1) % p.dk]);
+    }
+    rotated = value * own * angle.x + (in_part % 2 == 0 ? -other : other) * pair * angle.y;
   }
   if (part == 0) {
     p.to[0][in_part] = __float2bfloat16(value);
@@ -58,9 +73,9 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   const bf16* const w = p.w + int64_t{first + warp / kSplit} * p.in;
   if (warp % kSplit == 0) PrefetchRow(w, p.in);
   begin.WaitForPrevious();
-  const float y = RowDot<true, kSplit>(w, p.x, p.norm, p.in);
+  const float y = RowDot<true, kSplit>(w, p.x, p.norm, p.in, p.eps);
   if (threadIdx.x % kWarp == 0 && warp % kSplit == 0) {
-    columns[warp / kSplit] = __bfloat162float(__float2bfloat16(y));
+    columns[warp / kSplit] = Projected(p, first + warp / kSplit, y);
   }
   __syncthreads();
   const int i = threadIdx.x;
@@ -99,15 +114,15 @@ __global__ void __launch_bounds__(kHeadWarps* kWarp)
   }
   begin.WaitForPrevious();
   for (int row = warp; row < head.width; row += kHeadWarps) {
-    const float y = RowDot<true, 1>(w + int64_t{row} * p.in, p.x, p.norm, p.in);
-    if (lane == 0) columns[row] = __bfloat162float(__float2bfloat16(y));
+    const float y = RowDot<true, 1>(w + int64_t{row} * p.in, p.x, p.norm, p.in, p.eps);
+    if (lane == 0) columns[row] = Projected(p, head.first + row, y);
   }
   __syncthreads();
   if (warp == 0 && head.turned) {
     float squares = 0;
     for (int i = lane; i < head.width; i += kWarp) squares = fmaf(columns[i], columns[i], squares);
     squares = WarpSum(squares);
-    if (lane == 0) factor = rsqrtf(squares / static_cast<float>(head.width) + kRmsNormEps);
+    if (lane == 0) factor = rsqrtf(squares / static_cast<float>(head.width) + p.eps);
   }
   __syncthreads();
   const int i = threadIdx.x;
@@ -124,7 +139,12 @@ absl::Status Check(const ProjectRowArgs& args) {
   NSA_RETURN_IF_ERROR(CheckTensor("x", args.x, args.in, kType, "in"));
   NSA_RETURN_IF_ERROR(CheckTensor("norm", args.norm, args.in, kType, "in"));
   NSA_RETURN_IF_ERROR(CheckTensor("w", args.w, args.in * width, kType, "width·in"));
+  NSA_RETURN_IF_ERROR(CheckOptional("bias", args.bias, width, kType, "width"));
   NSA_RETURN_IF_ERROR(CheckTensor("at", split.at, 1 + kBranches, DType::kI32, "1 + branches"));
+  if (split.config.qk_norm_weights) {
+    NSA_RETURN_IF_ERROR(CheckTensor("norm_weights.q", split.norm_weights.q, s.d_k, kType, "dk"));
+    NSA_RETURN_IF_ERROR(CheckTensor("norm_weights.k", split.norm_weights.k, s.d_k, kType, "dk"));
+  }
   const int64_t q = int64_t{s.n_heads} * s.d_k, groups = s.n_kv_groups;
   NSA_RETURN_IF_ERROR(CheckTensor("q", split.q, q, kType, "H·dk"));
   NSA_RETURN_IF_ERROR(CheckTensor("q_rotated", split.q_rotated, q, kType, "H·dk"));
@@ -142,9 +162,13 @@ ProjectProblem ProblemOf(const ProjectRowArgs& args) {
   ProjectProblem p{.in = static_cast<int>(args.in),
                    .dk = s.d_k,
                    .dv = s.d_v,
+                   .eps = split.config.norm_eps,
                    .x = DataOf<bf16>(args.x),
                    .norm = DataOf<bf16>(args.norm),
                    .w = DataOf<bf16>(args.w),
+                   .bias = DataOf<bf16>(args.bias),
+                   .q_weight = DataOf<bf16>(split.norm_weights.q),
+                   .k_weight = DataOf<bf16>(split.norm_weights.k),
                    .at = DataOf<int>(split.at)};
   const auto add = [&p](int branch, int width, bf16* to) {
     p.branch[p.parts] = branch, p.to[p.parts] = to;
@@ -168,7 +192,8 @@ absl::Status ProjectRow(const Exec& exec, const ProjectRowArgs& args) {
   const ProjectProblem p = ProblemOf(args);
   const NsaLayerConfig& config = args.split.config;
   const NsaShape& s = config.shape;
-  const RopeFrequencies f = FrequenciesOf(s.d_k, config.rope_base, config.rope_scale);
+  const RopeFrequencies f =
+      FrequenciesOf(s.d_k, config.rope_base, config.rope_scale, config.rope_scaling);
   if (config.qk_norm) {
     const int heads = s.n_heads + 2 * config.n_branches() * s.n_kv_groups;
     return Launch(exec, "project_row", ProjectHeadsKernel,

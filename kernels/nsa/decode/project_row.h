@@ -16,6 +16,7 @@ struct ProjectRowArgs {
   ConstTensor x;     // bf16 [in]
   ConstTensor norm;  // bf16 [in], the weights of RMSNorm
   ConstTensor w;     // bf16 [ProjectionWidth, in]
+  ConstTensor bias;  // optional bf16 [ProjectionWidth], added to the product
   // Requires shape.rows == 1 and `at`; ignores `wide`.
   SplitProjectionsArgs split;
 };

@@ -5,7 +5,6 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
-#include "kernels/nn/rms_norm.h"
 
 namespace nsa::cuda {
 
@@ -24,7 +23,8 @@ __device__ __forceinline__ void PrefetchRow(const bf16* w, int in) {
 // w · x, with kNorm w · RMSNorm(x), on every lane of the kSplit neighbouring warps that have the
 // row. All threads of the thread block must call it.
 template <bool kNorm, int kSplit>
-__device__ __forceinline__ float RowDot(const bf16* w, const bf16* x, const bf16* norm, int in) {
+__device__ __forceinline__ float RowDot(const bf16* w, const bf16* x, const bf16* norm, int in,
+                                        float eps) {
   constexpr int kBatch = 4;  // chunks of 16 bytes of W in flight in a lane
   constexpr int kStep = kSplit * kWarp * 8;
   static_assert(kRowWarps % kSplit == 0);
@@ -69,7 +69,7 @@ __device__ __forceinline__ float RowDot(const bf16* w, const bf16* x, const bf16
       squares += squared[warp / kSplit * kSplit + other];
     }
   }
-  return kNorm ? dot * rsqrtf(squares / static_cast<float>(in) + kRmsNormEps) : dot;
+  return kNorm ? dot * rsqrtf(squares / static_cast<float>(in) + eps) : dot;
 }
 
 }  // namespace nsa::cuda

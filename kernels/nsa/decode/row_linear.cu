@@ -9,6 +9,7 @@ namespace {
 struct RowLinearProblem {
   int in, out;
   bool silu, relu2;
+  float eps;  // of the norm
   const bf16* x;
   const bf16* norm;  // null unless kNorm
   const bf16* w;
@@ -25,7 +26,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp)
   const bf16* const w = p.w + int64_t{min(row, p.out - 1)} * p.in;
   if (warp % kSplit == 0) PrefetchRow(w, p.in);
   begin.WaitForPrevious();
-  float y = RowDot<kNorm, kSplit>(w, p.x, p.norm, p.in);
+  float y = RowDot<kNorm, kSplit>(w, p.x, p.norm, p.in, p.eps);
   if (threadIdx.x % kWarp != 0 || warp % kSplit != 0 || row >= p.out) return;
   if (p.silu) y /= 1.0f + __expf(-y);
   if (p.relu2) y = y < 0 ? 0.0f : y * y;
@@ -51,6 +52,7 @@ absl::Status RowLinear(const Exec& exec, const RowLinearArgs& args) {
                            .out = static_cast<int>(args.out),
                            .silu = args.activation == Activation::kSilu,
                            .relu2 = args.activation == Activation::kRelu2,
+                           .eps = args.eps,
                            .x = DataOf<bf16>(args.x),
                            .norm = DataOf<bf16>(args.norm),
                            .w = DataOf<bf16>(args.w),

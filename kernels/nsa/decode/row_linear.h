@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "kernels/exec.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/rms_norm.h"
 #include "kernels/tensor.h"
 
 namespace nsa {
@@ -24,6 +25,7 @@ struct RowLinearArgs {
   ConstTensor add;   // optional bf16 [out]
   Tensor y;          // bf16 [out], overwritten; may be `add`, not x
   std::optional<Activation> activation;  // act, else the identity
+  float eps = kRmsNormEps;               // of the norm
 };
 
 }  // namespace nsa

@@ -21,7 +21,11 @@ absl::Status NsaLayerConfig::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_scale: %g (more than 0); take 1", rope_scale));
   }
-  return absl::OkStatus();
+  if (qk_norm_weights && !qk_norm) {
+    return absl::InvalidArgumentError(
+        "qk_norm_weights: true without qk_norm (they are those of normalized heads); set qk_norm");
+  }
+  return nsa::Validate(rope_scaling);
 }
 
 std::array<int64_t, kBranches> KeysExpected(const NsaLayerConfig& config,

@@ -9,6 +9,7 @@
 #include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
 #include "kernels/dtype.h"
+#include "kernels/nn/rope_frequency.h"
 #include "kernels/nsa/compress/compress.h"
 #include "kernels/nsa/gate/gate.h"
 
@@ -22,9 +23,14 @@ struct NsaLayerConfig {
   GateKind gate = GateKind::kSoftmax;
   float rope_base = 10000;
   float rope_scale = 1;  // divides the positions of q and of every k
+  RopeScaling rope_scaling;
   // Divides every head of q and of every k by its root mean square before it is rotated. The gate
   // reads q as it was projected.
   bool qk_norm = false;
+  // With qk_norm: the columns of a normalized head are multiplied by weights, one set for q and one
+  // for the keys of all branches.
+  bool qk_norm_weights = false;
+  float norm_eps = 1e-6f;  // added to the mean of the squares of a head
 
   bool has(Branch branch) const { return branches[branch]; }
   int n_branches() const { return CountOf(branches); }
@@ -32,8 +38,9 @@ struct NsaLayerConfig {
   // Whether φ has parameters.
   bool has_phi() const { return has(kCmp) && phi == Phi::kMlp; }
 
-  // Ok when the shape is within its limits, at least one branch is present, rope_base > 1 and
-  // rope_scale > 0.
+  // Ok when the shape is within its limits, at least one branch is present, rope_base > 1,
+  // rope_scale > 0, rope_scaling within its limits,
+  // and there are weights of normalized heads with qk_norm only.
   absl::Status Validate() const;
 };
 

@@ -33,8 +33,10 @@ NsaLayerSaved CutSaved(const NsaLayerConfig& config, TensorCutter* memory) {
   NsaLayerSaved saved;
   saved.q = memory->Take(shape.q_size(), config.dtype);
   if (config.qk_norm) saved.q_rstd = memory->Take(shape.q_size() / shape.d_k, DType::kF32);
+  if (config.qk_norm_weights) saved.q_unit = memory->Take(shape.q_size(), config.dtype);
   for (int c = 0; c < kBranches; ++c) {
     if (!config.branches[c]) continue;
+    if (config.qk_norm_weights) saved.k_unit[c] = memory->Take(shape.k_size(), config.dtype);
     saved.k[c] = memory->Take(shape.k_size(), config.dtype);
     if (config.qk_norm) saved.k_rstd[c] = memory->Take(TokenGroups(shape), DType::kF32);
     if (config.has_gate()) saved.o[c] = memory->Take(shape.o_size(), config.dtype);

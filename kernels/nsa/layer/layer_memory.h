@@ -21,6 +21,9 @@ struct NsaLayerSaved {
   // With qk_norm, whose factors these are (RopeArgs::rstd):
   Tensor q_rstd;                         // fp32 [B, S, H]
   std::array<Tensor, kBranches> k_rstd;  // fp32 [B, S, G]
+  // With qk_norm_weights, the normalized heads before the weights (RopeArgs::unit):
+  Tensor q_unit;                         // [B, S, H, dk]
+  std::array<Tensor, kBranches> k_unit;  // [B, S, G, dk]
   std::array<Tensor, kBranches> o;       // [B, S, H, dv], when has_gate()
   std::array<Tensor, kBranches> lse;     // fp32 [B, S, H]
   Tensor k_cmp, v_cmp;                   // [B, S_cmp, G, dk or dv]; k_cmp also for sel without cmp

@@ -27,10 +27,18 @@ absl::Status CheckBytes(const char* name, const Tensor& bytes, int64_t size) {
   return absl::OkStatus();
 }
 
+// The weights of normalized heads belong to the rotation, of which a layer does none here.
+absl::Status CheckRotated(const NsaLayerConfig& config, bool rotated) {
+  if (rotated || !config.qk_norm_weights) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "rotated: false with qk_norm_weights (must be true); have SplitProjections rotate");
+}
+
 absl::Status Check(const Exec& exec, const NsaLayerArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& shape = config.shape;
   NSA_RETURN_IF_ERROR(config.Validate());
+  NSA_RETURN_IF_ERROR(CheckRotated(config, args.rotated));
   if (!args.rotated) {
     NSA_RETURN_IF_ERROR(CheckTensor("q", args.q, shape.q_size(), config.dtype, "B·S·H·dk"));
     NSA_RETURN_IF_ERROR(CheckBranches("k", config, args.k, shape.k_size(), "B·S·G·dk"));
@@ -67,6 +75,7 @@ absl::Status Check(const Exec& exec, const NsaLayerBackwardArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& shape = config.shape;
   NSA_RETURN_IF_ERROR(config.Validate());
+  NSA_RETURN_IF_ERROR(CheckRotated(config, args.rotated));
   NSA_RETURN_IF_ERROR(CheckBranches("v", config, args.v, shape.v_size(), "B·S·G·dv"));
   NSA_RETURN_IF_ERROR(CheckTensor("o", args.o, shape.o_size(), config.dtype, "B·S·H·dv"));
   NSA_RETURN_IF_ERROR(CheckBytes("saved", args.saved, NsaLayerSavedBytes(config)));
@@ -91,11 +100,12 @@ Tensor KeysReadOf(const NsaLayerArgs& args, Branch branch) {
 
 absl::Status RotateAll(const Exec& exec, const NsaLayerArgs& args, const NsaLayerSaved& saved) {
   const NsaShape& shape = args.config.shape;
-  NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_heads, args.q, saved.q, saved.q_rstd));
+  NSA_RETURN_IF_ERROR(
+      Rotate(exec, args.config, shape.n_heads, args.q, saved.q, {.rstd = saved.q_rstd}));
   for (int c = 0; c < kBranches; ++c) {
     if (!args.config.branches[c]) continue;
-    NSA_RETURN_IF_ERROR(
-        Rotate(exec, args.config, shape.n_kv_groups, args.k[c], saved.k[c], saved.k_rstd[c]));
+    NSA_RETURN_IF_ERROR(Rotate(exec, args.config, shape.n_kv_groups, args.k[c], saved.k[c],
+                               {.rstd = saved.k_rstd[c]}));
   }
   return absl::OkStatus();
 }
@@ -278,7 +288,7 @@ absl::Status PlaceAngles(const Exec& exec, const NsaLayerBackwardArgs& args, Bac
                       int64_t{1} * shape.seq_len * shape.d_k, DType::kF32);
   state->angles = angles;
   return cuda::RopeAngles(exec, shape.seq_len, shape.d_k, config.rope_base, config.rope_scale,
-                          angles);
+                          config.rope_scaling, angles);
 }
 
 // The branch whose backward is the last to run.
@@ -397,12 +407,12 @@ absl::Status WindowBranchBackward(const Exec& exec, const NsaLayerBackwardArgs& 
 absl::Status RotateAllBack(const Exec& exec, const NsaLayerBackwardArgs& args,
                            const NsaLayerSaved& saved) {
   const NsaShape& shape = args.config.shape;
-  NSA_RETURN_IF_ERROR(
-      RotateBack(exec, args.config, shape.n_heads, args.dq, args.dq, saved.q, saved.q_rstd));
+  NSA_RETURN_IF_ERROR(RotateBack(exec, args.config, shape.n_heads, args.dq, args.dq,
+                                 {.y = saved.q, .rstd = saved.q_rstd}));
   for (int c = 0; c < kBranches; ++c) {
     if (!args.config.branches[c]) continue;
     NSA_RETURN_IF_ERROR(RotateBack(exec, args.config, shape.n_kv_groups, args.dk[c], args.dk[c],
-                                   saved.k[c], saved.k_rstd[c]));
+                                   {.y = saved.k[c], .rstd = saved.k_rstd[c]}));
   }
   return absl::OkStatus();
 }

@@ -49,7 +49,7 @@ struct NsaLayerArgs {
   NsaLayerConfig config;
   NsaLayerParams params;
   // True: `saved` already holds the rotated q and k, and with qk_norm their factors (from
-  // SplitProjections), and `k` is not read.
+  // SplitProjections), and `k` is not read. With qk_norm_weights it must be true.
   bool rotated = false;
   // [B, S, H, dk], projected, not rotated. With `rotated` only the gate reads it, and its tokens
   // may be `q_stride` elements apart, as GateArgs says.
@@ -80,8 +80,8 @@ struct NsaLayerBackwardArgs {
   Tensor dq;                         // [B, S, H, dk], overwritten
   std::array<Tensor, kBranches> dk;  // [B, S, G, dk], overwritten
   std::array<Tensor, kBranches> dv;  // [B, S, G, dv], overwritten
-  // When true, dq and dk are the gradients of the rotated q and k, and the gate's part of q's
-  // gradient stays in the workspace, where JoinProjections reads it.
+  // When true, as it must be with qk_norm_weights, dq and dk are the gradients of the rotated q and
+  // k, and the gate's part of q's gradient stays in the workspace, where JoinProjections reads it.
   bool rotated = false;
   // Where WritesWide(config), optional: takes the place of dq, dk and dv, which are then empty, and
   // `rotated` is false. [B·S, ProjectionWidth], overwritten: the gradient of the projections side

@@ -31,6 +31,10 @@ struct Columns {
   __device__ int InHead(int column) const { return column - HeadOf(column) * head_chunks; }
 };
 
+inline RopeFrequencies FrequenciesOf(const NsaLayerConfig& config) {
+  return FrequenciesOf(config.shape.d_k, config.rope_base, config.rope_scale, config.rope_scaling);
+}
+
 inline Columns ColumnsOf(const NsaLayerConfig& config) {
   const NsaShape& s = config.shape;
   Columns c{};
@@ -78,19 +82,37 @@ struct JoinParts {
 };
 
 // RopeArgs::rstd of the parts that are rotated; a null pointer is not written.
+// With weights of normalized heads also these, and where the heads before them go.
 struct SplitNorm {
+  float eps;
   float* rstd[kMostParts];
+  const bf16* q_weight;  // null without weights
+  const bf16* k_weight;
+  bf16* unit[kMostParts];
 };
 
-// What forward wrote.
+// What forward wrote: the rotated heads, with weights the heads before them.
 struct JoinNorm {
-  const bf16* rotated[kMostParts];
+  const bf16* heads[kMostParts];
   const float* rstd[kMostParts];
+  const bf16* q_weight;  // null without weights
+  const bf16* k_weight;
 };
 
 absl::Status SplitNormalized(const Exec& exec, const Columns& c, const RopeFrequencies& f,
                              const bf16* wide, const SplitParts& parts, const SplitNorm& norm);
 absl::Status JoinNormalized(const Exec& exec, const Columns& c, const RopeFrequencies& f,
                             const JoinParts& parts, const JoinNorm& norm, bf16* wide);
+
+// The heads of one part, whose gradient dy is that of the rotated ones, and heads before weights.
+struct HeadWeights {
+  int64_t count;  // heads of all tokens
+  int heads;      // of a token
+  int seq_len, d_k;
+  const bf16 *dy, *unit;
+  float* dweight;  // [dk], added to
+};
+absl::Status HeadWeightGradient(const Exec& exec, const HeadWeights& heads,
+                                const RopeFrequencies& f);
 
 }  // namespace nsa::cuda

@@ -29,6 +29,21 @@ absl::Status CheckRstd(const NsaLayerConfig& config, const ConstTensor& q_rstd,
   return absl::OkStatus();
 }
 
+// The weights of normalized heads.
+absl::Status CheckWeights(const NsaLayerConfig& config, const HeadNormWeights& weights) {
+  NSA_RETURN_IF_ERROR(
+      CheckTensor("norm_weights.q", weights.q, config.shape.d_k, config.dtype, "dk"));
+  return CheckTensor("norm_weights.k", weights.k, config.shape.d_k, config.dtype, "dk");
+}
+
+// The heads before their weights.
+template <class T>
+absl::Status CheckUnits(const NsaLayerConfig& config, const ConstTensor& q,
+                        const std::array<T, kBranches>& k) {
+  NSA_RETURN_IF_ERROR(CheckTensor("q_unit", q, config.shape.q_size(), config.dtype, "B·S·H·dk"));
+  return CheckBranches("k_unit", config, k, config.shape.k_size(), "B·S·G·dk");
+}
+
 absl::Status Check(const Exec& exec, const SplitProjectionsArgs& args) {
   const NsaLayerConfig& config = args.config;
   const NsaShape& shape = config.shape;
@@ -42,6 +57,10 @@ absl::Status Check(const Exec& exec, const SplitProjectionsArgs& args) {
   NSA_RETURN_IF_ERROR(CheckBranches("v", config, args.v, shape.v_size(), "B·S·G·dv"));
   if (config.qk_norm && args.q_rstd.wanted()) {
     NSA_RETURN_IF_ERROR(CheckRstd(config, args.q_rstd, args.k_rstd));
+  }
+  if (config.qk_norm_weights) {
+    NSA_RETURN_IF_ERROR(CheckWeights(config, args.norm_weights));
+    if (args.q_unit.wanted()) NSA_RETURN_IF_ERROR(CheckUnits(config, args.q_unit, args.k_unit));
   }
   return CheckBackend(exec, "split_projections", config.dtype);
 }
@@ -59,7 +78,13 @@ absl::Status Check(const Exec& exec, const JoinProjectionsArgs& args) {
   NSA_RETURN_IF_ERROR(CheckBranches("dv", config, args.dv, shape.v_size(), "B·S·G·dv"));
   NSA_RETURN_IF_ERROR(CheckTensor("wide", args.wide, RowsOf(shape) * ProjectionWidth(config),
                                   config.dtype, "B·S·width"));
-  if (config.qk_norm) {
+  if (config.qk_norm_weights) {
+    NSA_RETURN_IF_ERROR(CheckWeights(config, args.norm_weights));
+    NSA_RETURN_IF_ERROR(CheckUnits(config, args.q_unit, args.k_unit));
+    NSA_RETURN_IF_ERROR(CheckTensor("dq_weight", args.dq_weight, shape.d_k, DType::kF32, "dk"));
+    NSA_RETURN_IF_ERROR(CheckTensor("dk_weight", args.dk_weight, shape.d_k, DType::kF32, "dk"));
+    NSA_RETURN_IF_ERROR(CheckRstd(config, args.q_rstd, args.k_rstd));
+  } else if (config.qk_norm) {
     NSA_RETURN_IF_ERROR(
         CheckTensor("q_rotated", args.q_rotated, shape.q_size(), config.dtype, "B·S·H·dk"));
     NSA_RETURN_IF_ERROR(
@@ -102,12 +127,15 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
   const std::vector<Tensor> parts = Parts<Tensor>(config, q, args.k, args.v);
   NSA_RETURN_IF_ERROR(
       SplitColumns(exec, {.rows = RowsOf(config.shape), .wide = args.wide, .parts = parts}));
-  NSA_RETURN_IF_ERROR(
-      Rotate(exec, config, config.shape.n_heads, q, args.q_rotated, args.q_rstd, args.first));
+  NSA_RETURN_IF_ERROR(Rotate(
+      exec, config, config.shape.n_heads, q, args.q_rotated,
+      {.rstd = args.q_rstd, .weight = args.norm_weights.q, .unit = args.q_unit}, args.first));
   for (int c = 0; c < kBranches; ++c) {
     if (!config.branches[c]) continue;
-    NSA_RETURN_IF_ERROR(Rotate(exec, config, config.shape.n_kv_groups, args.k[c], args.k[c],
-                               args.k_rstd[c], args.first));
+    NSA_RETURN_IF_ERROR(
+        Rotate(exec, config, config.shape.n_kv_groups, args.k[c], args.k[c],
+               {.rstd = args.k_rstd[c], .weight = args.norm_weights.k, .unit = args.k_unit[c]},
+               args.first));
   }
   return absl::OkStatus();
 }
@@ -120,11 +148,19 @@ absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) 
     return cuda::JoinProjections(exec, args);
   }
   NSA_RETURN_IF_ERROR(RotateBack(exec, config, config.shape.n_heads, args.dq, args.dq,
-                                 args.q_rotated, args.q_rstd));
+                                 {.y = args.q_rotated,
+                                  .rstd = args.q_rstd,
+                                  .weight = args.norm_weights.q,
+                                  .unit = args.q_unit,
+                                  .dweight = args.dq_weight}));
   for (int c = 0; c < kBranches; ++c) {
     if (!config.branches[c]) continue;
     NSA_RETURN_IF_ERROR(RotateBack(exec, config, config.shape.n_kv_groups, args.dk[c], args.dk[c],
-                                   args.k_rotated[c], args.k_rstd[c]));
+                                   {.y = args.k_rotated[c],
+                                    .rstd = args.k_rstd[c],
+                                    .weight = args.norm_weights.k,
+                                    .unit = args.k_unit[c],
+                                    .dweight = args.dk_weight}));
   }
   if (config.has_gate()) {
     NSA_RETURN_IF_ERROR(

@@ -70,6 +70,35 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Of the queries, and of the keys of every branch in turn.
+absl::Status HeadWeightGradients(const Exec& exec, const JoinProjectionsArgs& args,
+                                 const RopeFrequencies& f) {
+  const NsaShape& s = args.config.shape;
+  const int64_t tokens = int64_t{1} * s.batch * s.seq_len;
+  NSA_RETURN_IF_ERROR(HeadWeightGradient(exec,
+                                         {.count = tokens * s.n_heads,
+                                          .heads = s.n_heads,
+                                          .seq_len = s.seq_len,
+                                          .d_k = s.d_k,
+                                          .dy = DataOf<bf16>(args.dq),
+                                          .unit = DataOf<bf16>(args.q_unit),
+                                          .dweight = DataOf<float>(args.dq_weight)},
+                                         f));
+  for (const Branch branch : kProjectionOrder) {
+    if (!args.config.has(branch)) continue;
+    NSA_RETURN_IF_ERROR(HeadWeightGradient(exec,
+                                           {.count = tokens * s.n_kv_groups,
+                                            .heads = s.n_kv_groups,
+                                            .seq_len = s.seq_len,
+                                            .d_k = s.d_k,
+                                            .dy = DataOf<bf16>(args.dk[branch]),
+                                            .unit = DataOf<bf16>(args.k_unit[branch]),
+                                            .dweight = DataOf<float>(args.dk_weight)},
+                                           f));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args) {
@@ -77,17 +106,22 @@ absl::Status SplitProjections(const Exec& exec, const SplitProjectionsArgs& args
   c.first = args.first;
   c.at = args.at.wanted() ? DataOf<int>(args.at) : nullptr;
   SplitParts parts{{DataOf<bf16>(args.q)}, DataOf<bf16>(args.q_rotated)};
-  SplitNorm norm{{DataOf<float>(args.q_rstd)}};
+  SplitNorm norm{args.config.norm_eps, {DataOf<float>(args.q_rstd)}};
+  if (args.config.qk_norm_weights) {
+    norm.q_weight = DataOf<bf16>(args.norm_weights.q);
+    norm.k_weight = DataOf<bf16>(args.norm_weights.k);
+    norm.unit[0] = DataOf<bf16>(args.q_unit);
+  }
   int count = 1;
   for (const Branch branch : kProjectionOrder) {
     if (!args.config.has(branch)) continue;
     c.branch[count] = c.branch[count + 1] = branch;
     norm.rstd[count] = DataOf<float>(args.k_rstd[branch]);
+    if (args.config.qk_norm_weights) norm.unit[count] = DataOf<bf16>(args.k_unit[branch]);
     parts.to[count++] = DataOf<bf16>(args.k[branch]);
     parts.to[count++] = DataOf<bf16>(args.v[branch]);
   }
-  const RopeFrequencies f =
-      FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale);
+  const RopeFrequencies f = FrequenciesOf(args.config);
   if (args.config.qk_norm) {
     return SplitNormalized(exec, c, f, DataOf<bf16>(args.wide), parts, norm);
   }
@@ -105,17 +139,23 @@ absl::Status JoinProjections(const Exec& exec, const JoinProjectionsArgs& args) 
   const Columns c = ColumnsOf(args.config);
   JoinParts parts{{DataOf<bf16>(args.dq)},
                   args.config.has_gate() ? DataOf<bf16>(args.dq_mean) : nullptr};
-  JoinNorm norm{{DataOf<bf16>(args.q_rotated)}, {DataOf<float>(args.q_rstd)}};
+  const bool weighted = args.config.qk_norm_weights;
+  JoinNorm norm{{DataOf<bf16>(weighted ? args.q_unit : args.q_rotated)},
+                {DataOf<float>(args.q_rstd)}};
+  if (weighted) {
+    norm.q_weight = DataOf<bf16>(args.norm_weights.q);
+    norm.k_weight = DataOf<bf16>(args.norm_weights.k);
+  }
   int count = 1;
   for (const Branch branch : kProjectionOrder) {
     if (!args.config.has(branch)) continue;
-    norm.rotated[count] = DataOf<bf16>(args.k_rotated[branch]);
+    norm.heads[count] = DataOf<bf16>(weighted ? args.k_unit[branch] : args.k_rotated[branch]);
     norm.rstd[count] = DataOf<float>(args.k_rstd[branch]);
     parts.from[count++] = DataOf<bf16>(args.dk[branch]);
     parts.from[count++] = DataOf<bf16>(args.dv[branch]);
   }
-  const RopeFrequencies f =
-      FrequenciesOf(args.config.shape.d_k, args.config.rope_base, args.config.rope_scale);
+  const RopeFrequencies f = FrequenciesOf(args.config);
+  if (weighted) NSA_RETURN_IF_ERROR(HeadWeightGradients(exec, args, f));
   return JoinNormalized(exec, c, f, parts, norm, DataOf<bf16>(args.wide));
 }
 

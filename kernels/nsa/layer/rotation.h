@@ -18,30 +18,50 @@ inline RopeArgs RopeArgsOf(const NsaLayerConfig& config, int32_t heads, const Co
           .head_dim = config.shape.d_k,
           .base = config.rope_base,
           .scale = config.rope_scale,
+          .scaling = config.rope_scaling,
           .x = x,
           .y = y,
+          .eps = config.norm_eps,
           .normalize = config.qk_norm};
 }
 
-// y ← x, with qk_norm normalized, rotated. `rstd` is optional: fp32 [B, S, heads], for backward.
+// What qk_norm leaves for backward; all optional.
+struct HeadNorm {
+  Tensor rstd;         // fp32 [B, S, heads]
+  ConstTensor weight;  // with qk_norm_weights: [dk]
+  Tensor unit;         // with qk_norm_weights: [B, S, heads, dk]
+};
+
+// y ← x, with qk_norm normalized, rotated.
 inline absl::Status Rotate(const Exec& exec, const NsaLayerConfig& config, int32_t heads,
-                           const ConstTensor& x, const Tensor& y, const Tensor& rstd,
+                           const ConstTensor& x, const Tensor& y, const HeadNorm& norm,
                            int32_t first = 0) {
   RopeArgs args = RopeArgsOf(config, heads, x, y);
-  args.rstd = rstd;
+  args.rstd = norm.rstd;
+  args.weight = norm.weight;
+  args.unit = norm.unit;
   args.first = first;
   return Rope(exec, args);
 }
 
-// The gradient of Rotate(): dx ← dy, which may be dx. `y` and `rstd` are its results and are read
-// with qk_norm only.
+// What Rotate() left, and y itself; read with qk_norm only.
+struct HeadNormBackward {
+  ConstTensor y, rstd;
+  ConstTensor weight, unit;  // with qk_norm_weights, in place of y
+  Tensor dweight;            // with qk_norm_weights: fp32 [dk], added to
+};
+
+// The gradient of Rotate(): dx ← dy, which may be dx.
 inline absl::Status RotateBack(const Exec& exec, const NsaLayerConfig& config, int32_t heads,
-                               const ConstTensor& dy, const Tensor& dx, const ConstTensor& y,
-                               const ConstTensor& rstd) {
+                               const ConstTensor& dy, const Tensor& dx,
+                               const HeadNormBackward& norm) {
   RopeArgs args = RopeArgsOf(config, heads, dy, dx);
   args.inverse = true;
-  args.y_forward = y;
-  args.rstd_forward = rstd;
+  args.y_forward = norm.y;
+  args.rstd_forward = norm.rstd;
+  args.weight = norm.weight;
+  args.unit_forward = norm.unit;
+  args.dweight = norm.dweight;
   return Rope(exec, args);
 }
 

@@ -40,6 +40,12 @@ TEST(JobHash, AKeyThatIsNewerThanCheckpointsCountsOnlyIfItDiffersFromItsDefault)
   v1::JobSpec spec;
   spec.mutable_model()->set_activation(v1::ACTIVATION_SILU);
   spec.mutable_model()->set_qk_norm(false);
+  spec.mutable_model()->set_norm_eps(1e-6);
+  spec.mutable_model()->set_mlp_dim(0);
+  spec.mutable_model()->set_mlp(v1::MLP_PLAIN);
+  spec.mutable_model()->set_tie_embeddings(false);
+  spec.mutable_model()->set_qkv_bias(false);
+  spec.mutable_model()->set_qk_norm_weights(false);
   EXPECT_EQ(JobHash(spec), JobHash({}));
 }
 
@@ -118,6 +124,9 @@ TEST(JobHash, ChangesWithEveryOtherFieldOfModelNsaDataAndTrain) {
             break;
           case google::protobuf::FieldDescriptor::CPPTYPE_ENUM:
             r.SetEnumValue(message, f, r.GetEnumValue(*message, f) <= 1 ? 2 : 1);
+            break;
+          case google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE:  // rope_scaling
+            spec.mutable_model()->mutable_rope_scaling()->set_factor(2);
             break;
           default:
             r.SetString(message, f, "/x");

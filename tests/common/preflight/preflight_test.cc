@@ -74,6 +74,11 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { job->spec.mutable_nsa()->set_l_sel(60); }},
     {"SHAPE_INVALID", "model.d_k", "63 (must be 16, 32, 64, 128 or 192)",
      [](GoodJob* job) { job->spec.mutable_model()->set_d_k(63); }},
+    {"MODEL_CONFLICT", "model.activation", "relu2 with mlp: swiglu (must be silu)",
+     [](GoodJob* job) {
+       job->spec.mutable_model()->set_mlp(v1::MLP_SWIGLU);
+       job->spec.mutable_model()->set_activation(v1::ACTIVATION_RELU2);
+     }},
     {"BATCH_NOT_DIVISIBLE", "train.batch_size", "3 sequences (must be a multiple of the 2 ranks)",
      [](GoodJob* job) {
        job->spec.mutable_resources()->set_gpus(2);

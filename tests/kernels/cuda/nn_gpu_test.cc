@@ -5,11 +5,13 @@
 
 #include "kernels/cuda/device.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nn/rope.h"
+#include "kernels/nn/swiglu.h"
 #include "tests/kernels/cases.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -100,6 +102,54 @@ TEST_F(NnOnGpu, RmsNormBackwardEqualsTheCpuTruth) {
                   const absl::Status status = RmsNormBackward(
                       GpuExec(), {rows, dim, dy_gpu, x_gpu, w_gpu, forward_rstd, t[0], t[1], t[2]});
                   EXPECT_TRUE(Identical("y", t[2].Bytes(), forward.Bytes()));
+                  return status;
+                });
+  }
+}
+
+TEST_F(NnOnGpu, BiasesEqualTheCpuTruth) {
+  for (const auto& [rows, width] :
+       {RowShape{1, 8}, RowShape{3, 64}, RowShape{257, 120}, RowShape{4099, 4096}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << width);
+    const std::vector<float> before = Rounded(rows * width, 1), bias = Rounded(width, 2),
+                             sums = Random(width, 3);
+    std::vector<float> y = before, dbias = sums;
+    ASSERT_TRUE(AddBias(kCpuExec, {rows, width, In(bias), Out(y)}).ok());
+    ASSERT_TRUE(BiasGradient(kCpuExec, {rows, width, In(before), Out(dbias)}).ok());
+    const DeviceTensor bias_gpu = ToDevice(bias), dy_gpu = ToDevice(before);
+    ExpectOnGpu({{"y", y, DType::kBf16, kBf16Output, 1e-6, before},
+                 {"dbias", dbias, DType::kF32, 1e-4, 1e-5, sums}},
+                [&](const Tensors& t) {
+                  const absl::Status status = AddBias(GpuExec(), {rows, width, bias_gpu, t[0]});
+                  if (!status.ok()) return status;
+                  return BiasGradient(GpuExec(), {rows, width, dy_gpu, t[1]});
+                });
+  }
+}
+
+TEST_F(NnOnGpu, SwigluEqualsTheCpuTruth) {
+  for (const auto& [rows, width] :
+       {RowShape{1, 8}, RowShape{3, 64}, RowShape{257, 120}, RowShape{1000, 2048}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << width);
+    const std::vector<float> x = Rounded(2 * rows * width, 1, 10), dy = Rounded(rows * width, 2);
+    std::vector<float> y = Poisoned(rows * width), dx = Poisoned(2 * rows * width);
+    ASSERT_TRUE(Swiglu(kCpuExec, {rows, width, In(x), Out(y)}).ok());
+    ASSERT_TRUE(SwigluBackward(kCpuExec, {rows, width, In(dy), In(x), Out(dx), {}}).ok());
+    const DeviceTensor x_gpu = ToDevice(x), dy_gpu = ToDevice(dy);
+    ExpectOnGpu({{"y", y}, {"dx", dx}}, [&](const Tensors& t) {
+      const absl::Status status = Swiglu(GpuExec(), {rows, width, x_gpu, t[0]});
+      if (!status.ok()) return status;
+      return SwigluBackward(GpuExec(), {rows, width, dy_gpu, x_gpu, t[1], {}});
+    });
+    // In place, with the output in place of its gradient: the bits of the forward pass.
+    const DeviceTensor forward(rows * width, DType::kBf16);
+    ASSERT_TRUE(Swiglu(GpuExec(), {rows, width, x_gpu, forward}).ok());
+    ExpectOnGpu({{"y", y, DType::kBf16, kBf16Output, 1e-6, dy},
+                 {"dx", dx, DType::kBf16, kBf16Output, 1e-6, x}},
+                [&](const Tensors& t) {
+                  const absl::Status status =
+                      SwigluBackward(GpuExec(), {rows, width, t[0], t[1], t[1], t[0]});
+                  EXPECT_TRUE(Identical("y", t[0].Bytes(), forward.Bytes()));
                   return status;
                 });
   }

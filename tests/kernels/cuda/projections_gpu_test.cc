@@ -145,5 +145,123 @@ TEST_F(ProjectionsOnGpu, GradientsOfNormalizedHeadsAreRotatedBackAndGathered) {
   }
 }
 
+// The configs of normalized heads, with weights.
+std::vector<NsaLayerConfig> WeightedConfigs() {
+  std::vector<NsaLayerConfig> out;
+  for (NsaLayerConfig config : Configs()) {
+    if (!config.qk_norm) continue;
+    config.qk_norm_weights = true;
+    out.push_back(config);
+  }
+  return out;
+}
+
+TEST_F(ProjectionsOnGpu, NormalizedHeadsAreMultipliedByTheirWeights) {
+  for (const NsaLayerConfig& config : WeightedConfigs()) {
+    const NsaShape& s = config.shape;
+    SCOPED_TRACE(s.ToString());
+    const std::vector<float> wide = RoundToBf16(Random(WideSize(config), 1)),
+                             q_weight = RoundToBf16(Random(s.d_k, 2, 2)),
+                             k_weight = RoundToBf16(Random(s.d_k, 3, 2));
+    std::vector<float> q_rotated = Poisoned(s.q_size()), q_unit = q_rotated;
+    std::vector<float> q_rstd = Poisoned(s.q_size() / s.d_k);
+    std::array<std::vector<float>, kBranches> k, v, k_unit, k_rstd;
+    SplitProjectionsArgs args{.config = config,
+                              .wide = Span(wide),
+                              .q_rotated = Span(q_rotated),
+                              .q_rstd = Span(q_rstd),
+                              .norm_weights = {Span(q_weight), Span(k_weight)},
+                              .q_unit = Span(q_unit)};
+    for (int c = 0; c < kBranches; ++c) {
+      if (!config.branches[c]) continue;
+      k[c] = k_unit[c] = Poisoned(s.k_size()), v[c] = Poisoned(s.v_size());
+      k_rstd[c] = Poisoned(s.k_size() / s.d_k);
+      args.k[c] = Span(k[c]), args.v[c] = Span(v[c]);
+      args.k_unit[c] = Span(k_unit[c]), args.k_rstd[c] = Span(k_rstd[c]);
+    }
+    ASSERT_TRUE(SplitProjections({}, args).ok());
+    std::vector<Output> outputs = {{"q_rotated", q_rotated, DType::kBf16, 4e-3},
+                                   {"q_unit", q_unit, DType::kBf16, 4e-3},
+                                   {"q_rstd", q_rstd, DType::kF32, 1e-5}};
+    for (int c = 0; c < kBranches; ++c) {
+      if (!config.branches[c]) continue;
+      outputs.push_back({"k", k[c], DType::kBf16, 4e-3});
+      outputs.push_back({"v", v[c], DType::kBf16, 1e-9, 0});
+      outputs.push_back({"k_unit", k_unit[c], DType::kBf16, 4e-3});
+      outputs.push_back({"k_rstd", k_rstd[c], DType::kF32, 1e-5});
+    }
+    const DeviceTensor wide_gpu = ToDevice(wide), q_weight_gpu = ToDevice(q_weight),
+                       k_weight_gpu = ToDevice(k_weight);
+    args.config = OnGpu(config), args.wide = wide_gpu;
+    args.norm_weights = {q_weight_gpu, k_weight_gpu};
+    ExpectOnGpu(outputs, [&](const Tensors& t) {
+      args.q_rotated = t[0], args.q_unit = t[1], args.q_rstd = t[2];
+      size_t i = 3;
+      for (int c = 0; c < kBranches; ++c) {
+        if (!config.branches[c]) continue;
+        args.k[c] = t[i], args.v[c] = t[i + 1], args.k_unit[c] = t[i + 2],
+        args.k_rstd[c] = t[i + 3];
+        i += 4;
+      }
+      return SplitProjections(Gpu::Get().exec(), args);
+    });
+  }
+}
+
+TEST_F(ProjectionsOnGpu, GradientsOfWeightedHeadsAndOfTheirWeightsEqualTheCpuTruth) {
+  for (const NsaLayerConfig& config : WeightedConfigs()) {
+    const NsaShape& s = config.shape;
+    SCOPED_TRACE(s.ToString());
+    // Any numbers will do for what forward wrote: the gradient is linear in the others.
+    std::vector<float> dq = RoundToBf16(Random(s.q_size(), 1)), wide = Poisoned(WideSize(config));
+    const std::vector<float> q_unit = RoundToBf16(Random(s.q_size(), 3, 1.5f)),
+                             q_rstd = Random(s.q_size() / s.d_k, 4, 2.0f),
+                             mean = RoundToBf16(Random(s.k_size(), 2)),
+                             q_weight = RoundToBf16(Random(s.d_k, 5, 2)),
+                             k_weight = RoundToBf16(Random(s.d_k, 6, 2)), sums = Random(s.d_k, 7);
+    std::vector<float> dq_weight = sums, dk_weight = sums;
+    const DeviceTensor dq_gpu = ToDevice(dq), mean_gpu = ToDevice(mean),
+                       q_unit_gpu = ToDevice(q_unit), q_rstd_gpu = ToDeviceF32(q_rstd),
+                       q_weight_gpu = ToDevice(q_weight), k_weight_gpu = ToDevice(k_weight);
+    std::array<std::vector<float>, kBranches> dk, dv, k_unit, k_rstd;
+    Tensors dk_gpu, dv_gpu, k_unit_gpu, k_rstd_gpu;
+    JoinProjectionsArgs args{.config = config, .dq = Span(dq), .wide = Span(wide)};
+    if (config.has_gate()) args.dq_mean = Span(mean);
+    args.q_rstd = Span(q_rstd), args.q_unit = Span(q_unit);
+    args.norm_weights = {Span(q_weight), Span(k_weight)};
+    args.dq_weight = Span(dq_weight), args.dk_weight = Span(dk_weight);
+    for (int c = 0; c < kBranches; ++c) {
+      if (config.branches[c]) {
+        dk[c] = RoundToBf16(Random(s.k_size(), 10 + c));
+        dv[c] = RoundToBf16(Random(s.v_size(), 20 + c));
+        k_unit[c] = RoundToBf16(Random(s.k_size(), 30 + c, 1.5f));
+        k_rstd[c] = Random(s.k_size() / s.d_k, 40 + c, 2.0f);
+        args.dk[c] = Span(dk[c]), args.dv[c] = Span(std::as_const(dv[c]));
+        args.k_unit[c] = Span(std::as_const(k_unit[c]));
+        args.k_rstd[c] = Span(std::as_const(k_rstd[c]));
+      }
+      dk_gpu.push_back(ToDevice(dk[c])), dv_gpu.push_back(ToDevice(dv[c]));
+      k_unit_gpu.push_back(ToDevice(k_unit[c])), k_rstd_gpu.push_back(ToDeviceF32(k_rstd[c]));
+    }
+    ASSERT_TRUE(JoinProjections({}, args).ok());
+    args.config = OnGpu(config), args.dq = dq_gpu;
+    if (config.has_gate()) args.dq_mean = mean_gpu;
+    args.q_unit = q_unit_gpu, args.q_rstd = q_rstd_gpu;
+    args.norm_weights = {q_weight_gpu, k_weight_gpu};
+    for (int c = 0; c < kBranches; ++c) {
+      if (!config.branches[c]) continue;
+      args.dk[c] = dk_gpu[c], args.dv[c] = dv_gpu[c];
+      args.k_unit[c] = k_unit_gpu[c], args.k_rstd[c] = k_rstd_gpu[c];
+    }
+    ExpectOnGpu({{"wide", wide, DType::kBf16, 4e-3},
+                 {"dq_weight", dq_weight, DType::kF32, 1e-4, 1e-5, sums},
+                 {"dk_weight", dk_weight, DType::kF32, 1e-4, 1e-5, sums}},
+                [&](const Tensors& t) {
+                  args.wide = t[0], args.dq_weight = t[1], args.dk_weight = t[2];
+                  return JoinProjections(Gpu::Get().exec(), args);
+                });
+  }
+}
+
 }  // namespace
 }  // namespace nsa::testing

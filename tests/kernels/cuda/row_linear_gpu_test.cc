@@ -4,6 +4,7 @@
 #include <cmath>
 #include <optional>
 
+#include "kernels/nn/bias.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/decode/row_linear.h"
@@ -95,8 +96,10 @@ struct Projected {
       v.emplace_back(rows * s.v_size(), DType::kBf16);
     }
   }
-  SplitProjectionsArgs Args(const NsaLayerConfig& config, const DeviceTensor& at) const {
+  SplitProjectionsArgs Args(const NsaLayerConfig& config, const DeviceTensor& at,
+                            const DeviceTensor& weights) const {
     SplitProjectionsArgs args{.config = config, .q = q, .q_rotated = q_rotated, .at = at};
+    if (config.qk_norm_weights) args.norm_weights = {weights, weights};
     for (int c = 0; c < kBranches; ++c) {
       if (!config.branches[c]) continue;
       args.k[c] = Tensor(k[c].tensor().data, config.shape.k_size(), DType::kBf16);
@@ -114,7 +117,7 @@ std::vector<float> LastRow(const DeviceTensor& cache, int64_t width) {
   return {row, values.end()};
 }
 
-void ExpectProjections(const NsaLayerConfig& config, int64_t in) {
+void ExpectProjections(const NsaLayerConfig& config, int64_t in, bool has_bias) {
   const NsaShape& s = config.shape;
   const int64_t width = ProjectionWidth(config);
   const Layer layer(in, width, 1);
@@ -123,14 +126,23 @@ void ExpectProjections(const NsaLayerConfig& config, int64_t in) {
   const std::vector<int32_t> position = {1234, 1230, 1234, 1111};
   const DeviceTensor at = ToDevice(position);
   const Projected one(s, position), two(s, position);
+  const DeviceTensor head_weights = ToDevice(RoundToBf16(Random(s.d_k, 8, 2)));
   const Exec exec = Gpu::Get().exec();
-  ASSERT_TRUE(cuda::ProjectRow(
-                  exec, {.in = in, .x = x, .norm = norm, .w = w, .split = one.Args(config, at)})
+  const DeviceTensor bias = ToDevice(RoundToBf16(Random(width, 7, 1)));
+  ASSERT_TRUE(cuda::ProjectRow(exec, {.in = in,
+                                      .x = x,
+                                      .norm = norm,
+                                      .w = w,
+                                      .bias = has_bias ? bias.tensor() : Tensor(),
+                                      .split = one.Args(config, at, head_weights)})
                   .ok());
   ASSERT_TRUE(
       cuda::RowLinear(exec, {.in = in, .out = width, .x = x, .norm = norm, .w = w, .y = wide})
           .ok());
-  SplitProjectionsArgs split = two.Args(config, at);
+  if (has_bias) {
+    ASSERT_TRUE(AddBias(exec, {.rows = 1, .width = width, .bias = bias, .y = wide}).ok());
+  }
+  SplitProjectionsArgs split = two.Args(config, at, head_weights);
   split.wide = wide;
   ASSERT_TRUE(SplitProjections(exec, split).ok());
   // Sums in another order where several warps have a row.
@@ -157,9 +169,10 @@ TEST_F(RowLinearOnGpu, ProjectsAndRotatesAndWritesToTheCaches) {
         if (mask == 7) config.rope_base = 500, config.rope_scale = 2;
         for (const bool qk_norm : {false, true}) {
           config.qk_norm = qk_norm;
+          config.qk_norm_weights = qk_norm && in % 16 != 0;
           SCOPED_TRACE(::testing::Message() << shape.ToString() << ", branches " << mask << ", "
                                             << in << " inputs, qk_norm " << qk_norm);
-          ExpectProjections(config, in);
+          ExpectProjections(config, in, /*has_bias=*/in == 768 || in == 2056);
         }
       }
     }

@@ -51,6 +51,19 @@ TEST_P(RmsNormTest, ForwardEqualsTheFormula) {
   ExpectWithin(y, want, largest * (dim / 2.0 + 6) * kUnit, "y");
 }
 
+TEST(RmsNorm, AddsTheEpsilonThatItIsGiven) {
+  const std::vector<float> x(8, 0.5f), weight(8, 2.0f);
+  std::vector<float> y(8);
+  ASSERT_TRUE(RmsNorm({}, {.rows = 1,
+                           .dim = 8,
+                           .x = View(x),
+                           .weight = View(weight),
+                           .y = std::span<float>(y),
+                           .eps = 0.75f})
+                  .ok());
+  for (const float value : y) EXPECT_FLOAT_EQ(value, 1.0f) << "0.5 · 2 / √(0.25 + 0.75)";
+}
+
 TEST_P(RmsNormTest, GradientsEqualCentralDifferences) {
   const auto [rows, dim] = GetParam();
   const std::vector<float> x = RandomValues(rows * dim, 3), weight = RandomValues(dim, 4),

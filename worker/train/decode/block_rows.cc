@@ -1,8 +1,11 @@
 #include "worker/train/decode/block_rows.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "common/base/status.h"
+#include "kernels/nn/bias.h"
+#include "kernels/nn/swiglu.h"
 #include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/decode/attend_rows.h"
@@ -26,6 +29,7 @@ SplitProjectionsArgs SplitOf(const BlockRowsArgs& args) {
   split.q = Prefix(args.work.q, shape.q_size());
   split.q_rotated = Prefix(args.work.q_rotated, shape.q_size());
   split.at = args.work.at;
+  split.norm_weights = HeadNormWeightsOf(args.parameters, args.places);
   for (int c = 0; c < kBranches; ++c) {
     if (!args.attention.branches[c]) continue;
     split.k[c] = args.cache->k[c].memory(RowsOf(args));
@@ -42,12 +46,15 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t q_width = int64_t{shape.n_heads} * shape.d_k;
   const int64_t k_width = int64_t{shape.n_kv_groups} * shape.d_k;
   const int64_t v_width = int64_t{shape.n_kv_groups} * shape.d_v;
+  const HeadNormWeights weights = HeadNormWeightsOf(args.parameters, args.places);
+  const auto of = [](const ConstTensor& weight) { return static_cast<const float*>(weight.data); };
   const float* const wide = args.work.wide.as<float>().data();
   float* const q = args.work.q.as<float>().data();
   float* const q_rotated = args.work.q_rotated.as<float>().data();
   for (int64_t row = 0; row < rows; ++row) {
     std::copy_n(wide + row * width, q_width, q + row * q_width);
-    args.rotation->Rotate(row, shape.n_heads, q + row * q_width, q_rotated + row * q_width);
+    args.rotation->Rotate(row, shape.n_heads, of(weights.q), q + row * q_width,
+                          q_rotated + row * q_width);
   }
   const float* column = wide + q_width;
   for (const Branch branch : kProjectionOrder) {
@@ -58,7 +65,7 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
     float* const v = v_rows.as<float>().data();
     for (int64_t row = 0; row < rows; ++row) {
       const float* const from = column + row * width;
-      args.rotation->Rotate(row, shape.n_kv_groups, from, k + row * k_width);
+      args.rotation->Rotate(row, shape.n_kv_groups, of(weights.k), from, k + row * k_width);
       std::copy_n(from + k_width, v_width, v + row * v_width);
     }
     column += k_width + v_width;
@@ -71,19 +78,30 @@ absl::Status Project(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t width = ProjectionWidth(args.attention), dim = args.config.dim;
   const ConstTensor norm = Weight(args.parameters, args.places.norm1);
   const ConstTensor w = Weight(args.parameters, args.places.projections);
+  const ConstTensor bias = Weight(args.parameters, args.places.projection_bias);
   const bool on_gpu = exec.backend == Backend::kCuda;
   if (on_gpu && RowsOf(args) == 1) {
     exec.Enter("project_row");
-    return cuda::ProjectRow(
-        exec,
-        {.in = dim, .x = Prefix(args.work.x, dim), .norm = norm, .w = w, .split = SplitOf(args)});
+    return cuda::ProjectRow(exec, {.in = dim,
+                                   .x = Prefix(args.work.x, dim),
+                                   .norm = norm,
+                                   .w = w,
+                                   .bias = bias,
+                                   .split = SplitOf(args)});
   }
   NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {RowsOf(args), dim, width},
                                         .x = args.work.x,
                                         .norm = norm,
+                                        .eps = args.attention.norm_eps,
                                         .normalized = args.work.h,
                                         .w = w,
                                         .y = args.work.wide}));
+  if (bias.wanted()) {
+    NSA_RETURN_IF_ERROR(AddBias(exec, {.rows = RowsOf(args),
+                                       .width = width,
+                                       .bias = bias,
+                                       .y = Prefix(args.work.wide, RowsOf(args) * width)}));
+  }
   return on_gpu ? SplitProjections(exec, SplitOf(args)) : Split(exec, args);
 }
 
@@ -128,15 +146,25 @@ absl::Status BlockRows(const Exec& exec, const BlockRowsArgs& args) {
                                         .w = weight(p.out),
                                         .add = work.x,
                                         .y = work.mid}));
-  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {rows, dim, hidden},
+  const bool swiglu = args.config.swiglu;
+  const auto activation =
+      swiglu ? std::optional<Activation>() : std::optional<Activation>(args.config.activation);
+  NSA_RETURN_IF_ERROR(LinearRows(exec, {.shape = {rows, dim, args.config.mlp_inputs()},
                                         .x = work.mid,
                                         .norm = weight(p.norm2),
+                                        .eps = args.attention.norm_eps,
                                         .normalized = work.h,
                                         .w = weight(p.fc1),
                                         .y = work.u,
-                                        .activation = args.config.activation}));
+                                        .activation = activation}));
+  if (swiglu) {
+    NSA_RETURN_IF_ERROR(Swiglu(exec, {.rows = rows,
+                                      .width = hidden,
+                                      .x = Prefix(work.u, 2 * rows * hidden),
+                                      .y = Prefix(work.units, rows * hidden)}));
+  }
   return LinearRows(exec, {.shape = {rows, hidden, dim},
-                           .x = work.u,
+                           .x = swiglu ? work.units : work.u,
                            .w = weight(p.fc2),
                            .add = work.mid,
                            .y = work.x});

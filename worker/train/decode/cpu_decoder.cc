@@ -136,6 +136,7 @@ absl::Status CpuDecoder::Head(int64_t first, int64_t rows, const Tensor& logits)
       LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
                          .x = work.x.as<const float>().subspan(first * dim, rows * dim),
                          .norm = Weight(places_.norm_f),
+                         .eps = config_.attention.norm_eps,
                          .normalized = work.h,
                          .w = Weight(places_.head),
                          .y = logits}));

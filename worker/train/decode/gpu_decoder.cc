@@ -208,6 +208,7 @@ absl::Status GpuDecoder::EnqueueHead(int64_t first, int64_t rows) {
   return LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
                             .x = ConstTensor(x, rows * dim, work.x.dtype),
                             .norm = Weight(places_.norm_f),
+                            .eps = config_.attention.norm_eps,
                             .normalized = work.h,
                             .w = Weight(places_.head),
                             .y = work.logits});

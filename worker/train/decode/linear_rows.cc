@@ -6,7 +6,6 @@
 
 #include "common/base/status.h"
 #include "kernels/nn/activation.h"
-#include "kernels/nn/rms_norm.h"
 #include "kernels/nsa/decode/row_linear.h"
 #include "worker/train/decode/sequence_memory.h"
 
@@ -47,7 +46,8 @@ absl::Status OneRowOnGpu(const Exec& exec, const LinearRowsArgs& args) {
                                 .w = args.w,
                                 .add = Prefix(args.add, args.shape.out),
                                 .y = Prefix(args.y, args.shape.out),
-                                .activation = args.activation});
+                                .activation = args.activation,
+                                .eps = args.eps});
 }
 
 }  // namespace
@@ -62,7 +62,8 @@ absl::Status LinearRows(const Exec& exec, const LinearRowsArgs& args) {
                                        .dim = shape.in,
                                        .x = Prefix(x, size),
                                        .weight = args.norm,
-                                       .y = Prefix(args.normalized, size)}));
+                                       .y = Prefix(args.normalized, size),
+                                       .eps = args.eps}));
     x = args.normalized;
   }
   NSA_RETURN_IF_ERROR(Product(exec, args, x));

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "kernels/exec.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/rms_norm.h"
 #include "kernels/tensor.h"
 #include "worker/train/model/linear.h"
 
@@ -20,12 +21,13 @@ struct LinearRowsArgs {
   LinearShape shape;
   // The tensors may have more rows than the shape. On a GPU they have kDecodeRows, unless the shape
   // has one, and those from shape.rows on may be overwritten.
-  ConstTensor x;      // [rows, in]
-  ConstTensor norm;   // optional [in]: norm(x) = RMSNorm(x) with these weights, else x
-  Tensor normalized;  // [rows, in], overwritten when there is a norm
-  ConstTensor w;      // [out, in]
-  ConstTensor add;    // optional [rows, out]
-  Tensor y;           // [rows, out], overwritten
+  ConstTensor x;     // [rows, in]
+  ConstTensor norm;  // optional [in]: norm(x) = RMSNorm(x) with these weights, else x
+  float eps = kRmsNormEps;
+  Tensor normalized;                     // [rows, in], overwritten when there is a norm
+  ConstTensor w;                         // [out, in]
+  ConstTensor add;                       // optional [rows, out]
+  Tensor y;                              // [rows, out], overwritten
   std::optional<Activation> activation;  // act, else the identity; not with `add`
 };
 

@@ -2,26 +2,27 @@
 
 #include <cmath>
 
-#include "kernels/nn/rms_norm.h"
-
 namespace nsa::train {
 namespace {
 
-// y ← x / √(mean(x²) + 1e-6); y may be x.
-void Normalize(size_t width, const float* x, float* y) {
+// y ← x / √(mean(x²) + eps); y may be x.
+void Normalize(size_t width, float eps, const float* x, float* y) {
   float squares = 0;
   for (size_t i = 0; i < width; ++i) squares += x[i] * x[i];
-  const float r = 1.0f / std::sqrt(squares / static_cast<float>(width) + kRmsNormEps);
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
   for (size_t i = 0; i < width; ++i) y[i] = x[i] * r;
 }
 
 }  // namespace
 
 Rotation::Rotation(const NsaLayerConfig& config)
-    : scale_(config.rope_scale), normalize_(config.qk_norm), frequency_(config.shape.d_k / 2) {
+    : scale_(config.rope_scale),
+      normalize_(config.qk_norm),
+      eps_(config.norm_eps),
+      frequency_(config.shape.d_k / 2) {
   for (size_t i = 0; i < frequency_.size(); ++i) {
-    frequency_[i] = std::pow(static_cast<double>(config.rope_base),
-                             -2.0 * static_cast<double>(i) / config.shape.d_k);
+    frequency_[i] =
+        RopeFrequency(config.rope_base, static_cast<int>(i), config.shape.d_k, config.rope_scaling);
   }
 }
 
@@ -39,14 +40,16 @@ void Rotation::SetPositions(int64_t first, int64_t rows) {
   }
 }
 
-void Rotation::Rotate(int64_t row, int32_t heads, const float* x, float* y) const {
+void Rotation::Rotate(int64_t row, int32_t heads, const float* weight, const float* x,
+                      float* y) const {
   const size_t pairs = frequency_.size();
   const float* cos = cos_.data() + row * pairs;
   const float* sin = sin_.data() + row * pairs;
   for (int32_t a = 0; a < heads; ++a) {
     const float* from = x;
     if (normalize_) {
-      Normalize(2 * pairs, x, y);
+      Normalize(2 * pairs, eps_, x, y);
+      for (size_t i = 0; weight != nullptr && i < 2 * pairs; ++i) y[i] *= weight[i];
       from = y;
     }
     for (size_t i = 0; i < pairs; ++i) {

@@ -17,12 +17,14 @@ class Rotation {
   void SetPositions(int64_t first, int64_t rows);
 
   // y ← x rotated (with qk_norm normalized before), for `heads` heads of dk numbers of row `row` of
-  // those positions; y may be x.
-  void Rotate(int64_t row, int32_t heads, const float* x, float* y) const;
+  // those positions; y may be x. `weight` [dk] multiplies the columns of normalized heads; null:
+  // there is none.
+  void Rotate(int64_t row, int32_t heads, const float* weight, const float* x, float* y) const;
 
  private:
   const double scale_;
   const bool normalize_;
+  const float eps_;
   std::vector<double> frequency_;  // [dk/2]
   std::vector<float> cos_, sin_;   // [rows, dk/2]
 };

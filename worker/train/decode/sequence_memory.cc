@@ -20,7 +20,8 @@ SequenceMemory::SequenceMemory(const ModelConfig& config, Backend backend, bool 
   Plan(&work_.x, rows * config.dim, type);
   Plan(&work_.mid, rows * config.dim, type);
   Plan(&work_.h, rows * config.dim, type);
-  Plan(&work_.u, rows * config.hidden, type);
+  Plan(&work_.u, rows * config.mlp_inputs(), type);
+  if (config.swiglu) Plan(&work_.units, rows * config.hidden, type);
   Plan(&work_.logits, (on_gpu ? rows : 1) * config.vocab, type);
   PlanAttention(config.attention, rows);
   if (on_gpu) {

@@ -33,7 +33,8 @@ struct DecodeWork {
   Tensor wide;                // [R, width], all projections
   Tensor q, q_rotated;        // [R, H·dk]
   Tensor o;                   // [R, H·dv]
-  Tensor u;                   // [R, hidden]
+  Tensor u;                   // [R, mlp_inputs]
+  Tensor units;               // [R, hidden], with SwiGLU
   Tensor blocks;              // int32 [R, G·n]
   Tensor hidden_k, hidden_v;  // of φ mlp
   Tensor logits;              // [V]; on a GPU [R, V]

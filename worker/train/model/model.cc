@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "kernels/cuda/device.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
@@ -161,11 +162,17 @@ void Model::Impl::Plan() {
 }
 
 int64_t Model::Impl::scratch_bytes() const {
-  int64_t attention = 0;
+  int64_t attention = 0, width = 0;
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     attention = std::max(attention, PlanScratch(config_.AttentionOf(layer)).bytes);
+    if (config_.qkv_bias) {
+      width = std::max(width, config_.ProjectionWidthOf(config_.AttentionOf(layer)));
+    }
   }
-  return std::max({attention, cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
+  return std::max({attention, cuda::BiasGradientWorkspaceBytes(width),
+                   cuda::HeadWeightGradientWorkspaceBytes(
+                       config_.attention.qk_norm_weights ? config_.attention.shape.d_k : 0),
+                   cuda::RmsNormBackwardWorkspaceBytes(config_.dim),
                    cuda::EmbeddingBackwardWorkspaceBytes(rows_, config_.vocab, config_.dim)});
 }
 

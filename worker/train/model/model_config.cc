@@ -4,6 +4,7 @@
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
+#include "common/estimate/model_options.h"
 #include "kernels/nsa/layer/projections.h"
 
 namespace nsa::train {
@@ -15,6 +16,19 @@ BranchSet Union(const std::vector<BranchSet>& sets) {
     for (int c = 0; c < kBranches; ++c) all[c] = all[c] || branches[c];
   }
   return all;
+}
+
+RopeScaling ScalingOf(const v1::RopeScaling& scaling) {
+  RopeScaling result{.factor = scaling.factor(),
+                     .original = static_cast<double>(scaling.original_seq_len())};
+  if (scaling.type() == v1::ROPE_SCALING_TYPE_LLAMA3) {
+    result.kind = RopeScaling::Kind::kLlama3;
+    result.low = scaling.low_freq_factor(), result.high = scaling.high_freq_factor();
+  } else if (scaling.type() == v1::ROPE_SCALING_TYPE_YARN) {
+    result.kind = RopeScaling::Kind::kYarn;
+    result.low = scaling.beta_slow(), result.high = scaling.beta_fast();
+  }
+  return result;
 }
 
 }  // namespace
@@ -51,6 +65,14 @@ absl::Status ModelConfig::Validate(Backend backend) const {
   for (int32_t layer = 0; layer < n_layers; ++layer) {
     NSA_RETURN_IF_ERROR(Annotate(AttentionOf(layer).Validate(), absl::StrCat("layer ", layer)));
   }
+  if (swiglu && activation != Activation::kSilu) {
+    return absl::InvalidArgumentError("activation: relu2 with mlp: swiglu (silu); set silu");
+  }
+  if (swiglu && hidden % kMlpUnitsMultiple != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("hidden: ", hidden,
+                                                   " (with mlp: swiglu a multiple of ",
+                                                   kMlpUnitsMultiple, "); set mlp_dim"));
+  }
   if (backend != Backend::kCuda) return absl::OkStatus();
   NSA_RETURN_IF_ERROR(attention.shape.ValidateOnCuda());
   if (dim % 8 == 0) return absl::OkStatus();
@@ -69,10 +91,15 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
       .gate = spec.nsa().gate() == v1::GATE_SIGMOID ? GateKind::kSigmoid : GateKind::kSoftmax,
       .rope_base = static_cast<float>(spec.model().rope_base()),
       .rope_scale = static_cast<float>(spec.model().rope_scale()),
-      .qk_norm = spec.model().qk_norm()};
+      .rope_scaling = ScalingOf(spec.model().rope_scaling()),
+      .qk_norm = spec.model().qk_norm(),
+      .qk_norm_weights = spec.model().qk_norm_weights(),
+      .norm_eps = static_cast<float>(NormEpsOf(spec.model()))};
   config.dim = spec.model().dim();
   config.n_layers = spec.model().n_layers();
-  config.hidden = spec.model().mlp_ratio() * spec.model().dim();
+  config.qkv_bias = spec.model().qkv_bias();
+  config.hidden = static_cast<int32_t>(MlpUnitsOf(spec.model()));
+  config.swiglu = IsSwiglu(spec.model());
   if (spec.model().activation() == v1::ACTIVATION_RELU2) config.activation = Activation::kRelu2;
   config.vocab = VocabOf(spec);
   config.logit_softcap = static_cast<float>(spec.model().logit_softcap());

@@ -23,7 +23,11 @@ struct ModelConfig {
   std::vector<BranchSet> branches;  // of the layers in turn (common/estimate/layers.h)
   int32_t dim = 0;                  // D
   int32_t n_layers = 0;
-  int32_t hidden = 0;  // of the MLP
+  bool qkv_bias = false;
+  int32_t hidden = 0;   // units of the MLP
+  bool swiglu = false;  // fc2(silu(gate(x)) · fc1(x)), else fc2(act(fc1(x)))
+  // Outputs of the MLP's first product: [gate | fc1] with SwiGLU.
+  int64_t mlp_inputs() const { return int64_t{swiglu ? 2 : 1} * hidden; }
   Activation activation = Activation::kSilu;
   int32_t vocab = 0;  // V
   // Columns of the logits in memory, V or more.

@@ -30,7 +30,7 @@ std::vector<Layer> LayersOf(const ModelConfig& config) {
     layers.push_back({{rows, config.dim, width}, false});
   }
   layers.push_back({{rows, config.output_width(), config.dim}, true});
-  layers.push_back({{rows, config.dim, config.hidden}, false});
+  layers.push_back({{rows, config.dim, config.mlp_inputs()}, false});
   layers.push_back({{rows, config.hidden, config.dim}, true});
   const int64_t piece = config.logit_rows();
   layers.push_back({{piece, config.dim, config.logit_columns()}, false});

@@ -41,7 +41,8 @@ absl::Status OutputHead::Norm(const Exec& exec, const ConstTensor& x) {
                         .x = x,
                         .weight = Weight(places_.norm_f),
                         .y = h(),
-                        .rstd = (*arena_)[rstd_]});
+                        .rstd = (*arena_)[rstd_],
+                        .eps = config_.attention.norm_eps});
 }
 
 absl::Status OutputHead::Logits(const Exec& exec, int64_t first, int64_t rows) {

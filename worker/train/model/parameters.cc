@@ -86,18 +86,20 @@ int64_t Aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
 // Lists the tensors of a model in order.
 class Builder {
  public:
-  Builder(const ModelConfig& config, bool zero_outputs)
-      : config_(config), zero_outputs_(zero_outputs) {}
+  Builder(const ModelConfig& config, const v1::ModelSpec& model)
+      : config_(config), zero_outputs_(model.zero_init_outputs()), tied_(model.tie_embeddings()) {}
 
   std::vector<ParameterInfo> Build() && {
     Normal("embed.weight", {config_.vocab, config_.dim});
+    // As the head of a GPU it is a matrix with PaddedVocab() rows.
+    if (tied_) next_ = Aligned(PaddedVocab(config_.vocab) * config_.dim);
     for (int layer = 0; layer < config_.n_layers; ++layer) {
       prefix_ = absl::StrCat("blocks.", layer, ".");
       Block(config_.AttentionOf(layer));
     }
     prefix_.clear();
     Ones("norm_f.weight", config_.dim);
-    Normal("lm_head.weight", {config_.vocab, config_.dim});
+    if (!tied_) Normal("lm_head.weight", {config_.vocab, config_.dim});
     return std::move(tensors_);
   }
 
@@ -116,14 +118,36 @@ class Builder {
              {int64_t{shape.n_kv_groups} * shape.d_v, config_.dim});
     }
     ResidualOutput("attn.out.weight", {config_.dim, int64_t{shape.n_heads} * shape.d_v});
+    if (config_.qkv_bias) Biases(attention);
+    if (attention.qk_norm_weights) {
+      Ones("attn.q_norm.weight", shape.d_k);
+      Ones("attn.k_norm.weight", shape.d_k);
+    }
     if (attention.has_gate()) GateTensors(attention.n_branches());
     if (attention.has_phi()) {
       PhiTensors("attn.phi_k.", shape.d_k);
       PhiTensors("attn.phi_v.", shape.d_v);
     }
     Ones("norm2.weight", config_.dim);
+    // fc1 follows without a gap, so that one matrix product computes both: hidden is a multiple of
+    // 16.
+    if (config_.swiglu) Hidden("mlp.gate.weight", {config_.hidden, config_.dim});
     Hidden("mlp.fc1.weight", {config_.hidden, config_.dim});
     ResidualOutput("mlp.fc2.weight", {config_.dim, config_.hidden});
+  }
+
+  // One vector without gaps, in the order of the columns of the projections.
+  void Biases(const NsaLayerConfig& attention) {
+    const NsaShape& shape = attention.shape;
+    const auto add = [&](const std::string& name, int64_t heads, int64_t width) {
+      Add(absl::StrCat("attn.W_", name, ".bias"), {heads * width}, Init::kZeros, 0);
+    };
+    add("Q", shape.n_heads, shape.d_k);
+    for (const Branch branch : kProjectionOrder) {
+      if (!attention.has(branch)) continue;
+      add(absl::StrCat("K_", kBranchNames[branch]), shape.n_kv_groups, shape.d_k);
+      add(absl::StrCat("V_", kBranchNames[branch]), shape.n_kv_groups, shape.d_v);
+    }
   }
 
   void GateTensors(int64_t branches) {
@@ -181,6 +205,7 @@ class Builder {
   static constexpr float kInitStd = 0.02f;
   const ModelConfig& config_;
   const bool zero_outputs_;
+  const bool tied_;
   std::string prefix_;
   std::vector<ParameterInfo> tensors_;
   int64_t next_ = 0;
@@ -189,10 +214,11 @@ class Builder {
 }  // namespace
 
 ParameterLayout::ParameterLayout(const v1::JobSpec& spec)
-    : tensors_(Builder(ModelConfigOf(spec), spec.model().zero_init_outputs()).Build()) {
+    : tensors_(Builder(ModelConfigOf(spec), spec.model()).Build()) {
   const ParameterInfo& last = tensors_.back();
   size_ = Aligned(last.offset + last.size);
-  tail_ = std::max<int64_t>(0, last.offset + PaddedVocab(last.shape[0]) * last.shape[1] - size_);
+  if (!spec.model().tie_embeddings())
+    tail_ = std::max<int64_t>(0, last.offset + PaddedVocab(last.shape[0]) * last.shape[1] - size_);
   for (const ParameterInfo& tensor : tensors_) count_ += tensor.size;
 }
 

@@ -7,10 +7,14 @@
 //   embed.weight
 //   blocks.<i>.norm1.weight
 //   blocks.<i>.attn.{W_Q, W_K_sel, W_V_sel, W_K_win, W_V_win, W_K_cmp, W_V_cmp, out}.weight
+//   blocks.<i>.attn.{W_Q, …, W_V_cmp}.bias       with qkv_bias
+//   blocks.<i>.attn.{q_norm, k_norm}.weight       with qk_norm_weights
 //   blocks.<i>.attn.gate.{fc1, fc2}.{weight, bias}
 //   blocks.<i>.attn.phi_{k, v}.…          with phi: mlp
-//   blocks.<i>.norm2.weight, blocks.<i>.mlp.{fc1, fc2}.weight
+//   blocks.<i>.norm2.weight, blocks.<i>.mlp.{fc1, fc2}.weight, with SwiGLU also mlp.gate.weight
 //   norm_f.weight, lm_head.weight
+//
+// Without lm_head.weight where the embedding is also the head (model.tie_embeddings).
 #pragma once
 
 #include <cstdint>
@@ -57,7 +61,8 @@ class ParameterLayout {
   std::span<const ParameterInfo> tensors() const { return tensors_; }
   int64_t size() const { return size_; }  // elements of the arena
   // Elements behind the arena that make lm_head.weight, the last tensor, a matrix with
-  // PaddedVocab() rows. On a GPU, products read and write them; they are 0.
+  // PaddedVocab() rows. On a GPU, products read and write them; they are 0. An embedding that is
+  // also the head has them in a gap behind it instead.
   int64_t tail() const { return tail_; }
   int64_t count() const { return count_; }  // parameters
 

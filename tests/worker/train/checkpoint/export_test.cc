@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -113,6 +114,33 @@ TEST_F(ExportTest, ListsTheTensorsOfEveryModelAsTheTrainerDoes) {
       EXPECT_EQ(tensors[i].size, layout.tensors()[i].size) << nsa << " " << tensors[i].name;
     }
     EXPECT_EQ(FlatElements(tensors), layout.size()) << nsa;
+  }
+}
+
+TEST_F(ExportTest, ListsTheTensorsThatKeysOfTheModelAddOrTakeAway) {
+  for (const auto change : std::initializer_list<void (*)(v1::ModelSpec*)>{
+           [](v1::ModelSpec* model) { model->set_tie_embeddings(true); },
+           [](v1::ModelSpec* model) { model->set_qkv_bias(true); },
+           [](v1::ModelSpec* model) {
+             model->set_qk_norm(true);
+             model->set_qk_norm_weights(true);
+           },
+           [](v1::ModelSpec* model) {
+             model->set_mlp(v1::MLP_SWIGLU);
+             model->set_mlp_dim(80);
+           },
+       }) {
+    v1::JobSpec spec = SmallJob("layers: [win, cmp+sel]");
+    change(spec.mutable_model());
+    SCOPED_TRACE(spec.model().DebugString());
+    const ParameterLayout layout(spec);
+    const std::vector<ModelTensor> tensors = ModelTensors(spec);
+    ASSERT_EQ(tensors.size(), layout.tensors().size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      EXPECT_EQ(tensors[i].name, layout.tensors()[i].name);
+      EXPECT_EQ(tensors[i].shape, layout.tensors()[i].shape) << tensors[i].name;
+    }
+    EXPECT_EQ(FlatElements(tensors), layout.size());
   }
 }
 
@@ -407,7 +435,8 @@ TEST_F(ExportTest, AFolderThatLiesIsRefusedWithTheReason) {
     return [key, value](nlohmann::json* json) { (*json)[key] = value; };
   };
   const std::vector<Lie> lies = {
-      {"config.json", set("model_type", "llama"), "not nsa"},
+      {"config.json", set("model_type", "gemma"),
+       "architectures: [\"NsaForCausalLM\"] (one of Llama"},
       {"config.json", set("hidden_size", 1 << 30), "hidden_size: 1073741824 (from 1 to 32768)"},
       {"config.json", set("hidden_size", "24"), "hidden_size: \"24\""},
       {"config.json", set("num_attention_heads", 3), "n_kv_groups"},

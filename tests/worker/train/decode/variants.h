@@ -65,6 +65,20 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_rope_scale(4);
        spec->mutable_model()->set_rope_base(500);
      }},
+    {"RopeScalingOfLlama3",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->mutable_rope_scaling()->set_type(v1::ROPE_SCALING_TYPE_LLAMA3);
+       spec->mutable_model()->mutable_rope_scaling()->set_factor(8);
+       spec->mutable_model()->mutable_rope_scaling()->set_original_seq_len(64);
+       ApplyDefaults(spec);
+     }},
+    {"Yarn",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->mutable_rope_scaling()->set_type(v1::ROPE_SCALING_TYPE_YARN);
+       spec->mutable_model()->mutable_rope_scaling()->set_factor(4);
+       spec->mutable_model()->mutable_rope_scaling()->set_original_seq_len(2000);
+       ApplyDefaults(spec);
+     }},
     {"SoftCap", [](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(1.5); }},
     {"QkNorm", [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); }},
     {"QkNormWithPhiAndDocuments",
@@ -75,6 +89,31 @@ inline constexpr Variant kVariants[] = {
      }},
     {"Relu2",
      [](v1::JobSpec* spec) { spec->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
+    {"NormEps",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_norm_eps(0.01);
+       spec->mutable_model()->set_qk_norm(true);
+     }},
+    {"Swiglu",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_mlp(v1::MLP_SWIGLU);
+       spec->mutable_model()->set_mlp_dim(48);
+     }},
+    {"TiedEmbeddings", [](v1::JobSpec* spec) { spec->mutable_model()->set_tie_embeddings(true); }},
+    {"QkvBias", [](v1::JobSpec* spec) { spec->mutable_model()->set_qkv_bias(true); }},
+    {"QkvBiasWithQkNormAndLayersInTurn",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_qkv_bias(true);
+       spec->mutable_model()->set_qk_norm(true);
+       SetLayers(spec, {"win", "cmp+sel"});
+     }},
+    {"QkNormWeights",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_qk_norm(true);
+       spec->mutable_model()->set_qk_norm_weights(true);
+       spec->mutable_model()->set_qkv_bias(true);
+     }},
+    {"MlpDim", [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_dim(48); }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {
        spec->mutable_nsa()->set_l(64);

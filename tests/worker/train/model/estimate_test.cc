@@ -8,6 +8,7 @@
 
 #include "common/estimate/layers.h"
 #include "common/estimate/memory/memory.h"
+#include "common/estimate/model_options.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/sampling.h"
 #include "common/job/load.h"
@@ -35,13 +36,18 @@ v1::JobSpec RandomJob(std::mt19937* random) {
   model->set_d_k(one_of({16, 32, 192}));
   model->set_d_v(one_of({16, 32, 128}));
   model->set_mlp_ratio(one_of({1, 4}));
+  if (one_of({0, 1}) == 1) model->set_mlp_dim(80);
+  if (MlpUnitsOf(*model) % 16 == 0 && one_of({0, 1}) == 1) model->set_mlp(v1::MLP_SWIGLU);
+  model->set_tie_embeddings(one_of({0, 1}) == 1);
+  model->set_qk_norm(one_of({0, 1}) == 1);
+  model->set_qkv_bias(one_of({0, 1}) == 1);
+  model->set_qk_norm_weights(model->qk_norm() && one_of({0, 1}) == 1);
   v1::NsaSpec* nsa = spec.mutable_nsa();
   nsa->set_l(16);
   nsa->set_d(8);
   nsa->set_l_sel(32);
   nsa->set_n_sel(one_of({3, 5}));
   nsa->set_w(24);
-  model->set_qk_norm(one_of({0, 1}) == 1);
   nsa->set_phi(one_of({0, 1}) == 0 ? v1::PHI_AVG : v1::PHI_MLP);
   const int branches = one_of({1, 2, 3, 4, 5, 6, 7});
   for (int branch = 0; branch < 3; ++branch) {

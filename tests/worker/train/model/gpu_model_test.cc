@@ -263,6 +263,38 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"QkNorm", [](v1::JobSpec* s) { s->mutable_model()->set_qk_norm(true); }},
         Variant{"Relu2",
                 [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
+        Variant{"NormEps", [](v1::JobSpec* s) { s->mutable_model()->set_norm_eps(0.01); }},
+        Variant{"TiedEmbeddingsOfAnOddVocabulary",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_tie_embeddings(true);
+                  s->mutable_model()->set_vocab(51);
+                }},
+        Variant{"QkvBias", [](v1::JobSpec* s) { s->mutable_model()->set_qkv_bias(true); }},
+        Variant{"RopeScaling",
+                [](v1::JobSpec* s) {
+                  v1::RopeScaling* scaling = s->mutable_model()->mutable_rope_scaling();
+                  scaling->set_type(v1::ROPE_SCALING_TYPE_YARN);
+                  scaling->set_factor(4);
+                  scaling->set_original_seq_len(2000);
+                  ApplyDefaults(s);
+                }},
+        Variant{"QkNormWeights",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_qk_norm(true);
+                  s->mutable_model()->set_qk_norm_weights(true);
+                }},
+        Variant{"WideKeysWithQkNormWeights",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_d_k(192);
+                  s->mutable_model()->set_qk_norm(true);
+                  s->mutable_model()->set_qk_norm_weights(true);
+                  SetLayers(s, {"win", "cmp+sel"});
+                }},
+        Variant{"Swiglu",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
+                  s->mutable_model()->set_mlp_dim(112);
+                }},
         Variant{"QkNormOfLayersInTurnWithDocuments",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_qk_norm(true);
@@ -308,7 +340,13 @@ std::vector<v1::JobSpec> ManyJobs() {
     model.set_n_heads(model.n_kv_groups() * one_of({1, 2, 5, 6, 16, 17}));
     model.set_d_k(one_of({16, 32, 64, 128, 192, 48}));
     model.set_d_v(one_of({16, 32, 64, 128}));
+    if (round % 4 == 1) model.set_mlp_dim(one_of({16, 48, 336}));
+    if (round % 5 == 1) model.set_norm_eps(1e-5);
+    model.set_tie_embeddings(round % 3 == 0);
+    model.set_qkv_bias(round % 5 == 0);
+    if (round % 7 == 1) model.set_mlp(v1::MLP_SWIGLU);
     model.set_qk_norm(round % 2 == 1);
+    model.set_qk_norm_weights(round % 4 == 3);
     if (round % 3 == 1) model.set_activation(v1::ACTIVATION_RELU2);
     v1::NsaSpec& nsa = *spec.mutable_nsa();
     nsa.set_d(one_of({1, 4, 8, 16}));
@@ -339,8 +377,8 @@ TEST(GpuShapes, RunExactlyWhenPreflightAcceptsThem) {
     const v1::PreflightReport report = Preflight(spec, {});
     for (const v1::Finding& finding : report.findings()) {
       if (finding.severity() != v1::SEVERITY_ERROR) continue;
-      EXPECT_THAT(finding.rule(),
-                  ::testing::AnyOf("SHAPE_GROUPS", "SHAPE_STRIDE", "SHAPE_INVALID", "CUDA_WIDTH"));
+      EXPECT_THAT(finding.rule(), ::testing::AnyOf("SHAPE_GROUPS", "SHAPE_STRIDE", "SHAPE_INVALID",
+                                                   "CUDA_WIDTH", "MODEL_RANGE", "MODEL_CONFLICT"));
     }
     (report.accepted() ? accepted : refused).push_back(spec);
   }

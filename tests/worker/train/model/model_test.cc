@@ -265,6 +265,33 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"QkNorm", [](v1::JobSpec* s) { s->mutable_model()->set_qk_norm(true); }},
         Variant{"Relu2",
                 [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
+        Variant{"NormEps",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_norm_eps(0.01);
+                  s->mutable_model()->set_qk_norm(true);
+                }},
+        Variant{"Swiglu",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_mlp(v1::MLP_SWIGLU);
+                  s->mutable_model()->set_mlp_dim(48);
+                }},
+        Variant{"QkvBias", [](v1::JobSpec* s) { s->mutable_model()->set_qkv_bias(true); }},
+        Variant{"RopeScaling",
+                [](v1::JobSpec* s) {
+                  v1::RopeScaling* scaling = s->mutable_model()->mutable_rope_scaling();
+                  scaling->set_type(v1::ROPE_SCALING_TYPE_LLAMA3);
+                  scaling->set_factor(4);
+                  scaling->set_original_seq_len(64);
+                  ApplyDefaults(s);
+                }},
+        Variant{"QkNormWeights",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_qk_norm(true);
+                  s->mutable_model()->set_qk_norm_weights(true);
+                }},
+        Variant{"TiedEmbeddings",
+                [](v1::JobSpec* s) { s->mutable_model()->set_tie_embeddings(true); }},
+        Variant{"MlpDim", [](v1::JobSpec* s) { s->mutable_model()->set_mlp_dim(48); }},
         Variant{"DocumentMask", [](v1::JobSpec*) {}, true}),
     [](const auto& variant) { return std::string(variant.param.name); });
 

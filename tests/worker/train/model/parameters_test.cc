@@ -9,6 +9,7 @@
 
 #include "common/estimate/estimate.h"
 #include "tests/worker/train/tiny_job.h"
+#include "worker/train/model/block/block.h"
 
 namespace nsa::train {
 namespace {
@@ -129,6 +130,23 @@ TEST(ParameterLayout, ItsTailFillsTheHeadUpTo128Rows) {
   const ParameterInfo& head = Tensor(layout, "lm_head.weight");
   EXPECT_EQ(&head, &layout.tensors().back());
   EXPECT_EQ(head.offset + 50304 * head.shape[1], layout.size() + layout.tail());
+}
+
+// On a GPU the head reads 128 rows at a time: those behind the vocabulary are a gap, which is 0.
+TEST(ParameterLayout, ATiedEmbeddingIsTheHeadAndHasAGapUpTo128Rows) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_model()->set_vocab(50257);
+  const int64_t untied = ParameterLayout(spec).count();
+  spec.mutable_model()->set_tie_embeddings(true);
+  const ParameterLayout layout(spec);
+  EXPECT_FALSE(layout.Find("lm_head.weight").ok());
+  EXPECT_EQ(layout.count(), untied - int64_t{50257} * spec.model().dim());
+  EXPECT_EQ(layout.tensors()[1].offset, int64_t{50304} * spec.model().dim());
+  EXPECT_EQ(layout.tail(), 0);
+  const ModelPlaces places = ModelPlaces::Of(layout, spec.model().n_layers());
+  EXPECT_TRUE(places.tied());
+  EXPECT_EQ(places.PartOf(-1).offset, 0);
+  EXPECT_EQ(places.PartOf(spec.model().n_layers()).offset, places.norm_f.offset);
 }
 
 TEST(Initialize, DrawsEachTensorFromItsDistribution) {

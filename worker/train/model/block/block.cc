@@ -5,7 +5,9 @@
 
 #include "common/base/status.h"
 #include "kernels/nn/activation.h"
+#include "kernels/nn/bias.h"
 #include "kernels/nn/rms_norm.h"
+#include "kernels/nn/swiglu.h"
 #include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/context/head_exchange.h"
 #include "worker/train/model/linear.h"
@@ -69,7 +71,8 @@ absl::Status AttentionNorm(const BlockContext& block, const ConstTensor& x) {
                               .x = x,
                               .weight = View(block.parameters, block.places.norm1),
                               .y = H1(block),
-                              .rstd = block.arena[act.rstd1]});
+                              .rstd = block.arena[act.rstd1],
+                              .eps = block.attention.norm_eps});
 }
 
 // h2 = RMSNorm2(mid), u = fc1(h2)
@@ -83,8 +86,9 @@ absl::Status MlpInput(const BlockContext& block) {
                                            .x = arena[act.mid],
                                            .weight = View(block.parameters, block.places.norm2),
                                            .y = H2(block),
-                                           .rstd = arena[act.rstd2]}));
-  return Linear(block.exec, {rows, config.dim, config.hidden}, H2(block),
+                                           .rstd = arena[act.rstd2],
+                                           .eps = block.attention.norm_eps}));
+  return Linear(block.exec, {rows, config.dim, config.mlp_inputs()}, H2(block),
                 View(block.parameters, block.places.fc1), arena[act.u]);
 }
 
@@ -93,8 +97,11 @@ absl::Status MlpOutput(const BlockContext& block, const Tensor& y) {
   const ModelConfig& config = block.config;
   const ActivationArena& arena = block.arena;
   const Tensor a = SavedOr(block, block.activations.a, block.workspace.hidden);
+  const Tensor u = arena[block.activations.u];
   NSA_RETURN_IF_ERROR(
-      Activate(block.exec, {.x = arena[block.activations.u], .y = a, .kind = config.activation}));
+      config.swiglu
+          ? Swiglu(block.exec, {.rows = config.rows(), .width = config.hidden, .x = u, .y = a})
+          : Activate(block.exec, {.x = u, .y = a, .kind = config.activation}));
   return Linear(block.exec, {config.rows(), config.hidden, config.dim}, a,
                 View(block.parameters, block.places.fc2), y, /*add=*/arena[block.activations.mid]);
 }
@@ -132,18 +139,28 @@ absl::Status ProjectionsForward(const BlockContext& block) {
                              block.config.ProjectionWidthOf(attention)};
   NSA_RETURN_IF_ERROR(Linear(block.exec, shape, H1(block),
                              View(block.parameters, block.places.projections), arena[work.wide]));
+  if (const Place& bias = block.places.projection_bias; bias.size > 0) {
+    NSA_RETURN_IF_ERROR(AddBias(block.exec, {.rows = shape.rows,
+                                             .width = shape.out,
+                                             .bias = View(block.parameters, bias),
+                                             .y = arena[work.wide]}));
+  }
   if (block.group != nullptr) {
     NSA_RETURN_IF_ERROR(
         ExchangeProjections(block).ToHeads(block.exec, arena[work.wide], arena[work.wide]));
   }
   const NsaLayerSaved saved = LayoutSaved(attention, arena[act.saved]);
-  return SplitProjections(block.exec, {.config = attention,
-                                       .wide = arena[work.wide],
-                                       .q_rotated = saved.q,
-                                       .k = saved.k,
-                                       .v = Tensors<Tensor>(arena, act.v),
-                                       .q_rstd = saved.q_rstd,
-                                       .k_rstd = saved.k_rstd});
+  return SplitProjections(block.exec,
+                          {.config = attention,
+                           .wide = arena[work.wide],
+                           .q_rotated = saved.q,
+                           .k = saved.k,
+                           .v = Tensors<Tensor>(arena, act.v),
+                           .q_rstd = saved.q_rstd,
+                           .k_rstd = saved.k_rstd,
+                           .norm_weights = HeadNormWeightsOf(block.parameters, block.places),
+                           .q_unit = saved.q_unit,
+                           .k_unit = saved.k_unit});
 }
 
 absl::Status AttentionForward(const BlockContext& block, const BlockStatistics& statistics) {
@@ -173,6 +190,36 @@ LinearShape OutShape(const ModelConfig& config) {
   return {config.rows(), config.output_width(), config.dim};
 }
 
+// What the backward of the MLP's activation leaves: its output, and the gradient of fc1's output.
+struct ActivationBackward {
+  Tensor a, du;
+};
+
+// The workspace `hidden` holds the gradient of a. What forward did not save takes the place of an
+// input that nothing reads any more.
+absl::StatusOr<ActivationBackward> BackwardOfActivation(const BlockContext& block) {
+  const ModelConfig& config = block.config;
+  const BlockActivations& act = block.activations;
+  const Tensor u = block.arena[act.u], da = block.arena[block.workspace.hidden];
+  const bool saved = config.recompute == Recompute::kNothing;
+  ActivationBackward result;
+  if (config.swiglu) {
+    result = {.a = saved ? block.arena[act.a] : da, .du = u};
+    NSA_RETURN_IF_ERROR(SwigluBackward(block.exec, {.rows = config.rows(),
+                                                    .width = config.hidden,
+                                                    .dy = da,
+                                                    .x = u,
+                                                    .dx = u,
+                                                    .y = saved ? Tensor() : da}));
+    return result;
+  }
+  result = {.a = saved ? block.arena[act.a] : u, .du = da};
+  NSA_RETURN_IF_ERROR(ActivateBackward(
+      block.exec,
+      {.dy = da, .x = u, .dx = da, .kind = config.activation, .y = saved ? Tensor() : u}));
+  return result;
+}
+
 absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gradients) {
   const Exec& exec = block.exec;
   const ModelConfig& config = block.config;
@@ -180,16 +227,13 @@ absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gra
   const BlockActivations& act = block.activations;
   const ActivationArena& arena = block.arena;
   const Tensor h2 = H2(block), dh = arena[block.workspace.dh];
-  const Tensor u = arena[act.u], du = arena[block.workspace.hidden];
-  // What forward did not save takes the place of u.
-  const bool saved = config.recompute == Recompute::kNothing;
-  const Tensor a = saved ? arena[act.a] : u;
   const int64_t rows = config.rows();
-  const LinearShape fc1 = {rows, config.dim, config.hidden},
+  const LinearShape fc1 = {rows, config.dim, config.mlp_inputs()},
                     fc2 = {rows, config.hidden, config.dim};
-  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc2, dx, View(block.parameters, p.fc2), du));
-  NSA_RETURN_IF_ERROR(ActivateBackward(
-      exec, {.dy = du, .x = u, .dx = du, .kind = config.activation, .y = saved ? Tensor() : a}));
+  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc2, dx, View(block.parameters, p.fc2),
+                                          arena[block.workspace.hidden]));
+  NSA_ASSIGN_OR_RETURN(const ActivationBackward activation, BackwardOfActivation(block));
+  const Tensor &a = activation.a, &du = activation.du;
   NSA_RETURN_IF_ERROR(
       LinearWeightGradient(exec, fc2, dx, a, View(gradients, p.fc2), block.overwrite));
   NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc1, du, View(block.parameters, p.fc1), dh));
@@ -241,7 +285,7 @@ absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Are
 
 // wide ← the gradient of the projections, from those of their parts, where NsaLayerBackward() has
 // not written it.
-absl::Status JoinGradients(const BlockContext& block) {
+absl::Status JoinGradients(const BlockContext& block, Arena* gradients) {
   const NsaLayerConfig& attention = block.attention;
   if (WritesWide(attention)) return absl::OkStatus();
   const BlockWorkspace& work = block.workspace;
@@ -257,7 +301,12 @@ absl::Status JoinGradients(const BlockContext& block) {
                           .q_rotated = saved.q,
                           .q_rstd = saved.q_rstd,
                           .k_rotated = ReadOnly(saved.k),
-                          .k_rstd = ReadOnly(saved.k_rstd)});
+                          .k_rstd = ReadOnly(saved.k_rstd),
+                          .norm_weights = HeadNormWeightsOf(block.parameters, block.places),
+                          .q_unit = saved.q_unit,
+                          .k_unit = ReadOnly(saved.k_unit),
+                          .dq_weight = View(gradients, block.places.q_norm),
+                          .dk_weight = View(gradients, block.places.k_norm)});
 }
 
 absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
@@ -267,10 +316,16 @@ absl::Status ProjectionsBackward(const BlockContext& block, const ConstTensor& x
   const ActivationArena& arena = block.arena;
   const LinearShape shape = {block.config.rows(), block.config.dim,
                              block.config.ProjectionWidthOf(block.attention)};
-  NSA_RETURN_IF_ERROR(JoinGradients(block));
+  NSA_RETURN_IF_ERROR(JoinGradients(block, gradients));
   if (block.group != nullptr) {
     NSA_RETURN_IF_ERROR(
         ExchangeProjections(block).ToTokens(block.exec, arena[work.wide], arena[work.wide]));
+  }
+  if (p.projection_bias.size > 0) {
+    NSA_RETURN_IF_ERROR(BiasGradient(block.exec, {.rows = shape.rows,
+                                                  .width = shape.out,
+                                                  .dy = arena[work.wide],
+                                                  .dbias = View(gradients, p.projection_bias)}));
   }
   const bool has_h1 = block.config.recompute == Recompute::kNothing;
   const Tensor h1 = H1(block);
@@ -298,6 +353,10 @@ NsaLayerParams AttentionParams(const Arena& arena, const BlockPlaces& p) {
                    .fc2_b = View(arena, p.gate_fc2_b)},
           .phi_k = PhiView<PhiParams, const Arena&>(arena, p.phi_k),
           .phi_v = PhiView<PhiParams, const Arena&>(arena, p.phi_v)};
+}
+
+HeadNormWeights HeadNormWeightsOf(const Arena& parameters, const BlockPlaces& places) {
+  return {.q = View(parameters, places.q_norm), .k = View(parameters, places.k_norm)};
 }
 
 absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const Tensor& y,

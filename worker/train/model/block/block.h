@@ -2,6 +2,8 @@
 //
 //   mid = x + W_out · NSA(RMSNorm1(x));   y = mid + fc2(act(fc1(RMSNorm2(mid))))
 //
+// With SwiGLU act is silu(gate(h)) · fc1(h), and "fc1" below stands for [gate; fc1], one matrix.
+//
 // The block's tensors are plain structs of offsets: BlockPlaces in the parameter arena,
 // BlockActivations and BlockWorkspace in the activation arena. There is no other state.
 #pragma once
@@ -14,6 +16,7 @@
 #include "kernels/exec.h"
 #include "kernels/nn/copy.h"
 #include "kernels/nsa/layer/nsa_layer.h"
+#include "kernels/nsa/layer/projections.h"
 #include "worker/train/model/activations.h"
 #include "worker/train/model/context/context_group.h"
 #include "worker/train/model/model.h"
@@ -29,11 +32,13 @@ struct PhiPlaces {
 // Where the parameters of block `layer` are, and their gradients.
 struct BlockPlaces {
   Place norm1;
-  Place projections;  // [W_Q; W_K_sel; W_V_sel; …], one matrix [width, D]
+  Place projections;      // [W_Q; W_K_sel; W_V_sel; …], one matrix [width, D]
+  Place projection_bias;  // [width], in the order of their columns; may be empty
   Place out;
+  Place q_norm, k_norm;  // of normalized heads; may be empty
   Place gate_fc1_w, gate_fc1_b, gate_fc2_w, gate_fc2_b;
   PhiPlaces phi_k, phi_v;
-  Place norm2, fc1, fc2;
+  Place norm2, fc1, fc2;  // fc1: with SwiGLU [gate; fc1]
 
   static BlockPlaces Of(const ParameterLayout& layout, int32_t layer);
 };
@@ -41,9 +46,13 @@ struct BlockPlaces {
 // The parameters of a block's gate and φ; those that it does not have are empty.
 NsaLayerParams AttentionParams(const Arena& parameters, const BlockPlaces& places);
 
+// The weights of a block's normalized heads; empty if it does not have them.
+HeadNormWeights HeadNormWeightsOf(const Arena& parameters, const BlockPlaces& places);
+
 // Where all parameters of a model are.
 struct ModelPlaces {
-  Place embed, norm_f, head;
+  Place embed, norm_f, head;  // the embedding may be the head
+  bool tied() const { return head.offset == embed.offset; }
   std::vector<BlockPlaces> blocks;
 
   static ModelPlaces Of(const ParameterLayout& layout, int32_t layers);
@@ -52,7 +61,8 @@ struct ModelPlaces {
   Place PartOf(int32_t part) const;
 
   // The gradients, of `size` elements of an arena, that backward always adds to. The others, of the
-  // weights of projections, MLPs and head, it can overwrite (BlockContext::overwrite).
+  // weights of projections, MLPs and head, it can overwrite (BlockContext::overwrite); an embedding
+  // that is also the head is overwritten as the head and then added to.
   std::vector<ElementRange> AddedTo(int64_t size) const;
 };
 
@@ -71,7 +81,7 @@ struct BlockActivations {
   Slot o_heads;                   // with a context group and no gate: o before the exchange
   Slot mid;                       // [R, D]
   Slot rstd2, h2;                 // [R], [R, D]: RMSNorm2(mid)
-  Slot u, a;                      // [R, hidden]: fc1's output, and its activation
+  Slot u, a;                      // [R, mlp_inputs], [R, hidden]: fc1's output, its activation
 
   // All but the following, of layer `layer`.
   void Plan(const ModelConfig& config, int32_t layer, ActivationArena* arena);

@@ -61,7 +61,7 @@ void BlockActivations::PlanNorms(const ModelConfig& config, ActivationArena* are
 }
 
 void BlockActivations::PlanMlp(const ModelConfig& config, ActivationArena* arena) {
-  u = arena->Plan(config.rows() * config.hidden, config.attention.dtype);
+  u = arena->Plan(config.rows() * config.mlp_inputs(), config.attention.dtype);
 }
 
 BlockWorkspace BlockWorkspace::Plan(const ModelConfig& config, int32_t layer, bool training,

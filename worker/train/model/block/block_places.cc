@@ -23,6 +23,8 @@ BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
   };
   BlockPlaces p{.norm1 = find("norm1.weight"),
                 .out = find("attn.out.weight"),
+                .q_norm = find("attn.q_norm.weight"),
+                .k_norm = find("attn.k_norm.weight"),
                 .gate_fc1_w = find("attn.gate.fc1.weight"),
                 .gate_fc1_b = find("attn.gate.fc1.bias"),
                 .gate_fc2_w = find("attn.gate.fc2.weight"),
@@ -35,6 +37,12 @@ BlockPlaces BlockPlaces::Of(const ParameterLayout& layout, int32_t layer) {
   // All projections lie between W_Q and `out`.
   p.projections.offset = find("attn.W_Q.weight").offset;
   p.projections.size = p.out.offset - p.projections.offset;
+  if (const Place bias = find("attn.W_Q.bias"); bias.size > 0) {
+    p.projection_bias = {bias.offset, p.projections.size / p.norm1.size};  // norm1 has D weights
+  }
+  if (const Place gate = find("mlp.gate.weight"); gate.size > 0) {
+    p.fc1 = {gate.offset, gate.size + p.fc1.size};
+  }
   return p;
 }
 
@@ -47,6 +55,7 @@ ModelPlaces ModelPlaces::Of(const ParameterLayout& layout, int32_t layers) {
                         .norm_f = find("norm_f.weight"),
                         .head = find("lm_head.weight"),
                         .blocks = {}};
+  if (places.head.size == 0) places.head = places.embed;  // model.tie_embeddings
   for (int32_t layer = 0; layer < layers; ++layer) {
     places.blocks.push_back(BlockPlaces::Of(layout, layer));
   }
@@ -60,10 +69,11 @@ std::vector<ElementRange> ModelPlaces::AddedTo(int64_t size) const {
     ranges.push_back({begin, place.offset - begin});
     begin = place.offset + place.size;
   };
+  if (tied()) skip(head);
   for (const BlockPlaces& block : blocks) {
     for (const Place& place : {block.projections, block.out, block.fc1, block.fc2}) skip(place);
   }
-  skip(head);
+  if (!tied()) skip(head);
   ranges.push_back({begin, size - begin});
   return ranges;
 }
@@ -75,6 +85,7 @@ Place ModelPlaces::PartOf(int32_t part) const {
   };
   if (part < 0) return {0, begin_of(0)};
   if (part < layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
+  if (tied()) return norm_f;
   return {norm_f.offset, head.offset + head.size - norm_f.offset};
 }
 

@@ -36,6 +36,12 @@ const ContextVariant kContextVariants[] = {
        spec->mutable_nsa()->set_phi(v1::PHI_AVG);
        spec->mutable_nsa()->set_gate(v1::GATE_SOFTMAX);
      }},
+    {"qkv_bias", [](v1::JobSpec* spec) { spec->mutable_model()->set_qkv_bias(true); }},
+    {"qk_norm_weights",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_qk_norm(true);
+       spec->mutable_model()->set_qk_norm_weights(true);
+     }},
     {"qk_norm_softcap_zloss",
      [](v1::JobSpec* spec) {
        spec->mutable_model()->set_qk_norm(true);

@@ -1,0 +1,100 @@
+// The keys of model that a job may leave out: their limits, and which of them exclude each other.
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/common/preflight/preflight_cases.h"
+
+namespace nsa {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// "RULE: field: problem" of what is refused in the good job after `change`.
+std::vector<std::string> RefusedModel(const std::function<void(v1::ModelSpec*)>& change) {
+  GoodJob job;
+  change(job.spec.mutable_model());
+  const v1::PreflightReport report = job.Check();
+  std::vector<std::string> refused;
+  for (const v1::Finding& finding : report.findings()) {
+    if (finding.severity() != v1::SEVERITY_ERROR) continue;
+    refused.push_back(finding.rule() + ": " + finding.field() + ": " + finding.problem());
+  }
+  return refused;
+}
+
+void SetLlama3(v1::ModelSpec* model) {
+  v1::RopeScaling* scaling = model->mutable_rope_scaling();
+  scaling->set_type(v1::ROPE_SCALING_TYPE_LLAMA3);
+  scaling->set_factor(8);
+  scaling->set_original_seq_len(8192);
+  scaling->set_low_freq_factor(1);
+  scaling->set_high_freq_factor(4);
+}
+
+TEST(ModelKeys, TheModelsOfOtherFamiliesAreTaken) {
+  EXPECT_THAT(RefusedModel([](v1::ModelSpec* model) {
+                model->set_norm_eps(1e-5);
+                model->set_mlp(v1::MLP_SWIGLU);
+                model->set_mlp_dim(2048);
+                model->set_tie_embeddings(true);
+                model->set_qkv_bias(true);
+                model->set_qk_norm(true);
+                model->set_qk_norm_weights(true);
+                SetLlama3(model);
+              }),
+              IsEmpty());
+}
+
+TEST(ModelKeys, NumbersHaveLimits) {
+  const auto refused = [](auto set) { return RefusedModel(set); };
+  for (const double eps : {0.0, -1e-6, 0.02}) {
+    EXPECT_THAT(refused([&](v1::ModelSpec* model) { model->set_norm_eps(eps); }),
+                ElementsAre(::testing::StartsWith("MODEL_RANGE: model.norm_eps: ")));
+  }
+  EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_mlp_dim(100); }),
+              ElementsAre("MODEL_RANGE: model.mlp_dim: 100 (a multiple of 16, at most 524288)"));
+  EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_mlp_dim(-16); }),
+              ElementsAre("MODEL_RANGE: model.mlp_dim: -16 (a multiple of 16, at most 524288)"));
+  EXPECT_THAT(refused([](v1::ModelSpec* model) {
+                model->set_dim(264);
+                model->set_mlp_ratio(1);
+                model->set_mlp(v1::MLP_SWIGLU);
+              }),
+              ElementsAre("MODEL_RANGE: model.mlp_ratio: 264 hidden units with mlp: swiglu "
+                          "(a multiple of 16)"));
+}
+
+TEST(ModelKeys, TheNumbersOfAScaledRotationHaveLimits) {
+  const auto refused = [](auto change) {
+    return RefusedModel([&](v1::ModelSpec* model) {
+      SetLlama3(model);
+      change(model->mutable_rope_scaling());
+    });
+  };
+  EXPECT_THAT(refused([](v1::RopeScaling* scaling) { scaling->set_factor(0.5); }),
+              ElementsAre("MODEL_RANGE: model.rope_scaling.factor: 0.5 (from 1 to 1e+06)"));
+  EXPECT_THAT(refused([](v1::RopeScaling* scaling) { scaling->set_original_seq_len(0); }),
+              ElementsAre("MODEL_RANGE: model.rope_scaling.original_seq_len: 0 (from 1 to 1e+09)"));
+  EXPECT_THAT(refused([](v1::RopeScaling* scaling) { scaling->set_high_freq_factor(1); }),
+              ElementsAre("MODEL_RANGE: model.rope_scaling.high_freq_factor: 1 (above "
+                          "low_freq_factor, at most 1e+06)"));
+}
+
+TEST(ModelKeys, SomeExcludeEachOther) {
+  EXPECT_THAT(RefusedModel([](v1::ModelSpec* model) { model->set_qk_norm_weights(true); }),
+              ElementsAre("MODEL_CONFLICT: model.qk_norm_weights: true without qk_norm (they are "
+                          "its weights)"));
+  EXPECT_THAT(RefusedModel([](v1::ModelSpec* model) {
+                SetLlama3(model);
+                model->mutable_rope_scaling()->set_beta_fast(32);
+              }),
+              ElementsAre("MODEL_CONFLICT: model.rope_scaling.beta_fast: set, but the type is not "
+                          "yarn"));
+}
+
+}  // namespace
+}  // namespace nsa
