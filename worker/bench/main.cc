@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "common/base/status.h"
+#include "kernels/cuda/device.h"
 #include "worker/bench/decode.h"
 #include "worker/bench/families.h"
 #include "worker/bench/step.h"
@@ -179,6 +180,9 @@ std::map<std::string, Recompute> RecomputesByName() {
 int Main(int argc, char** argv) {
   CLI::App app{"Times kernels, training steps and decoding on this machine's GPU"};
   app.require_subcommand(1);
+  app.add_flag_callback(
+      "--as-a100", cuda::ImitateOccupancyOfA100,
+      "with the code for sm_80: as many thread blocks on a multiprocessor as an A100 has room for");
   Options options;
   CLI::App* kernels = app.add_subcommand(
       "kernels",
