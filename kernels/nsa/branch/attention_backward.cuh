@@ -41,6 +41,16 @@ static __global__ void StatsKernel(Begin begin, const bf16* o, const bf16* d_o, 
 }
 
 // ---- dq
+//
+// Tile i of keys in sm_90a code with heads of 64, as in attention_forward.cuh:
+//
+//   when                     | matrix unit        | warp group
+//   -------------------------+--------------------+----------------------------------------------
+//   tile i has arrived       | S = Q·Kᵀ           | thread 0 starts the copies of tile i + 2
+//   S is complete            | dP = dO·Vᵀ         | hides keys, P = exp2(S − lse)
+//   dP is complete           |                    | dS = P ∘ (dP − delta) of 16 keys
+//   dS of 16 keys is there   | dq += dS·K of them | dS of the next 16 keys
+//   dq is complete           |                    | is done with tile i
 
 template <int kD>
 __host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int union_bytes) {
@@ -131,6 +141,18 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
 }
 
 // ---- dk, dv
+//
+// Tile i of at most 64 query rows in sm_90a code with heads of 64, as in attention_forward.cuh. The
+// rows of the products are 64 keys, whose dk and dv stay in registers:
+//
+//   when                     | matrix unit        | warp group
+//   -------------------------+--------------------+----------------------------------------------
+//   tile i has arrived, all  | Sᵀ = K·Qᵀ          | each warp starts the copies of some tokens of
+//     are done with i − 1    |                    |   tile i + 1
+//   Sᵀ is complete           | dPᵀ = V·dOᵀ        | hides keys, Pᵀ = exp2(Sᵀ − lse)
+//   dPᵀ is complete          |                    | dSᵀ = Pᵀ ∘ (dPᵀ − delta) of 16 rows
+//   dSᵀ of 16 rows is there  | dv += Pᵀ·dO, dk += | dSᵀ of the next 16 rows
+//                            |   dSᵀ·Q of them    |
 
 // `list`: number of tokens of the longest list segment.
 template <int kD>

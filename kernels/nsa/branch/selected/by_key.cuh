@@ -10,6 +10,18 @@
 // Partial results take n times the memory of the final result. They are kept for one range of
 // tokens at a time, whose size common/nsa/attention_scratch.h decides. Both kernels run once per
 // range of tokens.
+//
+// Forward of tile i of at most 64 gathered rows in sm_90a code, as in attention_forward.cuh
+// (backward: selected/one_pass.cuh):
+//
+//   when                     | matrix unit        | warp group
+//   -------------------------+--------------------+----------------------------------------------
+//   tile i has arrived, all  | S = Q·Kᵀ           | starts the copies of tile i + 1, plans tile
+//     are done with i − 1    |                    |   i + 2, finds the places of i's partial rows
+//   S is complete            |                    | hides keys, P = exp2(S − maximum), stores the
+//                            |                    |   maximum and the sum
+//   P is there               | o = P·V            |
+//   o is complete            |                    | stores its rows
 #pragma once
 
 #include "kernels/nsa/branch/selected/combine.cuh"

@@ -10,6 +10,19 @@
 // These terms are partial results of the rows, which CombineByKeyKernel adds. The sums of dk and dv
 // continue from one range of tokens to the next in fp32. Where a block has several items in a range
 // (block 0 is chosen by every token), AddItemSumsKernel adds their sums in order.
+//
+// Tile i of at most 64 gathered rows, as in attention_forward.cuh:
+//
+//   when                     | matrix unit        | warp group
+//   -------------------------+--------------------+----------------------------------------------
+//   tile i has arrived, all  | Sᵀ = K·Qᵀ          | starts the copies of tile i + 1, plans tile
+//     are done with i − 1    |                    |   i + 2
+//   Sᵀ is complete           | dPᵀ = V·dOᵀ        | hides keys, Pᵀ = exp2(Sᵀ − lse)
+//   dPᵀ is complete          |                    | dSᵀ = Pᵀ ∘ (dPᵀ − delta) of 16 rows
+//   dSᵀ of 16 rows is there  | dv += Pᵀ·dO, dk += | dSᵀ of the next 16 rows, each also written to
+//                            |   dSᵀ·Q of them    |   shared memory; then all meet
+//   dv and dk are complete   | dq = dS·K          | finds the places of the partial rows
+//   dq is complete           |                    | stores its rows
 #pragma once
 
 #include "kernels/nsa/branch/selected/by_key.cuh"
