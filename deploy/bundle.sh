@@ -29,7 +29,7 @@ if [ $# -gt 0 ]; then
   done
   strip --strip-debug -o "$stage/bin/nccl_rank" "$build/bin/nccl_rank"
   cp "$source/tests/run_gpu.sh" "$stage/"
-  for script in "$source"/tests/{faults,e2e}/gpu/*_gpu_test.py "$source"/tests/testing/*.py "$source"/tests/kernels/cuda/wait_first.py; do
+  for script in "$source"/tests/{faults,e2e}/gpu/*_gpu_test.py "$source"/tests/testing/*.py "$source"/tests/kernels/cuda/{cubin,wait_first}.py; do
     install -D "$script" "$stage/${script#"$source/"}"
   done
 fi

@@ -6,12 +6,15 @@
 
 #include "common/base/status.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/status.h"
 
 namespace nsa::cuda {
 namespace {
 
 __global__ void EmptyKernel() {}
+
+bool imitates_a100 = false;
 
 }  // namespace
 
@@ -29,14 +32,33 @@ Overlap OverlapOf(bool next_may_start) {
 }
 
 absl::StatusOr<int32_t> SharedBytesPerBlock() {
-  constexpr int kA100 = 163 * 1024;
   int device = 0, most = 0;
   NSA_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
   NSA_RETURN_IF_ERROR(
       ToStatus(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                "cudaDeviceGetAttribute"));
   NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
-  return architecture < 90 ? std::min(most, kA100) : most;
+  return architecture < 90 ? std::min(most, kSharedOfA100) : most;
+}
+
+void ImitateOccupancyOfA100() { imitates_a100 = true; }
+
+absl::StatusOr<int32_t> SharedToLaunchWith(const void* kernel, int32_t threads, int32_t shared) {
+  if (!imitates_a100) return shared;
+  int device = 0, all = 0, blocks = 0;
+  cudaFuncAttributes attributes{};
+  NSA_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  NSA_RETURN_IF_ERROR(
+      ToStatus(cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+               "cudaDeviceGetAttribute"));
+  NSA_RETURN_IF_ERROR(
+      ToStatus(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes"));
+  NSA_RETURN_IF_ERROR(ToStatus(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+                                   &blocks, kernel, threads, static_cast<size_t>(shared)),
+                               "cudaOccupancyMaxActiveBlocksPerMultiprocessor"));
+  const auto fixed = static_cast<int32_t>(attributes.sharedSizeBytes);
+  const int32_t on_a100 = BlocksIn(kSharedOfA100Multiprocessor, fixed + shared);
+  return blocks <= on_a100 ? shared : LeastFor(on_a100, all) - fixed;
 }
 
 }  // namespace nsa::cuda

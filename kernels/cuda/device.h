@@ -53,6 +53,15 @@ Overlap OverlapOf(bool next_may_start);
 // most the limit of an A100, so that tests of that code on a newer GPU behave as on an A100.
 absl::StatusOr<int32_t> SharedBytesPerBlock();
 
+// For measurements on a newer GPU. From now on no more thread blocks of a kernel share a
+// multiprocessor than the shared memory of an A100's would hold; kernels are launched with more of
+// it than they use. To be called before the first launch.
+void ImitateOccupancyOfA100();
+
+// The dynamic shared memory with which to launch `kernel`, which uses `shared` bytes and may use
+// that much: `shared`, or more after ImitateOccupancyOfA100().
+absl::StatusOr<int32_t> SharedToLaunchWith(const void* kernel, int32_t threads, int32_t shared);
+
 // Bytes of free device memory, on the whole GPU.
 absl::StatusOr<int64_t> FreeBytes();
 

@@ -68,6 +68,11 @@ absl::Status Launch(const Exec& exec, const char* what, void (*kernel)(Begin, Pa
                     const LaunchShape& shape, Arguments&&... arguments) {
   static_assert(CUDART_VERSION >= 12030, "older versions cannot capture overlapping launches");
   NSA_RETURN_IF_ERROR(AllowShared(kernel, shape.shared, what));
+  const auto threads = static_cast<int32_t>(shape.block.x * shape.block.y * shape.block.z);
+  NSA_ASSIGN_OR_RETURN(
+      const int32_t shared,
+      SharedToLaunchWith(reinterpret_cast<const void*>(kernel), threads, shape.shared));
+  if (shared > shape.shared) NSA_RETURN_IF_ERROR(AllowShared(kernel, shared, what));
   const Overlap overlap = OverlapOf(shape.next_may_start);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -75,7 +80,7 @@ absl::Status Launch(const Exec& exec, const char* what, void (*kernel)(Begin, Pa
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
-  config.dynamicSmemBytes = static_cast<size_t>(shape.shared);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = StreamOf(exec);
   config.attrs = &attribute;
   config.numAttrs = overlap.with_previous ? 1 : 0;

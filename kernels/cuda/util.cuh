@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/occupancy.h"
+
 namespace nsa::cuda {
 
 using bf16 = __nv_bfloat16;
@@ -22,10 +24,6 @@ __device__ __forceinline__ int Uniform(int value) { return __reduce_max_sync(0xf
 __device__ __forceinline__ int WarpIndex() {
   return Uniform(static_cast<int>(threadIdx.x / kWarp));
 }
-
-// Bytes of shared memory that a thread block may use on an A100. Kernels for heads wider than 64
-// need no more, but in sm_90a code.
-constexpr int kSharedOfA100 = 163 * 1024;
 
 __host__ __device__ constexpr int CeilDiv(int a, int b) { return (a + b - 1) / b; }
 __host__ __device__ constexpr int64_t CeilDiv64(int64_t a, int64_t b) { return (a + b - 1) / b; }

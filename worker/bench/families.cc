@@ -83,6 +83,7 @@ void AddBranch(const NsaShape& s, const std::string& name, Branch branch,
          complete(shape, data, &args);
          return {[=] { return forward(data->exec(), args); }, {{"o", t.o}}};
        }});
+  out->back().executed = ExecutedForward(s, branch);
   out->push_back({name + "_backward", BackwardFlops(s, pairs), bytes.backward,
                   [=](const NsaShape& shape, Data* data) -> Call {
                     const BranchTensors t(shape, keys(shape), data);
@@ -94,6 +95,7 @@ void AddBranch(const NsaShape& s, const std::string& name, Branch branch,
                     return {[=] { return status.ok() ? backward(data->exec(), back) : status; },
                             {{"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}}};
                   }});
+  out->back().executed = ExecutedBackward(s, branch);
 }
 
 int64_t AllKeys(const NsaShape& s) { return s.seq_len; }

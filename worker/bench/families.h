@@ -4,11 +4,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/nsa/layer/nsa_layer.h"
+#include "worker/bench/budget.h"
 #include "worker/bench/data.h"
 
 namespace nsa::bench {
@@ -25,7 +27,8 @@ struct Family {
   double bytes = 0;  // each input read once, each output written once
   // Makes the call at `shape`: the timed shape, or a single sequence for the check.
   std::function<Call(const NsaShape& shape, Data* data)> make;
-  double bound = 1.2e-2;  // largest accepted ‖gpu − cpu‖ / ‖cpu‖
+  double bound = 1.2e-2;                  // largest accepted ‖gpu − cpu‖ / ‖cpu‖
+  std::optional<Executed> executed = {};  // of the attention alone
 };
 
 // Widths of the model around the attention.

@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "common/base/status.h"
+#include "kernels/cuda/device.h"
 #include "worker/bench/decode.h"
 #include "worker/bench/families.h"
 #include "worker/bench/step.h"
@@ -22,6 +23,7 @@ struct Options {
   int repeats = 10;
   int64_t check_tokens = 2048;
   int64_t workspace_mib = 4096;
+  bool budget = false;
 };
 
 // The largest ‖gpu − cpu‖ / ‖cpu‖ of any output; NaN when an output contains a NaN.
@@ -57,6 +59,25 @@ absl::StatusOr<double> Check(const Gpu& gpu, const Family& family, const Options
   return RelativeError(gpu_data, on_gpu, cpu_data, on_cpu);
 }
 
+// What the family executes, and the time that each unit of the GPU takes for it at its ceiling; the
+// largest is a floor of the measured time. Needed is what families.h counts.
+void PrintBudget(const Ceilings& ceilings, const Family& family, double seconds) {
+  const Executed& executed = *family.executed;
+  const auto ms = [](double work, double in_a_second) { return 1e3 * work / in_a_second; };
+  std::printf(
+      "    matrix unit: needed %.1f GFLOP, %.3f ms; executed %.1f GFLOP, %.3f ms, at %.0f TFLOP/s\n"
+      "    exponentials: executed %.2f G, %.3f ms; memory: needed %.3f GB, %.3f ms",
+      family.flops / 1e9, ms(family.flops, ceilings.gemm_flops), executed.flops / 1e9,
+      ms(executed.flops, ceilings.gemm_flops), executed.flops / seconds / 1e12,
+      executed.exponentials / 1e9, ms(executed.exponentials, ceilings.exponentials),
+      family.bytes / 1e9, ms(family.bytes, ceilings.copy_bytes));
+  if (executed.partial_bytes > 0) {
+    std::printf(", partial rows %.3f GB, %.3f ms", executed.partial_bytes / 1e9,
+                ms(executed.partial_bytes, ceilings.copy_bytes));
+  }
+  std::printf("\n");
+}
+
 absl::Status RunFamily(const Gpu& gpu, const Ceilings& ceilings, const Family& family,
                        const Options& options, bool* all_correct) {
   double error = -1;
@@ -80,6 +101,7 @@ absl::Status RunFamily(const Gpu& gpu, const Ceilings& ceilings, const Family& f
   } else {
     std::printf("error %.1e%s\n", error, correct ? "" : "  WRONG");
   }
+  if (options.budget && family.executed) PrintBudget(ceilings, family, seconds);
   std::fflush(stdout);
   return absl::OkStatus();
 }
@@ -179,6 +201,9 @@ std::map<std::string, Recompute> RecomputesByName() {
 int Main(int argc, char** argv) {
   CLI::App app{"Times kernels, training steps and decoding on this machine's GPU"};
   app.require_subcommand(1);
+  app.add_flag_callback(
+      "--as-a100", cuda::ImitateOccupancyOfA100,
+      "with the code for sm_80: as many thread blocks on a multiprocessor as an A100 has room for");
   Options options;
   CLI::App* kernels = app.add_subcommand(
       "kernels",
@@ -192,6 +217,9 @@ int Main(int argc, char** argv) {
       ->add_option("--check-tokens", options.check_tokens,
                    "tokens of the sequence that is compared with the CPU; 0: compare nothing")
       ->capture_default_str();
+  kernels->add_flag("--budget", options.budget,
+                    "for the attention: what is needed, what is executed, and how long each unit "
+                    "of the GPU takes for it at its ceiling");
   kernels->add_option("--workspace-mib", options.workspace_mib, "scratch memory of the kernels")
       ->capture_default_str();
   CLI::App* ceilings =

@@ -121,8 +121,20 @@ absl::StatusOr<double> Gpu::Time(int repeats, const std::function<absl::Status()
   return times[times.size() / 2];
 }
 
+// Of all multiprocessors at the highest clock.
+absl::StatusOr<double> ExponentialsPerSecond() {
+  constexpr double kInCycle = 16;
+  int multiprocessors = 0, kilohertz = 0;
+  NSA_RETURN_IF_ERROR(ToStatus(
+      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device"));
+  NSA_RETURN_IF_ERROR(
+      ToStatus(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, 0), "device"));
+  return kInCycle * multiprocessors * kilohertz * 1e3;
+}
+
 absl::StatusOr<Ceilings> MeasureCeilings(const Gpu& gpu) {
   Ceilings out;
+  NSA_ASSIGN_OR_RETURN(out.exponentials, ExponentialsPerSecond());
   const Exec exec = gpu.exec();
   {
     constexpr int64_t kSide = 8192;

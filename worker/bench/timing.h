@@ -38,6 +38,7 @@ class Gpu {
 struct Ceilings {
   double gemm_flops = 0;            // per second: bf16, 8192³, random data
   double copy_bytes = 0;            // per second, read + written
+  double exponentials = 0;          // per second, by the data sheet: 16 a cycle on a multiprocessor
   double launch_seconds = 0;        // per launch of an operation that does almost nothing
   double graph_launch_seconds = 0;  // the same inside a CUDA graph
 };

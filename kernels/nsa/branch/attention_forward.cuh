@@ -6,6 +6,17 @@
 // of the next tile are copied while this one is multiplied. The kernel is limited by the matrix
 // unit and, where heads are 64 wide, equally by exponentials: 4 · rows · keys · (dk + dv)/2
 // operations per tile against rows · keys exponentials.
+//
+// Tile i of keys in sm_90a code with heads of 64, as one of the two warp groups sees it. Time goes
+// down; what stands in a line begins together:
+//
+//   when                     | matrix unit        | warp group
+//   -------------------------+--------------------+----------------------------------------------
+//   tile i has arrived       | S = Q·Kᵀ           | thread 0 starts the copies of tile i + 2, once
+//                            |                    |   all warps are done with tile i − 1
+//   S is complete            |                    | hides keys, finds the maximum, rarely raises o
+//   P of 16 keys is there    | o += P·V of these  | P = exp2(S − maximum) of the next 16 keys
+//   o is complete            |                    | is done with tile i
 #pragma once
 
 #include "kernels/cuda/begin.cuh"
@@ -26,6 +37,8 @@ __host__ __device__ constexpr int ForwardSharedBytes(bool large_tiles, int rows_
   return 2 * rows_padded * kD + 2 * StagesOf(large_tiles) * kKeyTile * kBothWidths<kD> +
          kStageBarrierBytes + union_bytes;
 }
+// An A100 has room for as many thread blocks as have registers.
+static_assert(BlocksIn(kSharedOfA100Multiprocessor, ForwardSharedBytes<64>(true, 128, 0)) >= 2);
 
 // The weights of a row are computed relative to a running maximum (in log2 units) that may lag
 // behind the true one. It is updated only when a logit exceeds it by more than this slack, because

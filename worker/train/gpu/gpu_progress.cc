@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -189,11 +191,24 @@ absl::StatusOr<bool> GpuProgress::Poll() {
   return done;
 }
 
+bool GpuProgress::NearEnd(absl::Duration waited, absl::Duration one_before) {
+  return absl::AbsDuration(waited - one_before) <= 0.03 * one_before;
+}
+
 absl::Status GpuProgress::Wait() {
+  const auto begin = std::chrono::steady_clock::now();
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool done, Poll());
-    if (done) return absl::OkStatus();
-    usleep(kPollInterval);
+    const absl::Duration waited = absl::FromChrono(std::chrono::steady_clock::now() - begin);
+    if (done) {
+      last_wait_ = waited;
+      return absl::OkStatus();
+    }
+    if (NearEnd(waited, last_wait_)) {
+      std::this_thread::yield();
+    } else {
+      usleep(kPollInterval);
+    }
   }
 }
 

@@ -70,7 +70,7 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
     const cuda::Range range("backward");
     Model::AfterPart after_part;
     if (reducer_ != nullptr && SumsInBackward() && micro + 1 == options_.micro_batches) {
-      after_part = [this](int32_t part) { return SumPart(part); };
+      after_part = [this](int64_t begin) { return reducer_->Ready(exec_.stream, begin); };
     }
     NSA_RETURN_IF_ERROR(model->Backward(exec_, options_.gradient_scale, gradients, after_part,
                                         /*overwrite=*/micro == 0));
@@ -78,21 +78,17 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
   return model->EnqueueReadout(exec_);
 }
 
-// Enqueues the sum over the ranks of a model part's gradients, which are final now.
-absl::Status GpuStep::SumPart(int32_t part) {
-  return reducer_->Ready(exec_.stream, options_.state->model->PlaceOf(part).offset);
-}
-
 // Completes the sums; what is enqueued later sees the sums over all ranks. Where backward has not
-// enqueued them, all are enqueued here. The first step enqueues
-// all of its sums here, in the same buckets as other steps. Reason: it may meet a matrix product
-// whose algorithm was not planned. The ranks plan that one at a time, and freeing the memory for it
-// waits for the whole GPU, on which no sum may then be waiting for another rank.
+// enqueued them, all are enqueued here. The first step enqueues all of its sums here, in the same
+// buckets as other steps. Reason: it may meet a matrix product whose algorithm was not planned. The
+// ranks plan that one at a time, and freeing the memory for it waits for the whole GPU, on which no
+// sum may then be waiting for another rank.
 absl::Status GpuStep::FinishSums() {
   if (reducer_ == nullptr) return absl::OkStatus();
-  const bool enqueued = SumsInBackward();
-  for (int32_t part = options_.state->model->n_layers(); !enqueued && part >= -1; --part) {
-    NSA_RETURN_IF_ERROR(SumPart(part));
+  if (!SumsInBackward()) {
+    for (const int64_t begin : options_.state->model->PartBegins()) {
+      NSA_RETURN_IF_ERROR(reducer_->Ready(exec_.stream, begin));
+    }
   }
   return reducer_->Finish(exec_.stream);
 }

@@ -111,7 +111,6 @@ class GpuStep {
   absl::Status EnqueueMicroBatches(int64_t step);
   absl::Status EnqueueUpdate();
   bool SumsInBackward() const { return options_.sums_in_backward && warm(); }
-  absl::Status SumPart(int32_t part);
   absl::Status FinishSums();
   absl::Status EnqueueNorm(float* norm);
   absl::Status Capture(int64_t step);

@@ -43,8 +43,7 @@ class Model::Impl {
   std::vector<v1::LayerStats> TakeLayerStats();
 
   void set_on_layer(std::function<void(int32_t)> on_layer) { on_layer_ = std::move(on_layer); }
-  int32_t n_layers() const { return config_.n_layers; }
-  Place PlaceOf(int32_t part) const { return places_.PartOf(part); }
+  std::vector<int64_t> PartBegins() const { return places_.PartBegins(); }
   Losses losses() const {
     return {static_cast<const float*>(readout_.Loss(arena_, 0).data), readout_.loss_stride()};
   }
@@ -63,6 +62,8 @@ class Model::Impl {
   absl::StatusOr<Tensor> RunBlocks(const Exec& exec, int32_t micro_batch);
   OutputHead::Loss LossOf(int32_t micro_batch) const;
   absl::Status RecomputeBlock(const Exec& exec, int32_t layer);
+  absl::Status BackwardOf(const BlockContext& block, int32_t layer, Arena* gradients,
+                          const AfterPart& complete);
   absl::Status AuditLayer(const Exec& exec, int64_t step, int32_t layer);
 
   bool on_cuda() const { return options_.backend == Backend::kCuda; }
@@ -261,14 +262,24 @@ absl::Status Model::Impl::RecomputeBlock(const Exec& exec, int32_t layer) {
   return BlockForward(block, InputOf(layer), {}, {});
 }
 
+// Backward of a block. Most of its gradients are those of the MLP, which are complete long before
+// the others.
+absl::Status Model::Impl::BackwardOf(const BlockContext& block, int32_t layer, Arena* gradients,
+                                     const AfterPart& complete) {
+  NSA_RETURN_IF_ERROR(BlockMlpBackward(block, arena_[dx_], gradients));
+  NSA_RETURN_IF_ERROR(complete(block.places.norm2.offset));
+  NSA_RETURN_IF_ERROR(BlockAttentionBackward(block, InputOf(layer), arena_[dx_], gradients));
+  return complete(block.places.norm1.offset);
+}
+
 absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena* gradients,
                                    const AfterPart& after_part, bool overwrite) {
   if (!options_.training || !std::exchange(forward_done_, false)) {
     return absl::FailedPreconditionError(
         "model: backward without a forward of a training model; call Forward first");
   }
-  const auto complete = [&](int32_t part) {
-    return after_part ? after_part(part) : absl::OkStatus();
+  const auto complete = [&](int64_t begin) {
+    return after_part ? after_part(begin) : absl::OkStatus();
   };
   overwrite_ = overwrite;
   if (const std::span<float> all = gradients->with_extras(); overwrite) {
@@ -282,16 +293,14 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
                                             .dx = arena_[dx_],
                                             .gradients = gradients,
                                             .overwrite = overwrite}));
-  NSA_RETURN_IF_ERROR(complete(config_.n_layers));
+  NSA_RETURN_IF_ERROR(complete(places_.norm_f.offset));
   for (int32_t layer = config_.n_layers - 1; layer >= 0; --layer) {
     const cuda::Range range("backward of a block");
     EnterLayer(layer);
     NSA_RETURN_IF_ERROR(
         Annotate(RecomputeBlock(exec, layer), absl::StrCat("recomputation of block ", layer)));
-    NSA_RETURN_IF_ERROR(
-        Annotate(BlockBackward(Context(exec, layer), InputOf(layer), arena_[dx_], gradients),
-                 absl::StrCat("backward of block ", layer)));
-    NSA_RETURN_IF_ERROR(complete(layer));
+    NSA_RETURN_IF_ERROR(Annotate(BackwardOf(Context(exec, layer), layer, gradients, complete),
+                                 absl::StrCat("backward of block ", layer)));
   }
   EnterLayer(-1);
   NSA_RETURN_IF_ERROR(EmbeddingBackward(exec, {.rows = rows_,
@@ -300,7 +309,7 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
                                                .tokens = inputs_.tokens(arena_, current_),
                                                .dy = arena_[dx_],
                                                .dtable = Gradient(gradients, places_.embed)}));
-  return complete(-1);
+  return complete(0);
 }
 
 absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> tokens,
@@ -397,8 +406,7 @@ absl::Status Model::Backward(const Exec& exec, float gradient_scale, Arena* grad
                              const AfterPart& after_part, bool overwrite) {
   return impl_->Backward(exec, gradient_scale, gradients, after_part, overwrite);
 }
-int32_t Model::n_layers() const { return impl_->n_layers(); }
-Place Model::PlaceOf(int32_t part) const { return impl_->PlaceOf(part); }
+std::vector<int64_t> Model::PartBegins() const { return impl_->PartBegins(); }
 absl::Status Model::Load(const Exec& exec, int32_t micro_batch, const TokenBatch& batch) {
   return impl_->Load(exec, micro_batch, batch);
 }

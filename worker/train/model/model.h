@@ -84,9 +84,9 @@ class Model {
   // Mean loss over the predicted tokens, in nats. With `training`, keeps what Backward needs.
   absl::StatusOr<double> Forward(const Exec& exec, const TokenBatch& batch);
 
-  // Called in Backward when the gradients of a part are complete: n_layers (final norm and head),
-  // then the blocks downwards, then −1 (embedding). PlaceOf() says where they are.
-  using AfterPart = std::function<absl::Status(int32_t part)>;
+  // Called in Backward when all gradients from element `begin` on are complete, for each of
+  // PartBegins().
+  using AfterPart = std::function<absl::Status(int64_t begin)>;
 
   // Adds gradient_scale · d(Σ of the last Forward's token losses)/d(parameter) to `gradients`; with
   // train.z_loss also that of the z-loss, which no loss contains. Once per Forward. For the
@@ -96,10 +96,10 @@ class Model {
   absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
                         const AfterPart& after_part = {}, bool overwrite = false);
 
-  int32_t n_layers() const;
-
-  // Where the parameters of a part lie in the arena; parts as in AfterPart.
-  Place PlaceOf(int32_t part) const;
+  // Where the parts of the arena begin whose gradients Backward completes one after another, from
+  // the end to 0: final norm and head; of each block downwards the MLP with its norm, and the rest;
+  // the embedding.
+  std::vector<int64_t> PartBegins() const;
 
   // Copies a micro-batch to the device. InvalidArgument when a size is wrong or a token is outside
   // the vocabulary. Not while the device still uses the one loaded there before.

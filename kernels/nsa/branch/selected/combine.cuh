@@ -30,7 +30,7 @@ struct PartialColumns {
   int chunk;
   int b, t, head, g;
   int64_t row;       // of [B, S, H]
-  int slots;         // number of partial results
+  int partials;      // number of partial results
   const bf16* rows;  // the chunk of the first one
   const float2* sums;
   int h;  // rows and sums from one to the next
@@ -80,7 +80,7 @@ __device__ __forceinline__ bool FindColumns(const AttentionProblem& p, const ByK
   // Parts of a block that begin after t have no partial result.
   int last = p.n_sel - 1;
   while (last > 0 && choices[last] < 0) --last;
-  part->slots =
+  part->partials =
       choices[last] < 0
           ? 0
           : last * work.parts + min(work.parts, (t - choices[last] * p.l_sel) / kKeyTile + 1);
@@ -98,7 +98,7 @@ __device__ __forceinline__ void CombineDq(const PartialColumns<kWidth>& part,
                                           const AttentionGradients& grad) {
   float2 total[PartialChunk<kWidth>::kTiles] = {};
 #pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) part.Add(i, 1, total);
+  for (int i = 0; i < part.partials; ++i) part.Add(i, 1, total);
   const DqRow out(p, grad, part.b, part.t, part.head, part.g);
   part.Each(p.dk, total, [&](int column, float2 value) { out.Store(column, value, p.scale); });
 }
@@ -110,12 +110,12 @@ __device__ __forceinline__ void CombineOutputs(const PartialColumns<kWidth>& par
                                                const AttentionOutputs& out) {
   float top = -INFINITY;
 #pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) top = fmaxf(top, part.sums[i * part.h].x);
+  for (int i = 0; i < part.partials; ++i) top = fmaxf(top, part.sums[i * part.h].x);
   const float reference = top == -INFINITY ? 0.0f : top;
   float sum = 0;
   float2 total[PartialChunk<kWidth>::kTiles] = {};
 #pragma unroll 8
-  for (int i = 0; i < part.slots; ++i) {
+  for (int i = 0; i < part.partials; ++i) {
     const float2 weight = part.sums[i * part.h];
     const float factor = Exp2(weight.x - reference);
     sum = fmaf(factor, weight.y, sum);

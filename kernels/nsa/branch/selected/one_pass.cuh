@@ -10,6 +10,19 @@
 // These terms are partial results of the rows, which CombineByKeyKernel adds. The sums of dk and dv
 // continue from one range of tokens to the next in fp32. Where a block has several items in a range
 // (block 0 is chosen by every token), AddItemSumsKernel adds their sums in order.
+//
+// Tile i of at most 64 gathered rows, as in attention_forward.cuh:
+//
+//   when                     | matrix unit        | warp group
+//   -------------------------+--------------------+----------------------------------------------
+//   tile i has arrived, all  | Sᵀ = K·Qᵀ          | starts the copies of tile i + 1, plans tile
+//     are done with i − 1    |                    |   i + 2
+//   Sᵀ is complete           | dPᵀ = V·dOᵀ        | hides keys, Pᵀ = exp2(Sᵀ − lse)
+//   dPᵀ is complete          |                    | dSᵀ = Pᵀ ∘ (dPᵀ − delta) of 16 rows
+//   dSᵀ of 16 rows is there  | dv += Pᵀ·dO, dk += | dSᵀ of the next 16 rows, each also written to
+//                            |   dSᵀ·Q of them    |   shared memory; then all meet
+//   dv and dk are complete   | dq = dS·K          | finds the places of the partial rows
+//   dq is complete           |                    | stores its rows
 #pragma once
 
 #include "kernels/nsa/branch/selected/by_key.cuh"
@@ -107,13 +120,9 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
     extern __shared__ __align__(kTileAlignment) uint8_t memory[];
     const ByKeyShared<kD, true> shared(memory);
     bf16* const ds_tile = reinterpret_cast<bf16*>(memory + OnePassShared<kD>::kRowsBytes);
-    LoadItem(shared, p, lists, item);
-    DkvWork list{};
-    list.list = shared.tokens, list.count = item.count;
-    list.begin = item.keys.begin, list.end = item.keys.end;
+    DkvWork list = LoadItem(shared, p, lists, item);
     SetAllSeen<kSel>(p, &list);
-    __syncthreads();
-
+    const int all_from_row = AllFromRow(p, list);
     const ByKeyRowTiles<kD, true> tiles(p, grad, work, range, item);
     tiles.Begin(shared, p, work, item, list);
 
@@ -132,7 +141,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
       const bf16* d_o = shared.d_o + stage * shared.kTile;
       const float2* stats = shared.stats + stage * kByKeyRows;
       Rows16<kByKeyRows> weights, d_weights;
-      const bool all_seen = tiles.planner.AllSeen(list, i * tiles.planner.tokens);
+      const bool all_seen = shared.plans[i % kRowPlans].at[0] >= all_from_row;
       const auto weigh = [&] {
         WeighRows<kByKeyRows>(weights, stats, shared.plans[i % kRowPlans], list, all_seen,
                               scale_log2, warp, lane);

@@ -20,5 +20,15 @@ TEST(GpuProgress, HasAPlaceForTheTimeOfEveryPhaseOfAStep) {
   EXPECT_GE(GpuProgress::Stamps(1, true), 16384) << "for every kernel of a step of usual size";
 }
 
+TEST(GpuProgress, LooksWithoutAPauseWhereTheWaitBeforeEnded) {
+  const absl::Duration before = absl::Milliseconds(20);
+  EXPECT_FALSE(GpuProgress::NearEnd(absl::ZeroDuration(), before));
+  EXPECT_FALSE(GpuProgress::NearEnd(absl::Milliseconds(19.3), before));
+  EXPECT_TRUE(GpuProgress::NearEnd(absl::Milliseconds(19.5), before));
+  EXPECT_TRUE(GpuProgress::NearEnd(absl::Milliseconds(20.5), before));
+  EXPECT_FALSE(GpuProgress::NearEnd(absl::Milliseconds(20.7), before)) << "a stuck GPU";
+  EXPECT_FALSE(GpuProgress::NearEnd(absl::Milliseconds(1), absl::ZeroDuration())) << "the first";
+}
+
 }  // namespace
 }  // namespace nsa::train

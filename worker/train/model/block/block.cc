@@ -220,37 +220,6 @@ absl::StatusOr<ActivationBackward> BackwardOfActivation(const BlockContext& bloc
   return result;
 }
 
-absl::Status MlpBackward(const BlockContext& block, const Tensor& dx, Arena* gradients) {
-  const Exec& exec = block.exec;
-  const ModelConfig& config = block.config;
-  const BlockPlaces& p = block.places;
-  const BlockActivations& act = block.activations;
-  const ActivationArena& arena = block.arena;
-  const Tensor h2 = H2(block), dh = arena[block.workspace.dh];
-  const int64_t rows = config.rows();
-  const LinearShape fc1 = {rows, config.dim, config.mlp_inputs()},
-                    fc2 = {rows, config.hidden, config.dim};
-  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc2, dx, View(block.parameters, p.fc2),
-                                          arena[block.workspace.hidden]));
-  NSA_ASSIGN_OR_RETURN(const ActivationBackward activation, BackwardOfActivation(block));
-  const Tensor &a = activation.a, &du = activation.du;
-  NSA_RETURN_IF_ERROR(
-      LinearWeightGradient(exec, fc2, dx, a, View(gradients, p.fc2), block.overwrite));
-  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc1, du, View(block.parameters, p.fc1), dh));
-  // Where fc1 was recomputed, its input is still there.
-  const bool has_h2 = config.recompute != Recompute::kNorms;
-  NSA_RETURN_IF_ERROR(RmsNormBackward(exec, {.rows = rows,
-                                             .dim = config.dim,
-                                             .dy = dh,
-                                             .x = arena[act.mid],
-                                             .weight = View(block.parameters, p.norm2),
-                                             .rstd = arena[act.rstd2],
-                                             .dx = dx,
-                                             .dweight = View(gradients, p.norm2),
-                                             .y = has_h2 ? Tensor() : h2}));
-  return LinearWeightGradient(exec, fc1, du, h2, View(gradients, p.fc1), block.overwrite);
-}
-
 absl::Status AttentionGradients(const BlockContext& block, const Tensor& dx, Arena* gradients) {
   const BlockPlaces& p = block.places;
   const BlockActivations& act = block.activations;
@@ -376,9 +345,39 @@ absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const
 
 absl::Status BlockRecomputeMlp(const BlockContext& block) { return MlpInput(block); }
 
-absl::Status BlockBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
-                           Arena* gradients) {
-  NSA_RETURN_IF_ERROR(MlpBackward(block, dx, gradients));
+absl::Status BlockMlpBackward(const BlockContext& block, const Tensor& dx, Arena* gradients) {
+  const Exec& exec = block.exec;
+  const ModelConfig& config = block.config;
+  const BlockPlaces& p = block.places;
+  const BlockActivations& act = block.activations;
+  const ActivationArena& arena = block.arena;
+  const Tensor h2 = H2(block), dh = arena[block.workspace.dh];
+  const int64_t rows = config.rows();
+  const LinearShape fc1 = {rows, config.dim, config.mlp_inputs()},
+                    fc2 = {rows, config.hidden, config.dim};
+  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc2, dx, View(block.parameters, p.fc2),
+                                          arena[block.workspace.hidden]));
+  NSA_ASSIGN_OR_RETURN(const ActivationBackward activation, BackwardOfActivation(block));
+  const Tensor &a = activation.a, &du = activation.du;
+  NSA_RETURN_IF_ERROR(
+      LinearWeightGradient(exec, fc2, dx, a, View(gradients, p.fc2), block.overwrite));
+  NSA_RETURN_IF_ERROR(LinearInputGradient(exec, fc1, du, View(block.parameters, p.fc1), dh));
+  // Where fc1 was recomputed, its input is still there.
+  const bool has_h2 = config.recompute != Recompute::kNorms;
+  NSA_RETURN_IF_ERROR(RmsNormBackward(exec, {.rows = rows,
+                                             .dim = config.dim,
+                                             .dy = dh,
+                                             .x = arena[act.mid],
+                                             .weight = View(block.parameters, p.norm2),
+                                             .rstd = arena[act.rstd2],
+                                             .dx = dx,
+                                             .dweight = View(gradients, p.norm2),
+                                             .y = has_h2 ? Tensor() : h2}));
+  return LinearWeightGradient(exec, fc1, du, h2, View(gradients, p.fc1), block.overwrite);
+}
+
+absl::Status BlockAttentionBackward(const BlockContext& block, const ConstTensor& x,
+                                    const Tensor& dx, Arena* gradients) {
   NSA_RETURN_IF_ERROR(AttentionGradients(block, dx, gradients));
   return ProjectionsBackward(block, x, dx, gradients);
 }

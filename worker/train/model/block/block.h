@@ -57,8 +57,8 @@ struct ModelPlaces {
 
   static ModelPlaces Of(const ParameterLayout& layout, int32_t layers);
 
-  // Where the parameters of a part lie; parts as in Model::AfterPart.
-  Place PartOf(int32_t part) const;
+  // Model::PartBegins().
+  std::vector<int64_t> PartBegins() const;
 
   // The gradients, of `size` elements of an arena, that backward always adds to. The others, of the
   // weights of projections, MLPs and head, it can overwrite (BlockContext::overwrite); an embedding
@@ -155,9 +155,11 @@ absl::Status BlockForward(const BlockContext& block, const ConstTensor& x, const
 // Computes again what forward left in u, from mid: the same bits.
 absl::Status BlockRecomputeMlp(const BlockContext& block);
 
-// `dx` [R, D] holds the gradient of y and becomes the gradient of x; gradients of parameters are
-// added to `gradients`.
-absl::Status BlockBackward(const BlockContext& block, const ConstTensor& x, const Tensor& dx,
-                           Arena* gradients);
+// Backward in two calls, one after the other. `dx` [R, D] holds the gradient of y, becomes that of
+// mid, then that of x; gradients of parameters are added to `gradients`. The first call completes
+// those of norm2, fc1 and fc2.
+absl::Status BlockMlpBackward(const BlockContext& block, const Tensor& dx, Arena* gradients);
+absl::Status BlockAttentionBackward(const BlockContext& block, const ConstTensor& x,
+                                    const Tensor& dx, Arena* gradients);
 
 }  // namespace nsa::train

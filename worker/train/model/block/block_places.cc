@@ -78,15 +78,14 @@ std::vector<ElementRange> ModelPlaces::AddedTo(int64_t size) const {
   return ranges;
 }
 
-Place ModelPlaces::PartOf(int32_t part) const {
-  const auto layers = static_cast<int32_t>(blocks.size());
-  const auto begin_of = [&](int32_t layer) {
-    return layer < layers ? blocks[layer].norm1.offset : norm_f.offset;
-  };
-  if (part < 0) return {0, begin_of(0)};
-  if (part < layers) return {begin_of(part), begin_of(part + 1) - begin_of(part)};
-  if (tied()) return norm_f;
-  return {norm_f.offset, head.offset + head.size - norm_f.offset};
+std::vector<int64_t> ModelPlaces::PartBegins() const {
+  std::vector<int64_t> begins = {norm_f.offset};
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    begins.push_back(block->norm2.offset);
+    begins.push_back(block->norm1.offset);
+  }
+  begins.push_back(0);
+  return begins;
 }
 
 }  // namespace nsa::train
