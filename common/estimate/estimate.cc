@@ -4,6 +4,7 @@
 #include <map>
 
 #include "common/estimate/devices.h"
+#include "common/estimate/layers.h"
 #include "common/estimate/memory/memory.h"
 #include "common/estimate/muon_plan.h"
 #include "common/estimate/passes.h"
@@ -128,6 +129,17 @@ int64_t ParameterCount(const v1::JobSpec& spec) {
   int64_t parameters = 2 * model.vocab * model.dim + model.dim;
   for (const auto& [s, layers] : kinds) parameters += layers * BlockParameters(spec, s);
   return parameters;
+}
+
+std::vector<int64_t> PartParameters(const v1::JobSpec& spec) {
+  const std::vector<BranchSet> branches = LayerBranchesOf(spec.nsa());
+  const Sizes model(spec, branches[0]);
+  std::vector<int64_t> parts = {model.dim + model.vocab * model.dim};
+  for (int32_t layer = spec.model().n_layers() - 1; layer >= 0; --layer) {
+    parts.push_back(BlockParameters(spec, Sizes(spec, branches[layer % branches.size()])));
+  }
+  parts.push_back(model.vocab * model.dim);
+  return parts;
 }
 
 int64_t TokensPerStep(const v1::JobSpec& spec) {
