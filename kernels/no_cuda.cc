@@ -132,6 +132,7 @@ absl::Status Zero(const Exec&, const Tensor&) { return Missing("Zero"); }
 absl::Status ZeroRanges(const Exec&, const Tensor&, std::span<const ElementRange>) {
   return Missing("ZeroRanges");
 }
+absl::Status AddTo(const Exec&, const ConstTensor&, const Tensor&) { return Missing("AddTo"); }
 absl::Status Convert(const Exec&, const ConstTensor&, const Tensor&) { return Missing("Convert"); }
 absl::Status MeanLoss(const Exec&, const MeanLossArgs&) { return Missing("MeanLoss"); }
 absl::Status DecideUpdate(const Exec&, const DecideUpdateArgs&) { return Missing("DecideUpdate"); }

@@ -9,7 +9,9 @@
 namespace nsa {
 
 int64_t GradientBytes(const v1::JobSpec& spec) {
-  return ParameterCount(spec) * (SendsBf16Gradients(spec, RanksOf(spec)) ? 2 : 4);
+  const int32_t ranks = RanksOf(spec);
+  const int64_t bytes = ParameterCount(spec) * (SendsBf16Gradients(spec, ranks) ? 2 : 4);
+  return ShardsGradients(spec, ranks) ? bytes * (PassesOf(spec).count + 1) / 2 : bytes;
 }
 
 double StepSeconds::Overlapped() const { return std::max(computing, communicating); }

@@ -4,7 +4,8 @@
 // Ranks in a ring send and receive 2 (N - 1) / N times the gradients in each step (Patarasuk and
 // Yuan, 2009), also where the optimizer's state is divided over them: a reduce-scatter and an
 // all-gather are the two halves of that sum. With several ranks on a machine the ring leaves it
-// once. A step sums once, however many micro-batches it has.
+// once. A step sums once, however many micro-batches it has; with runtime.shard: gradients, where a
+// rank cannot keep the sum of its micro-batches, each pass (passes.h) does.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@
 
 namespace nsa {
 
-// Bytes of the gradients of one rank as it sends them: 4 for each parameter, or 2 where
-// SendsBf16Gradients() (shares.h).
+// Bytes of the gradients of one rank as it sends them in a step: 4 for each parameter, or 2 where
+// SendsBf16Gradients() (shares.h). With ShardsGradients() each of P passes has the first half of a
+// sum, and the step one second half: (P + 1) / 2 times as many.
 int64_t GradientBytes(const v1::JobSpec& spec);
 
 // Seconds of one step.

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "common/estimate/devices.h"
+#include "common/estimate/layers.h"
 #include "common/estimate/memory/memory.h"
 #include "common/estimate/model_options.h"
 #include "common/estimate/muon_plan.h"
@@ -28,14 +29,23 @@ int64_t GateParameters(int64_t d_k, int64_t branches) {
   return hidden * d_k + hidden + branches * hidden + branches;
 }
 
-int64_t BlockParameters(const v1::JobSpec& spec, const Sizes& s) {
-  int64_t block = s.block_matrices() + 2 * s.dim;
-  block += GateParameters(spec.model().d_k(), s.n_branches);
-  if (spec.model().qkv_bias()) block += s.q + s.n_branches * (s.k + s.v);
-  if (spec.model().qk_norm_weights()) block += 2 * int64_t{spec.model().d_k()};
-  if (!s.phi_mlp) return block;
-  return block + PhiParameters(spec.nsa().l(), spec.model().d_k()) +
+// Of a block: the MLP with its norm ...
+int64_t MlpParameters(const Sizes& s) { return s.mlp_matrices() + s.dim; }
+
+// ... and the attention with its norm.
+int64_t AttentionParameters(const v1::JobSpec& spec, const Sizes& s) {
+  int64_t attention = s.attention_matrices() + s.dim;
+  attention += GateParameters(spec.model().d_k(), s.n_branches);
+  if (spec.model().qkv_bias()) attention += s.q + s.n_branches * (s.k + s.v);
+  if (spec.model().qk_norm_weights()) attention += 2 * int64_t{spec.model().d_k()};
+  if (!s.phi_mlp) return attention;
+  return attention + PhiParameters(spec.nsa().l(), spec.model().d_k()) +
          PhiParameters(spec.nsa().l(), spec.model().d_v());
+}
+
+// The final norm, and the head unless the embedding is the head.
+int64_t HeadParameters(const v1::JobSpec& spec, const Sizes& s) {
+  return s.dim + (spec.model().tie_embeddings() ? 0 : s.vocab * s.dim);
 }
 
 // Operations of a layer's attention per token, forward: two per key for each of a head's dk and dv
@@ -128,10 +138,24 @@ int32_t VocabOf(const v1::JobSpec& spec) {
 int64_t ParameterCount(const v1::JobSpec& spec) {
   const std::vector<LayerKind> kinds = KindsOf(spec);
   const Sizes& model = kinds[0].sizes;
-  const int64_t tables = spec.model().tie_embeddings() ? 1 : 2;  // embedding and head
-  int64_t parameters = tables * model.vocab * model.dim + model.dim;
-  for (const auto& [s, layers] : kinds) parameters += layers * BlockParameters(spec, s);
+  int64_t parameters = model.vocab * model.dim + HeadParameters(spec, model);
+  for (const auto& [s, layers] : kinds) {
+    parameters += layers * (AttentionParameters(spec, s) + MlpParameters(s));
+  }
   return parameters;
+}
+
+std::vector<int64_t> PartParameters(const v1::JobSpec& spec) {
+  const std::vector<BranchSet> branches = LayerBranchesOf(spec.nsa());
+  const Sizes model(spec, branches[0]);
+  std::vector<int64_t> parts = {HeadParameters(spec, model)};
+  for (int32_t layer = spec.model().n_layers() - 1; layer >= 0; --layer) {
+    const Sizes s(spec, branches[layer % branches.size()]);
+    parts.push_back(MlpParameters(s));
+    parts.push_back(AttentionParameters(spec, s));
+  }
+  parts.push_back(model.vocab * model.dim);
+  return parts;
 }
 
 int64_t TokensPerStep(const v1::JobSpec& spec) {

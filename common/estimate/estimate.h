@@ -22,6 +22,11 @@ int32_t VocabOf(const v1::JobSpec& spec);
 // Trainable parameters: 78,295,332 for m7c with byte tokens.
 int64_t ParameterCount(const v1::JobSpec& spec);
 
+// The parameters of the model's parts in the order in which backward completes their gradients: the
+// final norm and the head, of each block from the last to the first the MLP with its norm and the
+// rest, the embedding. With model.tie_embeddings the head is that of the last part.
+std::vector<int64_t> PartParameters(const v1::JobSpec& spec);
+
 // Predicted tokens per step over all ranks: batch_size · accumulate_grad_batches · seq_len.
 int64_t TokensPerStep(const v1::JobSpec& spec);
 

@@ -1,21 +1,45 @@
-// What the ranks of a job divide, and what they send each other.
+// What the ranks of a job divide, and what they send each other. Pure.
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "nsa/v1/job.pb.h"
 
 namespace nsa {
 
+// The levels of runtime.shard that ranks can work at, each of which divides what the one before it
+// does and more. SHARD_PARAMETERS is not among them.
+inline constexpr v1::Shard kShards[] = {v1::SHARD_NONE, v1::SHARD_OPTIMIZER, v1::SHARD_GRADIENTS};
+
+// "none", "optimizer", "gradients", "parameters", "auto".
+std::string_view ShardName(v1::Shard shard);
+
+// What `ranks` ranks of the job divide: runtime.shard, or where that is absent what its older name
+// runtime.shard_optimizer says. SHARD_NONE for one rank, and for `auto` that ResolveShard() has not
+// decided.
+v1::Shard ShardOf(const v1::JobSpec& spec, int32_t ranks);
+
+// Sets runtime.shard (and takes shard_optimizer away, its older name).
+void SetShard(v1::Shard shard, v1::JobSpec* spec);
+
 // Whether each of `ranks` ranks keeps the optimizer's state of its share of the parameters only
-// (worker/train/model/shares.h): with runtime.shard_optimizer and more than one rank.
+// (worker/train/model/shares.h).
 bool ShardsOptimizer(const v1::JobSpec& spec, int32_t ranks);
 
-// runtime.shard_optimizer of a job on GPUs that does not set it: true with Muon on several GPUs of
-// one machine, unless they share sequences. There it is faster, because each matrix is
-// orthogonalized once instead of by every rank (docs/two_gpus.md has figures). With AdamW it gains
-// at most 2 % of a step, and whole state lets the ranks compare their fp32 weights.
+// Whether each also keeps the gradients of its share only (worker/train/model/gradient_window.h).
+bool ShardsGradients(const v1::JobSpec& spec, int32_t ranks);
+
+// runtime.shard_optimizer of a job on GPUs that sets neither it nor runtime.shard: true with Muon
+// on several GPUs of one machine, unless they share sequences. There it is faster, because each
+// matrix is orthogonalized once instead of by every rank (docs/two_gpus.md has figures). With AdamW
+// it gains at most 2 % of a step, and whole state lets the ranks compare their fp32 weights.
 bool DefaultShards(const v1::JobSpec& spec);
+
+// Decides runtime.shard: auto, where each rank has `memory` bytes: the first of kShards whose
+// estimate (memory/memory.h) fits, or the last where none does. SHARD_NONE for one rank and where
+// `memory` is not known (0). Leaves every other job as it is. The job's sizes are valid.
+void ResolveShard(int64_t memory, v1::JobSpec* spec);
 
 // Whether the gradients of `ranks` ranks travel between them in bf16: with
 // runtime.gradient_precision: bf16 and more than one rank.

@@ -36,10 +36,10 @@ struct Sizes {
   int64_t n_branches;  // also the K/V projections and gate rows per block
   bool phi_mlp;
 
-  // Weights of the matrix products in a block.
-  int64_t block_matrices() const {
-    return dim * q + n_branches * dim * (k + v) + dim * o + dim * (mlp_inputs + hidden);
-  }
+  // Weights of the matrix products in a block: of the attention, of the MLP, and all.
+  int64_t attention_matrices() const { return dim * q + n_branches * dim * (k + v) + dim * o; }
+  int64_t mlp_matrices() const { return dim * (mlp_inputs + hidden); }
+  int64_t block_matrices() const { return attention_matrices() + mlp_matrices(); }
 };
 
 // Layers with the same branches.

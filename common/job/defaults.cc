@@ -180,7 +180,9 @@ void ResolveDevice(bool has_gpu, v1::JobSpec* spec) {
   }
   if (runtime->device() != v1::DEVICE_CUDA) return;
   NSA_DEFAULT_(runtime, merge_micro_batches, DefaultMerge(*spec));
-  if (DefaultShards(*spec)) NSA_DEFAULT_(runtime, shard_optimizer, true);
+  if (runtime->shard() == v1::SHARD_UNSPECIFIED && DefaultShards(*spec)) {
+    NSA_DEFAULT_(runtime, shard_optimizer, true);
+  }
 }
 #undef NSA_ABSENT_IF_ZERO_
 #undef NSA_DEFAULT_

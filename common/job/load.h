@@ -94,7 +94,9 @@ void ApplyDefaults(v1::JobSpec* spec);
 
 // Sets the device if it is auto or absent (cuda with a GPU, otherwise cpu), the precision if it is
 // absent (bf16 on cuda, fp32 on cpu), and on cuda what is absent of runtime.merge_micro_batches
-// (common/estimate/passes.h) and runtime.shard_optimizer (common/estimate/shares.h).
+// (common/estimate/passes.h) and, where runtime.shard is absent too, runtime.shard_optimizer
+// (common/estimate/shares.h). runtime.shard: auto is left to ResolveShard(), which needs to know
+// the device's memory.
 void ResolveDevice(bool has_gpu, v1::JobSpec* spec);
 
 // A message as YAML that the loader can read.

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/estimate/communication.h"
 #include "common/estimate/passes.h"
+#include "common/estimate/shares.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -56,9 +57,12 @@ StepSeconds TimesOver(const PreflightFacts& facts, const Link& link) {
 
 std::string WhatToDo(const PreflightFacts& facts) {
   const bool full = facts.spec.runtime().gradient_precision() != v1::PRECISION_BF16;
+  const bool each_pass = ShardsGradients(facts.spec, RanksOf(facts.spec));
   return absl::StrCat(
-      "raise train.accumulate_grad_batches or train.batch_size, so that fewer steps sum their "
-      "gradients, ",
+      each_pass ? "raise train.batch_size, so that fewer passes sum their gradients, set "
+                  "runtime.shard: optimizer, which sums once in a step, "
+                : "raise train.accumulate_grad_batches or train.batch_size, so that fewer steps "
+                  "sum their gradients, ",
       full ? "set runtime.gradient_precision: bf16, " : "",
       facts.machines() > 1 ? "set rank_address to a faster interface, or use fewer machines"
                            : "or use fewer GPUs");

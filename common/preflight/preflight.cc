@@ -7,6 +7,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/memory/memory.h"
 #include "common/estimate/sampling.h"
+#include "common/estimate/shares.h"
 #include "common/preflight/rules.h"
 
 namespace nsa {
@@ -46,6 +47,12 @@ v1::JobSpec Decided(v1::JobSpec spec, const MachineView* machine) {
   v1::PreflightSpec* preflight = spec.mutable_preflight();
   if (!preflight->has_max_lost_seconds()) preflight->set_max_lost_seconds(kMaxLostSeconds);
   return spec;
+}
+
+// Memory that a rank has for what the estimate counts. On the CPU its text takes a part of it.
+int64_t MemoryForState(const PreflightFacts& facts) {
+  if (facts.machine() == nullptr) return 0;
+  return MemoryOfRank(facts) - (facts.cuda() ? 0 : CorpusMemory(facts));
 }
 
 v1::Severity SeverityOf(const PreflightRule& rule, v1::PreflightPolicy policy) {
@@ -178,7 +185,7 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   v1::PreflightReport report;
   *report.mutable_spec() = spec;
   ApplyDefaults(report.mutable_spec());
-  const v1::JobSpec decided = Decided(spec, context.machine);
+  v1::JobSpec decided = Decided(spec, context.machine);
   const StartFacts start = ReadStart(decided, context);
   PreflightFacts facts{decided, context, start};
 
@@ -186,6 +193,7 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   const bool sizes_good = std::none_of(rules.begin(), rules.end(), [&](const PreflightRule& rule) {
     return rule.needs == PreflightRule::kGuardsSizes && !rule.check(facts).empty();
   });
+  if (sizes_good) ResolveShard(MemoryForState(facts), &decided);
   facts.policy = PolicyOf(facts, sizes_good);
   report.set_policy(facts.policy);
   for (const PreflightRule& rule : rules) {
@@ -222,9 +230,11 @@ bool MayPassLater(const v1::Finding& finding, const v1::JobSpec& spec, const Mac
   if (rule->may_pass == MayPass::kYes) return true;
   // Without a job id the whole memory of the machine counts.
   const PreflightContext idle = {.machine = &machine, .check_files = true};
-  const v1::JobSpec decided = Decided(spec, &machine);
+  v1::JobSpec decided = Decided(spec, &machine);
   const StartFacts start;  // the rules about memory do not read it
-  return rule->check({decided, idle, start}).empty();
+  const PreflightFacts facts{decided, idle, start};
+  ResolveShard(MemoryForState(facts), &decided);
+  return rule->check(facts).empty();
 }
 
 }  // namespace nsa

@@ -5,6 +5,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/count.h"
 #include "common/estimate/estimate.h"
+#include "common/estimate/shares.h"
 #include "common/job/data/url.h"
 #include "common/preflight/data/data_facts.h"
 #include "common/preflight/preflight.h"
@@ -22,6 +23,29 @@ Problems PrecisionNotBf16(const PreflightFacts& facts) {
 Problems CpuBf16(const PreflightFacts& facts) {
   if (facts.cuda() || facts.spec.runtime().precision() != v1::PRECISION_BF16) return {};
   return {{"runtime.precision", "bf16 on the cpu (must be fp32)", "set precision: fp32"}};
+}
+
+// runtime.shard_optimizer is an older name of two levels, and the level `parameters` is on no
+// device.
+Problems ShardInvalid(const PreflightFacts& facts) {
+  const v1::RuntimeSpec& runtime = facts.spec.runtime();
+  Problems problems;
+  const v1::Shard older = runtime.shard_optimizer() ? v1::SHARD_OPTIMIZER : v1::SHARD_NONE;
+  if (runtime.has_shard_optimizer() && runtime.shard() != v1::SHARD_UNSPECIFIED &&
+      runtime.shard() != older) {
+    problems.push_back({"runtime.shard_optimizer",
+                        absl::StrFormat("%s beside shard: %s (it is another name of shard: %s)",
+                                        runtime.shard_optimizer() ? "true" : "false",
+                                        ShardName(runtime.shard()), ShardName(older)),
+                        "remove it"});
+  }
+  if (runtime.shard() == v1::SHARD_PARAMETERS) {
+    problems.push_back({"runtime.shard",
+                        absl::StrFormat("parameters on %s (none, optimizer, gradients or auto)",
+                                        facts.cuda() ? "cuda" : "the cpu"),
+                        "set shard: gradients"});
+  }
+  return problems;
 }
 
 // A tenth of the run, or less where that is more work than a fault may lose.
@@ -220,6 +244,8 @@ Problems LongRun(const PreflightFacts& facts) {
 constexpr PreflightRule kRunRules[] = {
     {"PRECISION_NOT_BF16", "fp32 on cuda", kError, kError, false, kNothing, PrecisionNotBf16},
     {"CPU_BF16", "bf16 on the cpu", kError, kError, false, kNothing, CpuBf16},
+    {"SHARD_INVALID", "shard is a level that no device has, or shard_optimizer says another one",
+     kError, kError, false, kNothing, ShardInvalid},
     {"NO_CHECKPOINT_CADENCE", "save_every is 0", kError, kInfo, true, kNothing,
      NoCheckpointCadence},
     {"SAVE_EVERY_TOO_LARGE", "save_every is more than steps", kError, kWarning, true, kNothing,

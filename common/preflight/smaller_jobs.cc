@@ -31,18 +31,29 @@ std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
     changes.push_back({setting, std::move(value), spec});
     edit(&changes.back().spec);
   };
-  if (facts.ranks() > 1 && !ShardsOptimizer(spec, static_cast<int32_t>(facts.ranks()))) {
-    add("shard_optimizer", "true",
-        [](v1::JobSpec* s) { s->mutable_runtime()->set_shard_optimizer(true); });
+  const bool keeps = !spec.runtime().gradient_checkpointing();
+  const auto recompute = [](v1::JobSpec* s) {
+    s->mutable_runtime()->set_gradient_checkpointing(true);
+  };
+  const auto ranks = static_cast<int32_t>(facts.ranks());
+  for (const bool recomputes : {false, true}) {
+    if (ranks < 2 || (recomputes && !keeps)) break;
+    for (const v1::Shard shard : kShards) {
+      if (shard <= ShardOf(spec, ranks)) continue;
+      add("runtime.shard",
+          absl::StrFormat("%s%s", ShardName(shard),
+                          recomputes ? " with gradient_checkpointing: true" : ""),
+          [&](v1::JobSpec* s) {
+            SetShard(shard, s);
+            if (recomputes) recompute(s);
+          });
+    }
   }
   if (PassesOf(spec).merged > 1) {
     add("merge_micro_batches", "1",
         [](v1::JobSpec* s) { s->mutable_runtime()->set_merge_micro_batches(1); });
   }
-  if (!spec.runtime().gradient_checkpointing()) {
-    add("gradient_checkpointing", "true",
-        [](v1::JobSpec* s) { s->mutable_runtime()->set_gradient_checkpointing(true); });
-  }
+  if (keeps) add("gradient_checkpointing", "true", recompute);
   if (facts.cuda() && spec.runtime().precision() == v1::PRECISION_FP32) {
     add("precision", "bf16",
         [](v1::JobSpec* s) { s->mutable_runtime()->set_precision(v1::PRECISION_BF16); });

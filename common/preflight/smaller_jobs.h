@@ -8,8 +8,9 @@
 
 namespace nsa {
 
-// Names up to three changes of different settings; each alone makes the job's ranks fit in
-// `memory` bytes: "it fits with gradient_checkpointing: true, or batch_size: …". Pure.
+// Names up to three changes of different settings (of runtime.shard the first level, if need be
+// with gradient_checkpointing); each alone makes the job's ranks fit in `memory` bytes: "it fits
+// with gradient_checkpointing: true, or batch_size: …". Pure.
 std::string WhatWouldFit(const PreflightFacts& facts, int64_t memory);
 
 }  // namespace nsa

@@ -65,6 +65,18 @@ absl::Status ZeroRanges(const Exec& exec, const Tensor& to, std::span<const Elem
   return absl::OkStatus();
 }
 
+absl::Status AddTo(const Exec& exec, const ConstTensor& from, const Tensor& to) {
+  NSA_RETURN_IF_ERROR(CheckTensor("to", to, from.size, DType::kF32, "N"));
+  NSA_RETURN_IF_ERROR(CheckTensor("from", from, from.size, DType::kF32, "N"));
+  exec.Enter("add");
+  if (exec.backend == Backend::kCuda) return cuda::AddTo(exec, from, to);
+  const std::span<const float> source = from.as<float>();
+  const std::span<float> target = to.as<float>();
+#pragma omp parallel for schedule(static) if (from.size > kChunk)
+  for (int64_t i = 0; i < from.size; ++i) target[i] += source[i];
+  return absl::OkStatus();
+}
+
 absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to) {
   const bool rounds = to.dtype == DType::kBf16;
   NSA_RETURN_IF_ERROR(CheckTensor("to", to, from.size, rounds ? DType::kBf16 : DType::kF32, "N"));

@@ -1,4 +1,4 @@
-// Copies, converts and clears tensors on CUDA.
+// Copies, adds, converts and clears tensors on CUDA.
 #include "absl/strings/str_format.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/util.cuh"
@@ -36,6 +36,20 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
   for (int64_t i = first; i < min(first + kOwn, size); ++i) to[i] = __bfloat162float(from[i]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    AddKernel(Begin start, const float* from, int64_t size, bool aligned, float* to) {
+  start.WaitForPrevious();
+  const int64_t first = kOwn * (int64_t{1} * blockIdx.x * kThreads + threadIdx.x);
+  if (first >= size) return;
+  if (aligned && first + kOwn <= size) {
+    const float4 x = *reinterpret_cast<const float4*>(from + first);
+    float4* const sum = reinterpret_cast<float4*>(to + first);
+    *sum = {sum->x + x.x, sum->y + x.y, sum->z + x.z, sum->w + x.w};
+    return;
+  }
+  for (int64_t i = first; i < min(first + kOwn, size); ++i) to[i] += from[i];
 }
 
 // Ranges for one launch, in units of four floats; range i has the chunks of kThreads units from
@@ -92,6 +106,15 @@ absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to) {
 
 absl::Status Zero(const Exec& exec, const Tensor& to) {
   return ToStatus(cudaMemsetAsync(to.data, 0, to.size * SizeOf(to.dtype), StreamOf(exec)), "zero");
+}
+
+absl::Status AddTo(const Exec& exec, const ConstTensor& from, const Tensor& to) {
+  if (from.size == 0) return absl::OkStatus();
+  const bool aligned = reinterpret_cast<uintptr_t>(from.data) % sizeof(float4) == 0 &&
+                       reinterpret_cast<uintptr_t>(to.data) % sizeof(float4) == 0;
+  const LaunchShape shape = {.grid = GridFor(from.size, kOwn * kThreads), .block = kThreads};
+  return Launch(exec, "add", AddKernel, shape, DataOf<float>(from), from.size, aligned,
+                DataOf<float>(to));
 }
 
 absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to) {

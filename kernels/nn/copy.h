@@ -1,4 +1,4 @@
-// Copies, converts and clears tensors on the device of an Exec.
+// Copies, adds, converts and clears tensors on the device of an Exec.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,9 @@ struct ElementRange {
 // has less than 2³² elements. InvalidArgument where a range is not within the tensor.
 absl::Status ZeroRanges(const Exec& exec, const Tensor& to, std::span<const ElementRange> ranges);
 
+// to ← to + from, both fp32. InvalidArgument when sizes or types are others. They must not overlap.
+absl::Status AddTo(const Exec& exec, const ConstTensor& from, const Tensor& to);
+
 // to ← from, one of them fp32 and the other bf16, which is rounded to nearest even; NaN stays NaN.
 // InvalidArgument when sizes or types are others. They must not overlap.
 absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to);
@@ -38,6 +41,7 @@ namespace nsa::cuda {
 absl::Status Copy(const Exec& exec, const ConstTensor& from, const Tensor& to);
 absl::Status Zero(const Exec& exec, const Tensor& to);
 absl::Status ZeroRanges(const Exec& exec, const Tensor& to, std::span<const ElementRange> ranges);
+absl::Status AddTo(const Exec& exec, const ConstTensor& from, const Tensor& to);
 absl::Status Convert(const Exec& exec, const ConstTensor& from, const Tensor& to);
 
 }  // namespace nsa::cuda

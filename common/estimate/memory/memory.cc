@@ -152,6 +152,44 @@ int64_t LargestShare(const v1::JobSpec& spec, const std::vector<LayerKind>& kind
   return std::min(parameters, (parameters + ranks - 1) / ranks + matrix);
 }
 
+// Memory for gradients on their way to their owners, in elements (worker/train/model/
+// gradient_window.h): on a GPU for two parts of the model that follow each other, the first with
+// `tail` elements more, on the CPU for one. A part has gaps of a few elements, which do not count.
+int64_t WindowElements(const v1::JobSpec& spec, bool cuda, int64_t tail) {
+  std::vector<int64_t> parts = PartParameters(spec);
+  if (!cuda) return *std::ranges::max_element(parts);
+  parts.front() += tail;
+  int64_t largest = 0;
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    largest = std::max(largest, parts[i] + parts[i + 1]);
+  }
+  return largest;
+}
+
+// Weights, gradients and moments, and what of them travels between ranks.
+std::vector<MemoryItem> StateItems(const v1::JobSpec& spec, const std::vector<LayerKind>& kinds) {
+  const bool cuda = spec.runtime().device() != v1::DEVICE_CPU, bf16 = IsBf16(spec);
+  const bool windows = ShardsGradients(spec, RanksOf(spec));
+  const int64_t parameters = ParameterCount(spec), share = LargestShare(spec, kinds);
+  const int64_t vocab = kinds[0].sizes.vocab;
+  const int64_t tail = bf16 ? (PaddedVocab(vocab) - vocab) * kinds[0].sizes.dim : 0;
+  const int64_t window = windows ? WindowElements(spec, cuda, tail) : 0;
+
+  std::vector<MemoryItem> items = {
+      {"master weights", 4 * (cuda ? share : parameters)},
+      {"gradients", 4 * (windows ? share : parameters + tail)},
+      {"optimizer moments", 8 * share},
+  };
+  if (windows) items.push_back({"gradients on their way", 4 * window});
+  // What travels is a bucket of 16 MiB on a GPU, all gradients on the CPU, or those of a part.
+  if (SendsBf16Gradients(spec, RanksOf(spec))) {
+    items.push_back(
+        {"gradients in bf16", cuda ? int64_t{8} << 20 : 2 * (windows ? window : parameters)});
+  }
+  if (bf16) items.push_back({"bf16 weights", 2 * (parameters + tail)});
+  return items;
+}
+
 }  // namespace
 
 std::string_view RecomputeName(Recompute recompute) {
@@ -182,24 +220,12 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec, Recompute recomp
   const std::vector<LayerKind> kinds = KindsOf(spec);
   const bool bf16 = IsBf16(spec);
   const bool cuda = spec.runtime().device() != v1::DEVICE_CPU;
-  const int64_t parameters = ParameterCount(spec);
   const int64_t width = bf16 ? 2 : 4;
   const int64_t tokens = RankTokens(spec);
   const int64_t vocab = kinds[0].sizes.vocab;
   const int64_t columns = bf16 ? PaddedVocab(vocab) : vocab;
-  const int64_t with_tail = parameters + (columns - vocab) * kinds[0].sizes.dim;
-  const int64_t share = LargestShare(spec, kinds);
 
-  std::vector<MemoryItem> items = {
-      {"master weights", 4 * (cuda ? share : parameters)},
-      {"gradients", 4 * with_tail},
-      {"optimizer moments", 8 * share},
-  };
-  // What travels is a bucket of 16 MiB on a GPU, all gradients on the CPU.
-  if (SendsBf16Gradients(spec, RanksOf(spec))) {
-    items.push_back({"gradients in bf16", cuda ? int64_t{8} << 20 : 2 * parameters});
-  }
-  if (bf16) items.push_back({"bf16 weights", 2 * with_tail});
+  std::vector<MemoryItem> items = StateItems(spec, kinds);
   constexpr const char* kActivations[] = {"activations", "activations, norms recomputed",
                                           "activations, MLP recomputed",
                                           "activations, recomputed by block"};
@@ -221,7 +247,10 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec, Recompute recomp
     items.push_back({"decoder of samples", decoder});
   }
   // A checkpoint is written from a copy in host memory. On the CPU that is the rank's own memory.
-  if (!cuda) items.push_back({"checkpoint snapshot", 4 * parameters + 8 * share});
+  if (!cuda) {
+    items.push_back(
+        {"checkpoint snapshot", 4 * ParameterCount(spec) + 8 * LargestShare(spec, kinds)});
+  }
   const int64_t mib = int64_t{1} << 20;
   if (cuda) {
     const int64_t layer = Largest(kinds, [&](const Sizes& s) {

@@ -1,6 +1,7 @@
 #include "server/act/queue/queue_round.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/estimate/fewer_ranks.h"
+#include "common/estimate/shares.h"
 #include "common/job/load.h"
 #include "common/rpc/cordon_text.h"
 #include "server/decide/job_event.h"
@@ -80,6 +82,38 @@ std::string VictimText(const v1::Job& victim, const v1::Job& waiting) {
                           ? ": the ranks end after the step in progress with a checkpoint, and the "
                             "job is queued again"
                           : ": it is queued again instead of being restarted now");
+}
+
+// Bytes of memory of the rank that has least: of its GPU, or on the CPU its part of its machine's.
+// 0 where a machine does not say.
+int64_t LeastMemory(const Placement& placement, const std::vector<NodeView>& nodes) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  for (const v1::RankPlacement& rank : placement.ranks) {
+    const auto node = std::ranges::find(nodes, rank.node(),
+                                        [](const NodeView& view) { return view.info.name(); });
+    if (node == nodes.end()) return 0;
+    const auto& gpus = node->info.gpus();
+    const auto gpu = std::ranges::find(gpus, rank.cuda_device(), &v1::GpuInfo::uuid);
+    if (!rank.cuda_device().empty()) {
+      least = std::min(least, gpu == gpus.end() ? 0 : gpu->memory_bytes());
+      continue;
+    }
+    const int64_t beside =
+        std::ranges::count(placement.ranks, rank.node(), &v1::RankPlacement::node);
+    least = std::min(least, node->info.memory_bytes() / beside);
+  }
+  return least;
+}
+
+// What depends on the machines that the job gets: its device, and runtime.shard: auto. Both stay
+// what they are when the job starts again elsewhere.
+void Decide(const Placement& placement, const std::vector<NodeView>& nodes, v1::JobSpec* spec) {
+  ResolveDevice(!placement.ranks.front().cuda_device().empty(), spec);
+  if (spec->runtime().shard() != v1::SHARD_AUTO) return;
+  v1::JobSpec placed = *spec;  // it may have fewer ranks than it asks for
+  placed.mutable_resources()->set_gpus(static_cast<int32_t>(placement.ranks.size()));
+  ResolveShard(LeastMemory(placement, nodes), &placed);
+  SetShard(placed.runtime().shard(), spec);
 }
 
 }  // namespace
@@ -188,7 +222,7 @@ QueueRules QueueRound::Rules(const std::vector<JobPtr>& active) const {
 
 void QueueRound::Place(const Placement& placement) {
   const auto ranks = static_cast<int64_t>(placement.ranks.size());
-  const bool cuda = !placement.ranks.front().cuda_device().empty();
+  const std::vector<NodeView> nodes = parts_.fleet.Nodes();
   const auto change = [&](v1::StoredJob* stored,
                           std::vector<v1::JobEvent>* events) -> absl::Status {
     const std::string where =
@@ -197,7 +231,7 @@ void QueueRound::Place(const Placement& placement) {
     NSA_RETURN_IF_ERROR(
         Apply(Trigger::kPlaced, {.text = where}, parts_.clock.Wall(), stored, events));
     stored->mutable_placements()->Assign(placement.ranks.begin(), placement.ranks.end());
-    ResolveDevice(cuda, stored->mutable_job()->mutable_spec());
+    Decide(placement, nodes, stored->mutable_job()->mutable_spec());
     return absl::OkStatus();
   };
   const auto placed = parts_.store.Update(placement.job_id, change);

@@ -19,6 +19,20 @@ TEST(Communication, GradientsHaveFourBytesAParameterOrTwo) {
   EXPECT_EQ(GradientBytes(spec), 2 * 81'591'588);
 }
 
+// Each of three passes has half a sum, and the new weights travel once: 2 of the 1 of a whole sum.
+TEST(Communication, DividedGradientsTravelInEachPass) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_gpus(2);
+  spec.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  spec.mutable_train()->set_accumulate_grad_batches(3);
+  ApplyDefaults(&spec);
+  const int64_t once = GradientBytes(spec);
+  spec.mutable_runtime()->set_shard(v1::SHARD_GRADIENTS);
+  EXPECT_EQ(GradientBytes(spec), 2 * once);
+  spec.mutable_train()->set_accumulate_grad_batches(1);
+  EXPECT_EQ(GradientBytes(spec), once);
+}
+
 TEST(Communication, ARingSendsNearlyTwiceTheGradients) {
   EXPECT_EQ(SumSeconds(1'000, 1, 1'000), 0);
   EXPECT_EQ(SumSeconds(1'000, 2, 1'000), 1);

@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <numeric>
+
 #include "common/estimate/memory/memory.h"
+#include "common/estimate/shares.h"
 #include "common/job/enum_words.h"
 #include "common/job/load.h"
 #include "common/nsa/visibility.h"
@@ -253,6 +257,105 @@ TEST(MemoryEstimate, HasTheOptimizersStateOfAShareWhereItIsDivided) {
   EXPECT_EQ(bytes(4, false, true) - bytes(4, true, true), 12 * kParameters * 3 / 4);
   // All weights in fp32; moments, and their copy for a checkpoint.
   EXPECT_EQ(bytes(2, false, false) - bytes(2, true, false), 16 * kParameters / 2);
+}
+
+// docs/two_gpus.md: 2 + 16 / R bytes a parameter on a GPU, 4 + 12 / R on the CPU, and gradients on
+// their way: on a GPU those of a block, which is two parts, on the CPU of the largest part, an MLP.
+TEST(MemoryEstimate, HasTheGradientsOfAShareAndWindowsForTheOthersWhereTheyAreDivided) {
+  const auto bytes = [](int gpus, v1::Shard shard, bool cuda) {
+    v1::JobSpec spec = M7c();
+    spec.mutable_train()->set_batch_size(4);
+    spec.mutable_resources()->set_gpus(gpus);
+    spec.mutable_runtime()->set_shard(shard);
+    spec.mutable_runtime()->set_device(cuda ? v1::DEVICE_CUDA : v1::DEVICE_CPU);
+    return TotalBytes(MemoryEstimate(spec));
+  };
+  constexpr int64_t kParameters = 78'295'332, kBytes = 256 * 768;
+  const std::vector<int64_t> parts = PartParameters(M7c());
+  ASSERT_EQ(parts.size(), 26u);
+  EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), int64_t{0}), kParameters);
+  EXPECT_EQ(parts.front(), 768 + kBytes);
+  EXPECT_EQ(parts.back(), kBytes);
+  const int64_t mlp = parts[1], attention = parts[2];
+  EXPECT_EQ(mlp, 768 + 2 * 768 * 3072);
+  EXPECT_EQ(bytes(1, v1::SHARD_GRADIENTS, true), bytes(1, v1::SHARD_NONE, true));
+  for (const int ranks : {2, 4}) {
+    EXPECT_EQ(bytes(ranks, v1::SHARD_NONE, true) - bytes(ranks, v1::SHARD_GRADIENTS, true),
+              16 * kParameters * (ranks - 1) / ranks - 4 * (mlp + attention));
+    EXPECT_EQ(bytes(ranks, v1::SHARD_OPTIMIZER, false) - bytes(ranks, v1::SHARD_GRADIENTS, false),
+              4 * kParameters * (ranks - 1) / ranks - 4 * mlp);
+  }
+}
+
+TEST(PartParameters, HaveWhatEachKeyOfTheModelAddsToItsPart) {
+  const std::vector<int64_t> plain = PartParameters(M7c());
+  const auto parts_with = [](const std::function<void(v1::ModelSpec*)>& set) {
+    v1::JobSpec spec = M7c();
+    set(spec.mutable_model());
+    const std::vector<int64_t> parts = PartParameters(spec);
+    EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), int64_t{0}), ParameterCount(spec));
+    EXPECT_EQ(parts.size(), 26u);
+    return parts;
+  };
+  // Part 0 is the final norm and the head, 1 and 2 are the last block's MLP and attention.
+  std::vector<int64_t> parts = parts_with([](auto* model) { model->set_tie_embeddings(true); });
+  EXPECT_EQ(parts.front(), 768);
+  EXPECT_EQ(parts.back(), plain.back());
+  EXPECT_EQ(parts[1], plain[1]);
+  parts = parts_with([](auto* model) { model->set_mlp(v1::MLP_SWIGLU); });
+  EXPECT_EQ(parts[1], 768 + 3 * 768 * 3072);
+  EXPECT_EQ(parts[2], plain[2]);
+  parts = parts_with([](auto* model) { model->set_mlp_dim(2048); });
+  EXPECT_EQ(parts[1], 768 + 2 * 768 * 2048);
+  parts = parts_with([](auto* model) { model->set_qkv_bias(true); });
+  EXPECT_EQ(parts[1], plain[1]);
+  EXPECT_EQ(parts[2], plain[2] + 768 + 3 * (128 + 128));
+  parts = parts_with([](auto* model) {
+    model->set_qk_norm(true);
+    model->set_qk_norm_weights(true);
+  });
+  EXPECT_EQ(parts[2], plain[2] + 64 + 64);
+}
+
+TEST(ShardOf, IsTheKeyOrItsOlderNameAndNothingForOneRank) {
+  v1::JobSpec spec;
+  EXPECT_EQ(ShardOf(spec, 2), v1::SHARD_NONE);
+  spec.mutable_runtime()->set_shard_optimizer(true);
+  EXPECT_EQ(ShardOf(spec, 2), v1::SHARD_OPTIMIZER);
+  EXPECT_EQ(ShardOf(spec, 1), v1::SHARD_NONE);
+  EXPECT_FALSE(ShardsGradients(spec, 2));
+  SetShard(v1::SHARD_GRADIENTS, &spec);
+  EXPECT_FALSE(spec.runtime().has_shard_optimizer());
+  EXPECT_TRUE(ShardsOptimizer(spec, 2)) << "each level divides what the one before it does";
+  EXPECT_TRUE(ShardsGradients(spec, 2));
+}
+
+TEST(ResolveShard, TakesTheFirstLevelThatFits) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_train()->set_batch_size(4);
+  spec.mutable_resources()->set_gpus(4);
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  const auto bytes = [&spec](v1::Shard shard) {
+    SetShard(shard, &spec);
+    return TotalBytes(MemoryEstimate(spec));
+  };
+  const int64_t none = bytes(v1::SHARD_NONE), optimizer = bytes(v1::SHARD_OPTIMIZER);
+  const int64_t gradients = bytes(v1::SHARD_GRADIENTS);
+  const auto resolved = [&spec](int64_t memory, int ranks = 4) {
+    spec.mutable_resources()->set_gpus(ranks);
+    SetShard(v1::SHARD_AUTO, &spec);
+    ResolveShard(memory, &spec);
+    return ShardName(spec.runtime().shard());
+  };
+  EXPECT_EQ(resolved(none), "none");
+  EXPECT_EQ(resolved(none - 1), "optimizer");
+  EXPECT_EQ(resolved(optimizer - 1), "gradients");
+  EXPECT_EQ(resolved(gradients - 1), "gradients") << "preflight says that none fits";
+  EXPECT_EQ(resolved(0), "none") << "nobody knows the memory";
+  EXPECT_EQ(resolved(1, 1), "none") << "there is nothing to divide";
+  SetShard(v1::SHARD_NONE, &spec);
+  ResolveShard(1, &spec);
+  EXPECT_EQ(spec.runtime().shard(), v1::SHARD_NONE) << "the job file decides";
 }
 
 TEST(MemoryEstimate, HasThePartOfTheGradientsThatTravelsInBf16) {

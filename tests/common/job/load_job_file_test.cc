@@ -6,6 +6,7 @@
 #include <regex>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "common/job/load.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "nsa/v1/config.pb.h"
@@ -205,7 +206,7 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "train.muon_lr", "train.muon_betas", "train.decay_steps", "restart.init",
       "restart.allow_new_schedule", "restart.min_ranks", "resources.context_parallel",
       "resources.require", "guard.hash_every", "guard.stop_on_divergence",
-      "runtime.shard_optimizer", "runtime.gradient_precision",
+      "runtime.shard_optimizer", "runtime.shard", "runtime.gradient_precision",
       "guard.min_tokens_per_second",                        // measured
       "runtime.precision", "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {
@@ -296,6 +297,17 @@ TEST(ResolveDevice, TakesTheGpuWhereThereIsOneAndThePrecisionThatFits) {
             std::pair(v1::DEVICE_CUDA, v1::PRECISION_FP32));
 }
 
+TEST(LoadJobFile, ReadsEveryLevelOfShard) {
+  for (const auto& [word, shard] :
+       {std::pair("none", v1::SHARD_NONE), std::pair("optimizer", v1::SHARD_OPTIMIZER),
+        std::pair("gradients", v1::SHARD_GRADIENTS), std::pair("parameters", v1::SHARD_PARAMETERS),
+        std::pair("auto", v1::SHARD_AUTO)}) {
+    v1::JobSpec spec;
+    ASSERT_TRUE(LoadYamlText(absl::StrCat("runtime: {shard: ", word, "}"), "a.yaml", &spec).ok());
+    EXPECT_EQ(spec.runtime().shard(), shard);
+  }
+}
+
 TEST(ResolveDevice, DividesTheStateOfMuonAmongTheGpusOfOneMachine) {
   struct Case {
     bool has_gpu, muon, want;
@@ -316,6 +328,11 @@ TEST(ResolveDevice, DividesTheStateOfMuonAmongTheGpusOfOneMachine) {
     whole.mutable_runtime()->set_shard_optimizer(false);
     ResolveDevice(c.has_gpu, &whole);
     EXPECT_FALSE(whole.runtime().shard_optimizer()) << "the job file decides";
+    v1::JobSpec named = spec;
+    named.mutable_runtime()->clear_shard_optimizer();
+    named.mutable_runtime()->set_shard(v1::SHARD_NONE);
+    ResolveDevice(c.has_gpu, &named);
+    EXPECT_FALSE(named.runtime().has_shard_optimizer()) << "so does its newer name";
   }
 }
 

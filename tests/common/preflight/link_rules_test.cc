@@ -92,6 +92,17 @@ TEST_F(Links, GpusOfOneMachineUseTheSlowestOfTheirLinks) {
   EXPECT_THAT(Slow(), HasSubstr("or use fewer GPUs"));
 }
 
+// A rank cannot keep the sums of its passes, so that more of them do not help.
+TEST_F(Links, DividedGradientsAreAdvisedToTravelOnceInAStep) {
+  job.spec.mutable_resources()->set_nodes(1);
+  job.machine.gpus.resize(2, job.machine.gpus[0]);
+  for (MachineView::Gpu& gpu : job.machine.gpus) gpu.link_bytes_per_second = 1e9;
+  EXPECT_THAT(Slow(), HasSubstr("train.accumulate_grad_batches"));
+  job.spec.mutable_runtime()->set_shard(v1::SHARD_GRADIENTS);
+  EXPECT_THAT(Slow(), HasSubstr("runtime.shard: optimizer, which sums once in a step"));
+  EXPECT_THAT(Slow(), Not(HasSubstr("train.accumulate_grad_batches")));
+}
+
 TEST_F(Links, NothingIsSaidOfRanksThatSendNothingOverALink) {
   job.spec.mutable_resources()->set_nodes(1);
   job.spec.mutable_resources()->set_gpus(1);

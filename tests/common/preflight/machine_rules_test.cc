@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "common/estimate/estimate.h"
 #include "common/estimate/memory/memory.h"
+#include "common/estimate/shares.h"
 #include "common/preflight/preflight.h"
 #include "tests/common/preflight/preflight_cases.h"
 
@@ -134,22 +137,95 @@ TEST(Preflight, ExpectsThatWhatDoesNotFitIsRecomputed) {
   EXPECT_EQ(activations(6), "memory: activations, recomputed by block");
 }
 
-TEST(Preflight, AdvisesSeveralRanksToDivideTheOptimizersState) {
-  GoodJob job;
-  job.machine.gpus.push_back(job.machine.gpus[0]);
-  const auto fix = [&job](int ranks, bool shard) {
-    job.spec.mutable_resources()->set_gpus(ranks);
-    Train(&job)->set_batch_size(2 * ranks);
-    job.spec.mutable_runtime()->set_shard_optimizer(shard);
-    const int64_t needed = TotalBytes(MemoryEstimate(job.Check().spec(), Recompute::kBlock));
-    for (MachineView::Gpu& gpu : job.machine.gpus) gpu.memory_bytes = needed - (1 << 20);
+// A job with a rank on each GPU of its machine.
+class Levels : public ::testing::Test {
+ protected:
+  std::string Fix(int ranks, v1::Shard shard) {
+    Divide(ranks, shard);
+    SetMemory(Needed() - (1 << 20));
     const v1::PreflightReport report = job.Check();
     const v1::Finding* finding = FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED");
     return finding == nullptr ? std::string("none") : finding->fix();
+  }
+  void Divide(int ranks, v1::Shard shard) {
+    job.machine.gpus.resize(ranks, job.machine.gpus[0]);
+    job.spec.mutable_resources()->set_gpus(ranks);
+    Train(&job)->set_batch_size(2 * ranks);
+    SetShard(shard, &job.spec);
+  }
+  int64_t Needed() { return TotalBytes(MemoryEstimate(job.Check().spec(), Recompute::kBlock)); }
+  void SetMemory(int64_t bytes) {
+    for (MachineView::Gpu& gpu : job.machine.gpus) gpu.memory_bytes = bytes;
+  }
+
+  GoodJob job;
+};
+
+TEST_F(Levels, TheFirstThatFitsIsNamed) {
+  EXPECT_THAT(Fix(2, v1::SHARD_NONE), HasSubstr("runtime.shard: optimizer"));
+  EXPECT_THAT(Fix(2, v1::SHARD_OPTIMIZER), HasSubstr("runtime.shard: gradients"));
+  EXPECT_THAT(Fix(2, v1::SHARD_GRADIENTS), Not(HasSubstr("runtime.shard")));
+  EXPECT_THAT(Fix(1, v1::SHARD_NONE), Not(HasSubstr("shard"))) << "there is nothing to divide";
+  Divide(4, v1::SHARD_OPTIMIZER);
+  const int64_t optimizer = Needed();
+  Divide(4, v1::SHARD_NONE);
+  SetMemory(optimizer - (1 << 20));
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* const finding = FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_THAT(finding->fix(), HasSubstr("runtime.shard: gradients"));
+}
+
+TEST_F(Levels, OneThatFitsOnlyWithRecomputationIsNamedWithIt) {
+  Divide(2, v1::SHARD_GRADIENTS);
+  const int64_t needed = Needed();
+  Divide(2, v1::SHARD_NONE);
+  job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+  SetMemory(needed);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* const finding = FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_THAT(finding->fix(),
+              HasSubstr("runtime.shard: gradients with gradient_checkpointing: true"));
+}
+
+TEST_F(Levels, AutoIsJudgedAsTheFirstThatFits) {
+  Divide(4, v1::SHARD_OPTIMIZER);
+  const int64_t optimizer = Needed();
+  Divide(4, v1::SHARD_AUTO);
+  const auto windows = [this] {
+    const v1::PreflightReport report = job.Check();
+    EXPECT_EQ(FindingOf(report, "MEMORY_ESTIMATE_EXCEEDED"), nullptr);
+    EXPECT_EQ(report.spec().runtime().shard(), v1::SHARD_AUTO) << "decided when it is placed";
+    return std::ranges::count(report.estimates(), "memory: gradients on their way",
+                              &v1::EstimateItem::name);
   };
-  EXPECT_THAT(fix(2, false), HasSubstr("shard_optimizer: true"));
-  EXPECT_THAT(fix(2, true), Not(HasSubstr("shard_optimizer")));
-  EXPECT_THAT(fix(1, false), Not(HasSubstr("shard_optimizer"))) << "there is nothing to divide";
+  EXPECT_EQ(windows(), 0);
+  SetMemory(optimizer - (1 << 20));
+  EXPECT_EQ(windows(), 1);
+}
+
+TEST_F(Levels, OneThatNoDeviceHasIsRefusedByName) {
+  for (const bool cuda : {true, false}) {
+    Divide(2, v1::SHARD_PARAMETERS);
+    if (!cuda) job.MoveToCpu();
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* const finding = FindingOf(report, "SHARD_INVALID");
+    ASSERT_NE(finding, nullptr);
+    EXPECT_EQ(finding->field(), "runtime.shard");
+    EXPECT_THAT(finding->problem(),
+                HasSubstr(cuda ? "parameters on cuda" : "parameters on the cpu"));
+  }
+}
+
+TEST_F(Levels, TheOlderNameMayStandBesideWhatItMeans) {
+  Divide(2, v1::SHARD_OPTIMIZER);
+  job.spec.mutable_runtime()->set_shard_optimizer(true);
+  EXPECT_EQ(FindingOf(job.Check(), "SHARD_INVALID"), nullptr);
+  job.spec.mutable_runtime()->set_shard_optimizer(false);
+  EXPECT_NE(FindingOf(job.Check(), "SHARD_INVALID"), nullptr);
+  job.spec.mutable_runtime()->set_shard(v1::SHARD_NONE);
+  EXPECT_EQ(FindingOf(job.Check(), "SHARD_INVALID"), nullptr);
 }
 
 TEST(Preflight, CountsAllMemoryForAJobThatMayWaitAndFreeMemoryForOneThatStarts) {

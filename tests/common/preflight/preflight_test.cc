@@ -126,6 +126,11 @@ const RuleCase kCases[] = {
        job->MoveToCpu();
        job->spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
      }},
+    {"SHARD_INVALID", "runtime.shard_optimizer", "true beside shard: gradients",
+     [](GoodJob* job) {
+       job->spec.mutable_runtime()->set_shard_optimizer(true);
+       job->spec.mutable_runtime()->set_shard(v1::SHARD_GRADIENTS);
+     }},
     {"NO_CHECKPOINT_CADENCE", "train.save_every", "0 (more than 0)",
      [](GoodJob* job) { Train(job)->set_save_every(0); }},
     {"SAVE_EVERY_TOO_LARGE", "train.save_every", "5001 (at most steps = 5000)",

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The optimizer's state divided over GPUs (runtime.shard_optimizer) and gradients that travel in bf16 (runtime.gradient_precision): memory,
-bits and speed with and without them, and checkpoints that continue with the other setting.
+"""State and gradients divided over GPUs (runtime.shard) and gradients that travel in bf16 (runtime.gradient_precision): memory, bits and speed
+with and without them, and checkpoints that continue with the other setting.
 
     tests/faults/gpu/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --ranks 2                 the same with two of them
@@ -16,8 +16,8 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import SHAPES, Outcome, check_equal, differences, main, order_bound, steps_done  # noqa: E402
 
-WHOLE, SHARD, BF16 = "shard_optimizer: false", "shard_optimizer: true", "gradient_precision: bf16"
-WHOLE_BF16, SHARD_BF16 = f"{WHOLE}, {BF16}", f"{SHARD}, {BF16}"
+WHOLE, SHARD, GRADIENTS, BF16 = "shard: none", "shard: optimizer", "shard: gradients", "gradient_precision: bf16"
+WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16 = f"{WHOLE}, {BF16}", f"{SHARD}, {BF16}", f"{GRADIENTS}, {BF16}"
 MUON = "optimizer: muon"
 STEPS, SAVE_EVERY = 40, 20
 MIB = 1 << 20
@@ -67,19 +67,19 @@ def check_continues(runner, what, start, ranks, batch, whole, runtime, train, sa
     assert max(across) <= rounding, f"{what}: more than the order of summation"
 
 
-def check_killed(runner, divided, ranks, batch):
-    out_dir = runner.submit("killed", ranks, batch, STEPS, save_every=SAVE_EVERY // 2, runtime=SHARD)
+def check_killed(runner, name, divided, ranks, batch, runtime):
+    out_dir = runner.submit(name, ranks, batch, STEPS, save_every=SAVE_EVERY // 2, runtime=runtime)
     checkpoint = out_dir / "checkpoints" / "latest.ckpt"
     runner.service.wait_until(checkpoint.exists, 120, "the first checkpoint")
     os.kill(runner.service.processes(runner.program)[-1], signal.SIGKILL)
     print(f"a rank was killed after step {steps_done(out_dir)}")
-    runner.watch("killed")
-    assert "RESUMED" in runner.service.ctl("events", "killed").stdout, "it was not killed before its end"
-    check_equal("killed and resumed with divided state", Outcome(out_dir), divided)
+    runner.watch(name)
+    assert "RESUMED" in runner.service.ctl("events", name).stdout, "it was not killed before its end"
+    check_equal(f"{name} and resumed", Outcome(out_dir), divided)
 
 
 def check_optimizer(runner, name, train, ranks, batch):
-    """Returns the run with divided state."""
+    """Returns the runs with divided state and with divided gradients."""
     # Two ranks have one order of sums. Muon on a GPU multiplies the matrices of a share in other batches. Otherwise the first loss is the same, and
     # the others differ by roundings that grow.
     exact = runner.options.device == "cpu" or (ranks == 2 and not train)
@@ -108,21 +108,38 @@ def check_optimizer(runner, name, train, ranks, batch):
     across = differences(bf16, whole)
     print(f"{name}: gradients in bf16 against fp32: losses differ by at most {max(across):.2g}")
     assert 0 < max(across) <= BF16_ROUNDING and across[0] <= 2e-5, "not the rounding to bf16"
-    return divided
+    return divided, check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16)
+
+
+def check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16):
+    """Returns the run with divided gradients."""
+    one_pass = exact and runner.options.device == "cuda"  # a GPU computes both micro-batches as one pass
+    gradients = run("gradients", GRADIENTS)
+    check_equal(f"{name}: divided gradients twice", gradients, run("gradients-again", GRADIENTS))
+    compare(f"{name}: divided gradients against whole state", gradients, whole, one_pass, rounding)
+    compare(f"{name}: divided gradients of two passes against whole state", run("gradients-apart", GRADIENTS, apart=True), whole, False, rounding)
+    compare(f"{name}: divided gradients in bf16 against whole ones", run("gradients-bf16", GRADIENTS_BF16), bf16, one_pass,
+            rounding if one_pass else BF16_ROUNDING)
+    print(f"memory of a rank with divided gradients, MiB: {allocated(gradients, ranks) / MIB:.0f}")
+    middle = f"checkpoints/step-{SAVE_EVERY:08d}"
+    check_continues(runner, f"{name}-gradients-to-whole", gradients.out_dir / middle, ranks, batch, gradients, WHOLE, train, one_pass, rounding)
+    check_continues(runner, f"{name}-whole-to-gradients", whole.out_dir / middle, ranks, batch, whole, GRADIENTS, train, one_pass, rounding)
+    return gradients
 
 
 def test(runner):
     ranks = runner.options.ranks
     batch = max(4, ranks)
-    divided = check_optimizer(runner, "adamw", "", ranks, batch)
+    divided, gradients = check_optimizer(runner, "adamw", "", ranks, batch)
     check_optimizer(runner, "muon", MUON, ranks, batch)
-    check_killed(runner, divided, ranks, batch)
+    check_killed(runner, "killed", divided, ranks, batch, SHARD)
+    check_killed(runner, "killed-gradients", gradients, ranks, batch, GRADIENTS)
 
 
 def bench(runner):
     """Three rounds of all settings, so that a slow minute of the machine does not count for one of them only."""
     ranks, seq_len = runner.options.ranks, SHAPES[runner.options.shape]["seq_len"]
-    settings = [(optimizer, runtime) for optimizer in ("", MUON) for runtime in (WHOLE, SHARD, WHOLE_BF16, SHARD_BF16)]
+    settings = [(optimizer, runtime) for optimizer in ("", MUON) for runtime in (WHOLE, SHARD, GRADIENTS, WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16)]
     for sequences in (16, 2):
         runs = {setting: [] for setting in settings}
         for repeat in range(3):

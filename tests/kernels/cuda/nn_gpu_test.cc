@@ -348,6 +348,18 @@ TEST_F(NnOnGpu, ConvertRoundsAndWidensLikeTheCpu) {
   }
 }
 
+TEST_F(NnOnGpu, AddToAddsLikeTheCpu) {
+  for (const int64_t size : {0, 1, 3, 4, 1021, 3000001}) {
+    SCOPED_TRACE(size);
+    const std::vector<float> from = Random(size, 1, 100);
+    std::vector<float> to = Random(size, 2, 100);
+    const DeviceTensor from_gpu = ToDeviceF32(from), to_gpu = ToDeviceF32(to);
+    ASSERT_TRUE(AddTo(kCpuExec, In(from), Out(to)).ok());
+    ASSERT_TRUE(AddTo(GpuExec(), from_gpu, to_gpu).ok());
+    EXPECT_EQ(to_gpu.Floats(), to);
+  }
+}
+
 TEST_F(NnOnGpu, WidthsThatVectorsDoNotDivideAreRefused) {
   const DeviceTensor x(3 * 12, DType::kBf16), w(12, DType::kBf16), y(3 * 12, DType::kBf16),
       f(12, DType::kF32), r(3, DType::kF32);

@@ -164,5 +164,14 @@ TEST(Copy, CopiesAndClearsBuffersLargerThanAChunk) {
   EXPECT_EQ(to, std::vector<float>(from.size()));
 }
 
+TEST(Copy, AddToAddsEachElement) {
+  const std::vector<float> from = RandomValues(300001, 5), before = RandomValues(300001, 6);
+  std::vector<float> to = before;
+  ASSERT_TRUE(AddTo({}, View(from), std::span<float>(to)).ok());
+  for (size_t i = 0; i < to.size(); ++i) ASSERT_EQ(to[i], before[i] + from[i]) << i;
+  EXPECT_EQ(AddTo({}, View(from), std::span<float>(to).first(3)).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
 }  // namespace
 }  // namespace nsa

@@ -4,6 +4,7 @@
 //      bf16: the same, the gradients travel in bf16.
 //      share, share16: the same, each rank gets the sums of its share only, rounds them to bf16 and
 //      sends them to the others; OUT_FILE has these, as floats.
+//      window, window16: the same, the gradients come in windows whose memory later ones reuse.
 //      die: sums for ever; rank 1 is killed by SIGKILL in between.   stand: rank 1 gets SIGSTOP.
 //      cut: rank 1's GPU waits in a sum that rank 0 never joins, and rank 1 is killed.
 // Exit codes: 0 done, 1 wrong or failed, 5 a peer was lost (said on stderr).
@@ -85,11 +86,15 @@ class Rank {
     NSA_RETURN_IF_ERROR(
         cuda::CopyBytes(stream_.get(), input_.data(), values.data(), 4 * kElements));
     NSA_RETURN_IF_ERROR(cuda::Synchronize(stream_.get()));
-    SumOptions options = {.bf16 = bf16()};
+    SumOptions options = {.bf16 = bf16(), .windows = windows()};
     if (shares()) options.cuts = Cuts();
+    const std::span<float> all = {Sums(), size_t{kElements}};
     NSA_ASSIGN_OR_RETURN(
-        reducer_, GradientReducer::Create(nccl_.get(), {Sums(), size_t{kElements}}, kGradients,
-                                          GradientReducer::kBucketElements, options));
+        reducer_, GradientReducer::Create(nccl_.get(), windows() ? all.subspan(kGradients) : all,
+                                          kGradients, GradientReducer::kBucketElements, options));
+    if (windows()) {
+      NSA_ASSIGN_OR_RETURN(windows_, cuda::DeviceMemory::Allocate(2 * 4 * kPiece, "windows"));
+    }
     if (shares()) {
       NSA_ASSIGN_OR_RETURN(weights_, cuda::DeviceMemory::Allocate(2 * kGradients, "weights"));
       NSA_ASSIGN_OR_RETURN(squares_, cuda::DeviceMemory::Allocate(8 * arguments_.world, "squares"));
@@ -117,7 +122,8 @@ class Rank {
 
  private:
   float* Sums() const { return static_cast<float*>(sums_.data()); }
-  bool shares() const { return arguments_.mode.starts_with("share"); }
+  bool windows() const { return arguments_.mode.starts_with("window"); }
+  bool shares() const { return arguments_.mode.starts_with("share") || windows(); }
   bool bf16() const { return arguments_.mode.ends_with("16"); }
 
   // Uneven shares.
@@ -132,6 +138,10 @@ class Rank {
 
   // Enqueues the sums as a training step does: gradients become final piece by piece, from the end.
   absl::Status EnqueueStep() {
+    if (windows()) {
+      NSA_RETURN_IF_ERROR(EnqueueWindows());
+      return EnqueueGather();
+    }
     NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), sums_.data(), input_.data(), 4 * kElements));
     for (int64_t begin = kElements - kExtras - kPiece; begin > 0; begin -= kPiece) {
       NSA_RETURN_IF_ERROR(reducer_->Ready(stream_.get(), begin));
@@ -139,6 +149,27 @@ class Rank {
     NSA_RETURN_IF_ERROR(reducer_->Ready(stream_.get(), 0));
     NSA_RETURN_IF_ERROR(reducer_->Finish(stream_.get()));
     return shares() ? EnqueueGather() : absl::OkStatus();
+  }
+
+  // The same in windows, two of which take turns in memory.
+  absl::Status EnqueueWindows() {
+    const auto* const input = static_cast<const float*>(input_.data());
+    const int64_t own = Cuts()[arguments_.rank], size = Cuts()[arguments_.rank + 1] - own;
+    float* window = static_cast<float*>(windows_.data());
+    reducer_->Reset();
+    for (int64_t end = kGradients, turn = kPiece; end > 0; end -= kPiece, turn = -turn) {
+      const int64_t begin = std::max<int64_t>(end - kPiece, 0);
+      NSA_RETURN_IF_ERROR(reducer_->AwaitWindow(stream_.get(), end == kGradients));
+      NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), window, input + begin, 4 * (end - begin)));
+      NSA_RETURN_IF_ERROR(
+          reducer_->SumWindow(stream_.get(), {.values = {window, static_cast<size_t>(end - begin)},
+                                              .first = begin,
+                                              .share = {Sums() + own, static_cast<size_t>(size)}}));
+      window += turn;
+    }
+    NSA_RETURN_IF_ERROR(
+        cuda::CopyBytes(stream_.get(), Sums() + kGradients, input + kGradients, 4 * kExtras));
+    return reducer_->Finish(stream_.get());
   }
 
   // What follows the sums of a share: the number of this rank, as its sum of squares, goes to all,
@@ -255,6 +286,7 @@ class Rank {
   cuda::Event event_;
   cuda::DeviceMemory input_, sums_;
   cuda::DeviceMemory weights_, squares_;  // with shares
+  cuda::DeviceMemory windows_;            // float [2, kPiece], with windows
   std::unique_ptr<GradientReducer> reducer_;
 };
 

@@ -223,6 +223,10 @@ TEST(WorkerProgram, ARankKilledWithAShareOfTheOptimizersStateIsNoLoss) {
   ExpectToSurviveAKilledRank("{shard_optimizer: true}");
 }
 
+TEST(WorkerProgram, ARankKilledWithAShareOfTheGradientsIsNoLoss) {
+  ExpectToSurviveAKilledRank("{shard: gradients}");
+}
+
 TEST(WorkerProgram, ASampleIsShownAsItIsDrawnAndEndsAtOnceOnASignal) {
   const TempDir dir;
   std::ofstream(dir / "text.txt") << "To be, or not to be, that is the question:\n"

@@ -61,6 +61,9 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
   NSA_ASSIGN_OR_RETURN(reducer->stream_, cuda::Stream::Create(kPriority));
   NSA_ASSIGN_OR_RETURN(reducer->ready_, cuda::Event::Create());
   NSA_ASSIGN_OR_RETURN(reducer->done_, cuda::Event::Create());
+  for (cuda::Event& done : reducer->window_done_) {
+    NSA_ASSIGN_OR_RETURN(done, cuda::Event::Create());
+  }
   NSA_ASSIGN_OR_RETURN(reducer->in_flight_,
                        cuda::PinnedMemory::Allocate(sizeof(int32_t), "the mark of the reduction"));
   if (options.bf16) {
@@ -75,39 +78,72 @@ absl::Status GradientReducer::MarkInFlight(void* stream, int32_t number) {
                     {.word = static_cast<int32_t*>(in_flight_.data()), .value = number});
 }
 
-absl::Status GradientReducer::SumPiece(const Piece& piece, bool bf16) {
-  const auto values = values_.subspan(piece.begin, piece.end - piece.begin);
+absl::Status GradientReducer::SumPiece(void* lane, std::span<float> values, int root, bool bf16) {
   const auto size = static_cast<int64_t>(values.size());
   const Tensor rounded(rounded_.data(), size, DType::kBf16);
-  const bool everybody = piece.root == Piece::kEveryRank;
+  const bool everybody = root == Piece::kEveryRank;
   const std::string name = absl::StrCat(everybody ? kAllReduce : kReduce, next_);
   NcclValues sent = {.data = values.data(), .count = size};
   if (bf16) {
-    NSA_RETURN_IF_ERROR(Convert(ExecOf(stream_.get()), values, rounded));
+    NSA_RETURN_IF_ERROR(Convert(ExecOf(lane), values, rounded));
     sent = {.data = rounded.data, .count = size, .type = NcclValues::Type::kBfloat16};
   }
-  NSA_RETURN_IF_ERROR(everybody ? comm_->AllReduceSum(name, sent, stream_.get())
-                                : comm_->ReduceSum(name, sent, piece.root, stream_.get()));
-  if (!bf16 || !(everybody || piece.root == comm_->rank())) return absl::OkStatus();
-  return Convert(ExecOf(stream_.get()), rounded, values);
+  NSA_RETURN_IF_ERROR(everybody ? comm_->AllReduceSum(name, sent, lane)
+                                : comm_->ReduceSum(name, sent, root, lane));
+  if (!bf16 || !(everybody || root == comm_->rank())) return absl::OkStatus();
+  return Convert(ExecOf(lane), rounded, values);
 }
 
-absl::Status GradientReducer::Sum(void* stream, const Bucket& bucket, bool extras) {
+// Sums the elements from `first` on over the ranks.
+absl::Status GradientReducer::Sum(void* stream, std::span<float> values, int64_t first,
+                                  bool extras) {
+  void* const lane = Lane(stream);
   NSA_RETURN_IF_ERROR(ready_.Record(stream));
-  NSA_RETURN_IF_ERROR(ready_.Wait(stream_.get()));
+  NSA_RETURN_IF_ERROR(ready_.Wait(lane));
   const bool bf16 = options_.bf16 && !extras;
-  const int64_t most = bf16 ? bucket_elements_ : bucket.end - bucket.begin;
+  const auto size = static_cast<int64_t>(values.size());
   const std::span<const int64_t> cuts = extras ? std::span<const int64_t>() : options_.cuts;
-  for (const Piece& piece : PiecesOf(bucket, cuts, most)) {
-    NSA_RETURN_IF_ERROR(MarkInFlight(stream_.get(), ++next_));
-    NSA_RETURN_IF_ERROR(SumPiece(piece, bf16));
+  for (const Piece& piece : PiecesOf({first, first + size}, cuts, bf16 ? bucket_elements_ : size)) {
+    NSA_RETURN_IF_ERROR(MarkInFlight(lane, ++next_));
+    NSA_RETURN_IF_ERROR(SumPiece(lane, values.subspan(piece.begin - first, piece.end - piece.begin),
+                                 piece.root, bf16));
   }
   return absl::OkStatus();
 }
 
 absl::Status GradientReducer::Ready(void* stream, int64_t begin) {
   const std::optional<Bucket> bucket = cutter_.Ready(begin);
-  return bucket.has_value() ? Sum(stream, *bucket) : absl::OkStatus();
+  if (!bucket.has_value()) return absl::OkStatus();
+  return Sum(stream, values_.subspan(bucket->begin, bucket->end - bucket->begin), bucket->begin);
+}
+
+absl::Status GradientReducer::AwaitWindow(void* stream, bool first) {
+  if (windows_ < (first ? 1 : 2)) return absl::OkStatus();
+  // Sums run one after another: the last one done, all are.
+  return window_done_[(windows_ + (first ? 1 : 0)) % 2].Wait(stream);
+}
+
+// Copies or adds the sums of this rank's share out of the window.
+absl::Status GradientReducer::TakeShare(void* lane, const WindowSum& sum) {
+  const int64_t own = options_.cuts[comm_->rank()];
+  const int64_t begin = std::max(own, sum.first);
+  const int64_t end = std::min(options_.cuts[comm_->rank() + 1],
+                               sum.first + static_cast<int64_t>(sum.values.size()));
+  if (begin >= end) return absl::OkStatus();
+  const std::span<float> from = sum.values.subspan(begin - sum.first, end - begin);
+  const std::span<float> to = sum.share.subspan(begin - own, end - begin);
+  return sum.add ? AddTo(ExecOf(lane), from, to) : Copy(ExecOf(lane), from, to);
+}
+
+absl::Status GradientReducer::SumWindow(void* stream, const WindowSum& sum) {
+  void* const lane = Lane(stream);
+  NSA_RETURN_IF_ERROR(Sum(stream, sum.values, sum.first));
+  NSA_RETURN_IF_ERROR(TakeShare(lane, sum));
+  return window_done_[windows_++ % 2].Record(lane);
+}
+
+absl::Status GradientReducer::WaitForWindows(void* stream) {
+  return comm_->WaitFor("reduce_gradients", [lane = Lane(stream)] { return cuda::Done(lane); });
 }
 
 absl::Status GradientReducer::Finish(void* stream) {
@@ -115,10 +151,12 @@ absl::Status GradientReducer::Finish(void* stream) {
     return absl::FailedPreconditionError(
         "gradients: their sum ends before all of them are final; call Ready(stream, 0) first");
   }
-  NSA_RETURN_IF_ERROR(Sum(stream, {size_, static_cast<int64_t>(values_.size())}, /*extras=*/true));
+  const int64_t gradients = options_.windows ? 0 : size_;
+  NSA_RETURN_IF_ERROR(Sum(stream, values_.subspan(gradients), gradients, /*extras=*/true));
   buckets_ = std::exchange(next_, 0);
-  NSA_RETURN_IF_ERROR(MarkInFlight(stream_.get(), 0));
-  NSA_RETURN_IF_ERROR(done_.Record(stream_.get()));
+  void* const lane = Lane(stream);
+  NSA_RETURN_IF_ERROR(MarkInFlight(lane, 0));
+  NSA_RETURN_IF_ERROR(done_.Record(lane));
   return done_.Wait(stream);
 }
 

@@ -5,8 +5,13 @@
 // of a share go to its rank alone: for R ranks and N gradients, (R − 1) N values are sent in all
 // instead of the 2 (R − 1) N of sums that everybody has. GatherWeights() then sends the new
 // weights.
+//
+// Where each rank also keeps the gradients of its share only, they come a part of the model at a
+// time, in memory that later parts reuse (worker/train/model/gradient_window.h): SumWindow() takes
+// the place of Ready(), once for each part of each pass.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -71,6 +76,19 @@ struct SumOptions {
       cuts;  // rank r gets the sums from cuts[r] to cuts[r + 1]; empty: all get all
   // The gradients travel in bf16: each rank rounds its own to nearest even, and NCCL the sums.
   bool bf16 = false;
+  // Gradients come by SumWindow(); with `cuts`.
+  bool windows = false;
+  // Windows are summed on the step's own stream instead of beside it, for a step with other
+  // operations of NCCL.
+  bool in_line = false;
+};
+
+// The gradients of a part of the model, and where the sums of a rank's share of them go.
+struct WindowSum {
+  std::span<float> values;  // elements from `first` on
+  int64_t first = 0;
+  std::span<float> share;  // elements from cuts[rank] on
+  bool add = false;        // to what `share` has; otherwise the sums take its place
 };
 
 // One thread at a time.
@@ -78,8 +96,8 @@ class GradientReducer {
  public:
   static constexpr int64_t kBucketElements = int64_t{4} << 20;  // 16 MiB
 
-  // `values`: `size` gradients, followed by a few extra values, in device memory. `values` and
-  // `comm` outlive the reducer.
+  // `values`: `size` gradients, followed by a few extra values, in device memory; with
+  // options.windows the extra values only. `values` and `comm` outlive the reducer.
   static absl::StatusOr<std::unique_ptr<GradientReducer>> Create(
       NcclComm* comm, std::span<float> values, int64_t size,
       int64_t bucket_elements = kBucketElements, const SumOptions& options = {});
@@ -88,15 +106,27 @@ class GradientReducer {
   void Reset() {
     cutter_.Reset();
     next_ = 0;
+    windows_ = 0;
   }
 
   // All gradients from `begin` on are final once `stream`, which may be capturing, reaches this
   // point. `begin` decreases from call to call, down to 0.
   absl::Status Ready(void* stream, int64_t begin);
 
-  // To be called after Ready(stream, 0), when the extra values are final, too. What follows on
-  // `stream` sees all sums that this rank gets; those of the extra values, always in fp32, are for
-  // all ranks.
+  // To be called on `stream` before it makes the gradients of a window: what follows does so after
+  // the sums of the window before the last, whose memory it takes. At the `first` window of a pass,
+  // after those of all windows.
+  absl::Status AwaitWindow(void* stream, bool first);
+
+  // The window's gradients are final once `stream`, which may be capturing, reaches this point.
+  absl::Status SumWindow(void* stream, const WindowSum& sum);
+
+  // The host waits until the windows are summed. Not while capturing.
+  absl::Status WaitForWindows(void* stream);
+
+  // To be called after Ready(stream, 0) or the last window, when the extra values are final, too.
+  // What follows on `stream` sees all sums that this rank gets; those of the extra values, always
+  // in fp32, are for all ranks.
   absl::Status Finish(void* stream);
 
   // After Finish(), on `stream`. sums[r] of rank r on every rank, r = 0, 1, …; in device memory,
@@ -127,8 +157,11 @@ class GradientReducer {
         options_(options),
         cutter_(size, bucket_elements) {}
 
-  absl::Status Sum(void* stream, const Bucket& bucket, bool extras = false);
-  absl::Status SumPiece(const Piece& piece, bool bf16);
+  // Where sums run that `stream` makes the values of.
+  void* Lane(void* stream) const { return options_.in_line ? stream : stream_.get(); }
+  absl::Status Sum(void* stream, std::span<float> values, int64_t first, bool extras = false);
+  absl::Status SumPiece(void* lane, std::span<float> values, int root, bool bf16);
+  absl::Status TakeShare(void* lane, const WindowSum& sum);
   absl::Status MarkInFlight(void* stream, int32_t number);
 
   NcclComm* const comm_;
@@ -137,11 +170,13 @@ class GradientReducer {
   const int64_t bucket_elements_;
   const SumOptions options_;
   BucketCutter cutter_;
-  cuda::Stream stream_;           // runs the sums, one after another
-  cuda::DeviceMemory rounded_;    // bf16 [bucket_elements_], with options_.bf16
-  cuda::Event ready_;             // a bucket's gradients are final
-  cuda::Event done_;              // all sums of a step are done
-  cuda::PinnedMemory in_flight_;  // number of the bucket being summed, from 1; 0: none
+  cuda::Stream stream_;                     // runs the sums, one after another
+  cuda::DeviceMemory rounded_;              // bf16 [bucket_elements_], with options_.bf16
+  cuda::Event ready_;                       // a bucket's gradients are final
+  cuda::Event done_;                        // all sums of a step are done
+  std::array<cuda::Event, 2> window_done_;  // the last two windows are summed, in turn
+  int64_t windows_ = 0;                     // of this step
+  cuda::PinnedMemory in_flight_;            // number of the bucket being summed, from 1; 0: none
   int32_t next_ = 0;
   int32_t buckets_ = 0;
   int32_t shown_ = 0;

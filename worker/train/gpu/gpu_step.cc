@@ -28,9 +28,13 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
     SumOptions sums = {.bf16 = options.bf16_gradients};
     const std::span<const int64_t> cuts = state->shares.cuts();
     if (state->sharded) sums.cuts.assign(cuts.begin(), cuts.end());
-    NSA_ASSIGN_OR_RETURN(step->reducer_,
-                         GradientReducer::Create(options.nccl, state->gradients.with_extras(), size,
-                                                 GradientReducer::kBucketElements, sums));
+    sums.windows = state->window.has_value();
+    sums.in_line = sums.windows && !options.sums_in_backward;
+    NSA_ASSIGN_OR_RETURN(
+        step->reducer_,
+        GradientReducer::Create(
+            options.nccl, sums.windows ? state->gradients.extras() : state->gradients.with_extras(),
+            size, GradientReducer::kBucketElements, sums));
     NSA_ASSIGN_OR_RETURN(
         step->squares_,
         cuda::DeviceMemory::Allocate(static_cast<int64_t>(sizeof(double)) * state->shares.ranks(),
@@ -53,7 +57,6 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
 
 absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
   Model* const model = options_.state->model.get();
-  Arena* const gradients = &options_.state->gradients;
   if (reducer_ != nullptr) reducer_->Reset();
   for (int32_t micro = 0; micro < options_.micro_batches; ++micro) {
     progress_->EnterPhase(Phase::kForward, micro);
@@ -68,14 +71,50 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
     }
     progress_->EnterPhase(Phase::kBackward, micro);
     const cuda::Range range("backward");
-    Model::AfterPart after_part;
-    if (reducer_ != nullptr && SumsInBackward() && micro + 1 == options_.micro_batches) {
-      after_part = [this](int64_t begin) { return reducer_->Ready(exec_.stream, begin); };
-    }
-    NSA_RETURN_IF_ERROR(model->Backward(exec_, options_.gradient_scale, gradients, after_part,
-                                        /*overwrite=*/micro == 0));
+    NSA_RETURN_IF_ERROR(EnqueueBackward(micro));
   }
   return model->EnqueueReadout(exec_);
+}
+
+absl::Status GpuStep::EnqueueBackward(int32_t micro) {
+  ModelState& state = *options_.state;
+  if (state.window.has_value()) return BackwardToShares(micro);
+  Model::AfterPart after_part;
+  if (reducer_ != nullptr && SumsInBackward() && micro + 1 == options_.micro_batches) {
+    after_part = [this](int64_t begin) { return reducer_->Ready(exec_.stream, begin); };
+  }
+  return state.model->Backward(exec_, options_.gradient_scale, &state.gradients, after_part,
+                               /*overwrite=*/micro == 0);
+}
+
+// Backward into the window. In the first step the host waits for the sums of each part, so that
+// none is waiting for another rank while this one plans a matrix product: see FinishSums().
+absl::Status GpuStep::BackwardToShares(int32_t micro) {
+  ModelState& state = *options_.state;
+  size_t part = 0;
+  NSA_RETURN_IF_ERROR(OpenWindow(part));
+  const auto after_part = [&](int64_t) -> absl::Status {
+    NSA_RETURN_IF_ERROR(SumWindow(/*add=*/micro > 0));
+    if (!warm()) NSA_RETURN_IF_ERROR(reducer_->WaitForWindows(exec_.stream));
+    return ++part < state.window->parts().size() ? OpenWindow(part) : absl::OkStatus();
+  };
+  return state.model->Backward(exec_, options_.gradient_scale, state.window->arena(), after_part,
+                               /*overwrite=*/true);
+}
+
+absl::Status GpuStep::OpenWindow(size_t part) {
+  NSA_RETURN_IF_ERROR(reducer_->AwaitWindow(exec_.stream, /*first=*/part == 0));
+  options_.state->window->MoveTo(part);
+  return absl::OkStatus();
+}
+
+absl::Status GpuStep::SumWindow(bool add) {
+  ModelState& state = *options_.state;
+  Arena* const window = state.window->arena();
+  return reducer_->SumWindow(exec_.stream, {.values = window->flat(),
+                                            .first = window->slice().begin,
+                                            .share = state.gradients.flat(),
+                                            .add = add});
 }
 
 // Completes the sums; what is enqueued later sees the sums over all ranks. Where backward has not
@@ -85,7 +124,7 @@ absl::Status GpuStep::EnqueueMicroBatches(int64_t step) {
 // sum may then be waiting for another rank.
 absl::Status GpuStep::FinishSums() {
   if (reducer_ == nullptr) return absl::OkStatus();
-  if (!SumsInBackward()) {
+  if (!options_.state->window.has_value() && !SumsInBackward()) {
     for (const int64_t begin : options_.state->model->PartBegins()) {
       NSA_RETURN_IF_ERROR(reducer_->Ready(exec_.stream, begin));
     }

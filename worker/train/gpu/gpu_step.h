@@ -3,7 +3,9 @@
 //
 // Where the optimizer's state is divided over the ranks (ModelState::sharded), a rank gets the sums
 // of its share only, all ranks add up its squares, each updates its share, and then sends the new
-// bf16 weights to the others.
+// bf16 weights to the others. Where the gradients are divided, too (ModelState::window), the sums
+// over the ranks are those of each pass, part by part while backward continues, and a rank adds up
+// those of its share.
 //
 // The device decides whether to update: when the loss or the norm is not finite, parameters and
 // moments stay as they are. The device also computes the clipping factor, without the host.
@@ -48,6 +50,8 @@ struct GpuStepOptions {
   // Sum the gradients of a part over the ranks while backward continues. Not where backward
   // exchanges heads with other ranks (context parallelism): then all are summed after it, so that
   // no two operations of NCCL wait for other ranks at the same time.
+  // Divided gradients have to be summed during it: then on the stream of the exchanges, in their
+  // order.
   bool sums_in_backward = true;
 
   bool in_order = false;      // kernels run one at a time
@@ -109,6 +113,10 @@ class GpuStep {
   explicit GpuStep(const GpuStepOptions& options) : options_(options) {}
   absl::Status Enqueue(int64_t step);
   absl::Status EnqueueMicroBatches(int64_t step);
+  absl::Status EnqueueBackward(int32_t micro);
+  absl::Status BackwardToShares(int32_t micro);
+  absl::Status OpenWindow(size_t part);
+  absl::Status SumWindow(bool add);
   absl::Status EnqueueUpdate();
   bool SumsInBackward() const { return options_.sums_in_backward && warm(); }
   absl::Status FinishSums();

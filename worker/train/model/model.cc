@@ -61,6 +61,7 @@ class Model::Impl {
   void Plan();
   absl::StatusOr<Tensor> RunBlocks(const Exec& exec, int32_t micro_batch);
   OutputHead::Loss LossOf(int32_t micro_batch) const;
+  absl::Status ClearAddedTo(const Exec& exec, Arena* gradients) const;
   absl::Status RecomputeBlock(const Exec& exec, int32_t layer);
   absl::Status BackwardOf(const BlockContext& block, int32_t layer, Arena* gradients,
                           const AfterPart& complete);
@@ -90,7 +91,7 @@ class Model::Impl {
     return parameters_.weight(place.offset, place.size);
   }
   static Tensor Gradient(Arena* gradients, const Place& place) {
-    return gradients->flat().subspan(place.offset, place.size);
+    return gradients->of(Slice{place.offset, place.offset + place.size});
   }
 
   const ModelConfig config_;
@@ -272,19 +273,34 @@ absl::Status Model::Impl::BackwardOf(const BlockContext& block, int32_t layer, A
   return complete(block.places.norm1.offset);
 }
 
+// Clears what backward adds to, of the elements that `gradients` has, and what is behind them.
+absl::Status Model::Impl::ClearAddedTo(const Exec& exec, Arena* gradients) const {
+  const std::span<float> all = gradients->with_extras();
+  const int64_t begin = gradients->slice().begin;
+  const Slice held = {begin, begin + std::ssize(all)};
+  std::vector<ElementRange> ranges;
+  for (const ElementRange& range : places_.AddedTo(held.end)) {
+    const Slice part = held.Common({range.begin, range.begin + range.size});
+    if (!part.empty()) ranges.push_back({part.begin - begin, part.size()});
+  }
+  return ZeroRanges(exec, all, ranges);
+}
+
 absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena* gradients,
                                    const AfterPart& after_part, bool overwrite) {
   if (!options_.training || !std::exchange(forward_done_, false)) {
     return absl::FailedPreconditionError(
         "model: backward without a forward of a training model; call Forward first");
   }
-  const auto complete = [&](int64_t begin) {
-    return after_part ? after_part(begin) : absl::OkStatus();
+  const auto complete = [&](int64_t begin) -> absl::Status {
+    if (!after_part) return absl::OkStatus();
+    const Slice held = gradients->slice();
+    NSA_RETURN_IF_ERROR(after_part(begin));
+    const bool moved = overwrite && gradients->slice() != held && begin > 0;
+    return moved ? ClearAddedTo(exec, gradients) : absl::OkStatus();
   };
   overwrite_ = overwrite;
-  if (const std::span<float> all = gradients->with_extras(); overwrite) {
-    NSA_RETURN_IF_ERROR(ZeroRanges(exec, all, places_.AddedTo(std::ssize(all))));
-  }
+  if (overwrite) NSA_RETURN_IF_ERROR(ClearAddedTo(exec, gradients));
   NSA_RETURN_IF_ERROR(head_.Backward(exec, {.x = InputOf(config_.n_layers),
                                             .loss = LossOf(current_),
                                             .has_loss = has_loss_,

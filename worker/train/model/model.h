@@ -92,7 +92,8 @@ class Model {
   // train.z_loss also that of the z-loss, which no loss contains. Once per Forward. For the
   // gradient of a mean over n tokens the scale is 1/n. With `overwrite` it takes `gradients` and
   // what is behind them (Arena::extras()) for zeros, whatever they are; that is faster than adding
-  // to zeros.
+  // to zeros. `gradients` has at least those of the part that backward is at: `after_part` may move
+  // it (Arena::MoveTo()) to the part that follows.
   absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
                         const AfterPart& after_part = {}, bool overwrite = false);
 

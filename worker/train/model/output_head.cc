@@ -91,7 +91,7 @@ absl::Status OutputHead::BackwardOfRows(const Exec& exec, const BackwardArgs& ar
   return LinearBackward(exec, {rows, config_.dim, config_.logit_columns()}, loss.dlogits,
                         RowsOf(h(), first, rows, config_.dim), Weight(weights),
                         RowsOf(args.dh, first, rows, config_.dim),
-                        args.gradients->with_extras().subspan(weights.offset, weights.size),
+                        args.gradients->with_tail({weights.offset, weights.offset + weights.size}),
                         args.overwrite && first == 0);
 }
 
@@ -102,15 +102,16 @@ absl::Status OutputHead::Backward(const Exec& exec, const BackwardArgs& args) {
   }
   if (!args.has_loss) NSA_RETURN_IF_ERROR(Mean(exec, args.loss));
   NSA_RETURN_IF_ERROR(Zero(exec, args.dx));
-  return RmsNormBackward(exec, {.rows = config_.rows(),
-                                .dim = config_.dim,
-                                .dy = args.dh,
-                                .x = args.x,
-                                .weight = Weight(places_.norm_f),
-                                .rstd = (*arena_)[rstd_],
-                                .dx = args.dx,
-                                .dweight = args.gradients->flat().subspan(places_.norm_f.offset,
-                                                                          places_.norm_f.size)});
+  return RmsNormBackward(
+      exec, {.rows = config_.rows(),
+             .dim = config_.dim,
+             .dy = args.dh,
+             .x = args.x,
+             .weight = Weight(places_.norm_f),
+             .rstd = (*arena_)[rstd_],
+             .dx = args.dx,
+             .dweight = args.gradients->of(
+                 Slice{places_.norm_f.offset, places_.norm_f.offset + places_.norm_f.size})});
 }
 
 }  // namespace nsa::train

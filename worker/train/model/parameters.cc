@@ -240,11 +240,13 @@ absl::StatusOr<Arena> Arena::Create(const ParameterLayout* layout, const Options
                                     const std::string& what) {
   Arena arena;
   arena.layout_ = layout;
-  arena.slice_ = options.slice.value_or(Slice{0, layout->size()});
   const bool cuda = options.backend == Backend::kCuda;
-  arena.tail_ = cuda && !options.slice.has_value() ? layout->tail() : 0;
+  const bool all = !options.slice.has_value() && !options.room.has_value();
+  if (all) arena.slice_ = {0, layout->size()};
+  arena.slice_ = options.slice.value_or(arena.slice_);
+  arena.tail_ = cuda && all ? layout->tail() : 0;
   arena.extras_ = options.extras;
-  const int64_t floats = arena.slice_.size() + arena.tail_ + arena.extras_;
+  const int64_t floats = options.room.value_or(arena.slice_.size() + arena.tail_ + arena.extras_);
   NSA_ASSIGN_OR_RETURN(arena.values_, Memory::Allocate(options.backend, 4 * floats, what));
   if (options.half) {
     NSA_ASSIGN_OR_RETURN(arena.half_,
@@ -252,6 +254,12 @@ absl::StatusOr<Arena> Arena::Create(const ParameterLayout* layout, const Options
                                           absl::StrCat(what, " in bf16")));
   }
   return arena;
+}
+
+void Arena::MoveTo(const Slice& slice, int64_t at) {
+  slice_ = slice;
+  begin_ = at;
+  tail_ = !values_.on_host() && slice.end == layout_->size() ? layout_->tail() : 0;
 }
 
 absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to) {

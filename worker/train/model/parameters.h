@@ -86,6 +86,8 @@ class Arena {
         false;  // CUDA only: also a bf16 copy of all elements, which kernels read as weights
     int64_t extras = 0;          // number of floats behind the values and the tail
     std::optional<Slice> slice;  // the elements that it has values of; all if there is none
+    // Memory for so many floats, in place of `slice`: MoveTo() says which elements it has.
+    std::optional<int64_t> room;
   };
 
   Arena() = default;
@@ -99,6 +101,11 @@ class Arena {
   // too little free memory.
   static absl::StatusOr<Arena> Create(const ParameterLayout* layout, const Options& options,
                                       const std::string& what);
+
+  // Of an arena with Options::room: from now on it has the elements of `slice`, from float `at` of
+  // its memory on, and on a GPU behind the last element of the layout its tail. The caller sees to
+  // it that they fit. Moves no values.
+  void MoveTo(const Slice& slice, int64_t at);
 
   const ParameterLayout& layout() const { return *layout_; }
   // The elements that flat() has; those of the layout unless the arena was made for a slice.
@@ -117,6 +124,11 @@ class Arena {
   }
   std::span<const float> of(const ParameterInfo& tensor) const {
     return of(Slice{tensor.offset, tensor.offset + tensor.size});
+  }
+
+  // Elements of the layout, of which the first is in slice(); they may reach into the tail.
+  std::span<float> with_tail(const Slice& part) {
+    return with_extras().subspan(part.begin - slice_.begin, part.size());
   }
 
   // Values, tail and extras in one span, for the sum over ranks.
@@ -142,10 +154,11 @@ class Arena {
   int64_t bytes() const { return values_.bytes() + half_.bytes(); }
 
  private:
-  float* values() const { return reinterpret_cast<float*>(values_.data()); }
+  float* values() const { return reinterpret_cast<float*>(values_.data()) + begin_; }
 
   const ParameterLayout* layout_ = nullptr;  // borrowed
   Slice slice_;
+  int64_t begin_ = 0;  // floats before the values; above 0 only with room
   int64_t tail_ = 0;
   int64_t extras_ = 0;
   Memory values_;

@@ -37,4 +37,12 @@ Shares::Shares(const ParameterLayout& layout, const v1::TrainSpec& train, int32_
   cuts_.push_back(layout.size());
 }
 
+std::vector<int64_t> Shares::CutsOf(const Slice& part) const {
+  std::vector<int64_t> cuts;
+  cuts.reserve(cuts_.size());
+  for (const int64_t cut : cuts_)
+    cuts.push_back(std::clamp(cut, part.begin, part.end) - part.begin);
+  return cuts;
+}
+
 }  // namespace nsa::train

@@ -1,9 +1,10 @@
 // How the optimizer's work and state are divided over the ranks of a job: each rank has one run of
 // neighbouring elements of the flat arena, in rank order.
 //
-// With runtime.shard_optimizer (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054) a rank keeps
-// moments and fp32 weights of its share only. Without it every rank has everything, but gradients
-// and their norm are summed along the same cuts, so that both ways give the same bits.
+// With runtime.shard: optimizer (ZeRO-1: Rajbhandari et al. 2020, arXiv 1910.02054) a rank keeps
+// moments and fp32 weights of its share only, with `gradients` (ZeRO-2) also gradients. With `none`
+// every rank has everything, but gradients and their norm are summed along the same cuts, so that
+// all ways give the same bits.
 //
 // A run instead of a set of tensors, because one part of a buffer is summed, sent and written to a
 // checkpoint at once. With AdamW shares differ by 16 elements at most. Muon needs whole matrices:
@@ -35,6 +36,9 @@ class Shares {
 
   // Rank r has the elements from cuts()[r] to cuts()[r + 1].
   std::span<const int64_t> cuts() const { return cuts_; }
+
+  // The same of the elements of `part`, counted from its begin: rank r has those of its share.
+  std::vector<int64_t> CutsOf(const Slice& part) const;
 
  private:
   std::vector<int64_t> cuts_;

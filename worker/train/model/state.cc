@@ -9,6 +9,22 @@
 #include "kernels/cuda/device.h"
 
 namespace nsa::train {
+namespace {
+
+absl::Status CheckShard(const v1::JobSpec& spec, int32_t world_size) {
+  if (ShardOf(spec, world_size) != v1::SHARD_PARAMETERS) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "runtime.shard: parameters (none, optimizer or gradients); set shard: gradients");
+}
+
+// What backward recomputes if it is to be decided by the device's free memory.
+absl::StatusOr<Recompute> RecomputeFor(const v1::JobSpec& spec, Backend backend) {
+  if (backend == Backend::kCpu) return RecomputeOf(spec);
+  NSA_ASSIGN_OR_RETURN(const int64_t memory, cuda::FreeBytes());
+  return RecomputeOf(spec, memory);
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec& spec,
                                                                const ParameterLayout* layout,
@@ -17,23 +33,24 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                                                std::optional<Recompute> recompute) {
   const v1::TrainSpec& train = spec.train();
   const bool cuda = backend == Backend::kCuda;
+  NSA_RETURN_IF_ERROR(CheckShard(spec, world_size));
   if (!recompute.has_value()) {
-    int64_t memory = 0;
-    if (cuda) {
-      NSA_ASSIGN_OR_RETURN(memory, cuda::FreeBytes());
-    }
-    recompute = RecomputeOf(spec, memory);
+    NSA_ASSIGN_OR_RETURN(recompute, RecomputeFor(spec, backend));
   }
   const Shares shares(*layout, train, world_size);
   const bool sharded = ShardsOptimizer(spec, world_size);
+  const bool windows = ShardsGradients(spec, world_size);
   const Slice all = {0, layout->size()}, own = sharded ? shares.of(rank) : all;
   NSA_ASSIGN_OR_RETURN(
       Arena parameters,
       Arena::Create(layout, {.backend = backend, .half = cuda, .slice = cuda ? own : all},
                     "weights"));
-  NSA_ASSIGN_OR_RETURN(
-      Arena gradients,
-      Arena::Create(layout, {.backend = backend, .extras = kGradientExtras}, "gradients"));
+  NSA_ASSIGN_OR_RETURN(Arena gradients,
+                       Arena::Create(layout,
+                                     {.backend = backend,
+                                      .extras = kGradientExtras,
+                                      .slice = windows ? std::optional(own) : std::nullopt},
+                                     "gradients"));
   NSA_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(train, layout, backend, own));
   std::unique_ptr<ModelState> state(new ModelState{.backend = backend,
                                                    .rank = rank,
@@ -43,7 +60,8 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                                    .parameters = std::move(parameters),
                                                    .gradients = std::move(gradients),
                                                    .optimizer = std::move(optimizer),
-                                                   .model = nullptr});
+                                                   .model = nullptr,
+                                                   .window = {}});
   const Passes passes = PassesOf(spec, world_size);
   const ModelOptions options = {.batch = passes.sequences,
                                 .seq_len = train.seq_len(),
@@ -55,12 +73,17 @@ absl::StatusOr<std::unique_ptr<ModelState>> ModelState::Create(const v1::JobSpec
                                 .keep_token_losses = !spec.data().mix().empty(),
                                 .recompute = recompute};
   NSA_ASSIGN_OR_RETURN(state->model, Model::Create(spec, options, &state->parameters));
+  if (windows) {
+    NSA_ASSIGN_OR_RETURN(state->window,
+                         GradientWindow::Create(layout, PartsOf(*state->model, *layout), backend));
+  }
   return state;
 }
 
 int64_t ModelState::bytes() const {
   return parameters.bytes() + gradients.bytes() + optimizer.first_moment().bytes() +
-         optimizer.second_moment().bytes() + model->activation_bytes();
+         optimizer.second_moment().bytes() + model->activation_bytes() +
+         (window.has_value() ? window->bytes() : 0);
 }
 
 HostState::HostState(ModelState* state, const ParameterLayout* layout) : state_(state) {

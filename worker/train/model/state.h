@@ -1,7 +1,8 @@
 // What one rank trains: parameters, their gradients and moments, and the model that computes with
-// them, all in the memory of one device. With runtime.shard_optimizer (shares.h) a rank has the
+// them, all in the memory of one device. With runtime.shard: optimizer (shares.h) a rank has the
 // moments of its share only; on a GPU also the fp32 weights, while it has all weights in bf16. On
-// the CPU the model computes with the fp32 weights, so every rank has all of them.
+// the CPU the model computes with the fp32 weights, so every rank has all of them. With `gradients`
+// a rank also keeps the gradients of its share only (gradient_window.h).
 #pragma once
 
 #include <array>
@@ -15,6 +16,7 @@
 #include "common/estimate/memory/memory.h"
 #include "kernels/exec.h"
 #include "nsa/v1/job.pb.h"
+#include "worker/train/model/gradient_window.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/optimizer.h"
 #include "worker/train/model/parameters.h"
@@ -32,7 +34,7 @@ struct ModelState {
   // as its micro-batches. `group`: the ranks that share sequences with this one, as
   // ModelOptions::group; null without context parallelism. `recompute`: default what
   // RecomputeOf(spec) says for the GPU's free memory. ResourceExhausted when the device has too
-  // little memory.
+  // little memory. Unimplemented for a level of runtime.shard that no device has.
   static absl::StatusOr<std::unique_ptr<ModelState>> Create(
       const v1::JobSpec& spec, const ParameterLayout* layout, Backend backend, int32_t world_size,
       int32_t rank, ContextGroup* group = nullptr, std::optional<Recompute> recompute = {});
@@ -49,9 +51,12 @@ struct ModelState {
   bool sharded = false;  // this rank has the optimizer's state of its share only
   Recompute recompute = Recompute::kNothing;
   Arena parameters;
-  Arena gradients;  // with kGradientExtras
+  Arena gradients;  // with kGradientExtras; of share() where there is a window
   Optimizer optimizer;
   std::unique_ptr<Model> model;  // borrows `parameters`
+  // Where backward makes gradients whose sums the owners of their shares keep; none if each rank
+  // has all gradients.
+  std::optional<GradientWindow> window;
 };
 
 // Where parameters and moments get their initial values, in host memory: all parameters, and the

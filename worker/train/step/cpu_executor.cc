@@ -51,7 +51,7 @@ class CpuExecutor final : public StepExecutor {
       NSA_RETURN_IF_ERROR(Zero(exec_, state_->gradients.flat()));
       sequence_losses_.clear();
     }
-    double forward = 0, backward = 0;
+    double forward = 0, backward = 0, communication = 0;
     options_.page->SetPhase(Phase::kForward);
     const auto loss =
         Timed(*options_.clock, &forward, [&] { return state_->model->Forward(exec_, batch); });
@@ -65,19 +65,23 @@ class CpuExecutor final : public StepExecutor {
     options_.page->SetPhase(Phase::kBackward);
     const float scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec_)));
     NSA_RETURN_IF_ERROR(Timed(*options_.clock, &backward, [&] {
-      return state_->model->Backward(exec_, scale, &state_->gradients);
+      return state_->window.has_value() ? BackwardToShares(scale, &communication)
+                                        : state_->model->Backward(exec_, scale, &state_->gradients);
     }));
 
     v1::StepTimes& times = *record->mutable_times();
     times.set_forward_seconds(times.forward_seconds() + forward);
-    times.set_backward_seconds(times.backward_seconds() + backward);
+    times.set_backward_seconds(times.backward_seconds() + backward - communication);
+    times.set_communication_seconds(times.communication_seconds() + communication);
     return absl::OkStatus();
   }
 
   absl::Status CompleteGradients(v1::StepRecord* record) override {
     options_.page->SetPhase(Phase::kReduce);
-    double seconds = 0;
-    NSA_RETURN_IF_ERROR(Timed(*options_.clock, &seconds, [&] { return SumGradients(); }));
+    double seconds = record->times().communication_seconds();
+    if (!state_->window.has_value()) {
+      NSA_RETURN_IF_ERROR(Timed(*options_.clock, &seconds, [&] { return SumGradients(); }));
+    }
     NSA_ASSIGN_OR_RETURN(const double norm, Norm());
     record->set_grad_norm(norm);
     record->set_skipped_nonfinite(!std::isfinite(record->loss()) || !std::isfinite(norm));
@@ -165,15 +169,46 @@ class CpuExecutor final : public StepExecutor {
  private:
   static constexpr int64_t kPieceFloats = 1 << 20;
 
-  // The sums over the ranks: of all gradients, or of those of this rank's share.
+  // The sums over the ranks: of all gradients, or of those of this rank's share. Of gradients that
+  // backward makes in a window they are there already.
   absl::Status SumGradients() {
     const std::span<float> gradients = state_->gradients.flat();
     const std::span<const int64_t> cuts = state_->shares.cuts();
-    const Wire wire =
-        SendsBf16Gradients(spec_, options_.launch->world_size()) ? Wire::kBf16 : Wire::kF32;
     return state_->sharded
-               ? options_.comm->ReduceScatterSum("reduce_gradients", gradients, cuts, wire)
-               : options_.comm->AllReduceSum("all_reduce_gradients", gradients, cuts, wire);
+               ? options_.comm->ReduceScatterSum("reduce_gradients", gradients, cuts, wire())
+               : options_.comm->AllReduceSum("all_reduce_gradients", gradients, cuts, wire());
+  }
+
+  Wire wire() const {
+    return SendsBf16Gradients(spec_, options_.launch->world_size()) ? Wire::kBf16 : Wire::kF32;
+  }
+
+  // Backward into the window, part by part. Adds the seconds of the sums over the ranks to
+  // `communication`.
+  absl::Status BackwardToShares(float scale, double* communication) {
+    GradientWindow& window = *state_->window;
+    size_t part = 0;
+    NSA_RETURN_IF_ERROR(OpenWindow(part));
+    return state_->model->Backward(exec_, scale, window.arena(), [&](int64_t) -> absl::Status {
+      NSA_RETURN_IF_ERROR(Timed(*options_.clock, communication, [&] { return SumWindow(); }));
+      return ++part < window.parts().size() ? OpenWindow(part) : absl::OkStatus();
+    });
+  }
+
+  absl::Status OpenWindow(size_t part) {
+    state_->window->MoveTo(part);
+    return Zero(exec_, state_->window->arena()->flat());
+  }
+
+  // The sums over the ranks of the window's gradients, each added to what the rank of its share
+  // has.
+  absl::Status SumWindow() {
+    Arena& arena = *state_->window->arena();
+    const std::vector<int64_t> cuts = state_->shares.CutsOf(arena.slice());
+    NSA_RETURN_IF_ERROR(
+        options_.comm->ReduceScatterSum("reduce_gradients", arena.flat(), cuts, wire()));
+    const Slice own = arena.slice().Common(state_->share());
+    return own.empty() ? absl::OkStatus() : AddTo(exec_, arena.of(own), state_->gradients.of(own));
   }
 
   // The norm of all gradients, from the sums of squares of all shares.

@@ -159,7 +159,7 @@ TEST_F(NcclGpuTest, SumsOfSharesAreThoseOfTheWholeAndReachAllRanks) {
   const int world = std::min(cuda::DeviceCount(), 8);
   for (const int ranks : {2, world}) {
     const TempDir dir;
-    for (const char* const mode : {"sum", "bf16", "share", "share16"}) {
+    for (const char* const mode : {"sum", "bf16", "share", "share16", "window", "window16"}) {
       for (const Ended& end : RunRanks(mode, ranks, dir)) EXPECT_EQ(end.code, 0) << mode;
       for (int rank = 1; rank < ranks; ++rank) {
         EXPECT_TRUE(Read(dir / absl::StrCat(mode, 0)) == Read(dir / absl::StrCat(mode, rank)))
@@ -170,6 +170,8 @@ TEST_F(NcclGpuTest, SumsOfSharesAreThoseOfTheWholeAndReachAllRanks) {
     const size_t count = Read(dir / "sum0").size() / 4 - 16;
     EXPECT_EQ(Rounded(Read(dir / "sum0"), count), Rounded(Read(dir / "share0"), count));
     EXPECT_EQ(Rounded(Read(dir / "bf160"), count), Rounded(Read(dir / "share160"), count));
+    EXPECT_EQ(Rounded(Read(dir / "share0"), count), Rounded(Read(dir / "window0"), count));
+    EXPECT_EQ(Rounded(Read(dir / "share160"), count), Rounded(Read(dir / "window160"), count));
     EXPECT_NE(Rounded(Read(dir / "bf160"), count), Rounded(Read(dir / "sum0"), count));
   }
 }

@@ -14,6 +14,7 @@
 #include "common/job/load.h"
 #include "worker/train/decode/sequence_memory.h"
 #include "worker/train/model/block/block.h"
+#include "worker/train/model/gradient_window.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 #include "worker/train/model/shares.h"
@@ -82,7 +83,7 @@ TEST(Estimate, CountsTheMomentsOfTheLargestShare) {
   for (int round = 0; round < 100; ++round) {
     v1::JobSpec spec = RandomJob(&random);
     if (round % 2 == 1) spec.mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
-    spec.mutable_runtime()->set_shard_optimizer(true);
+    spec.mutable_runtime()->set_shard(v1::SHARD_OPTIMIZER);
     const int32_t ranks = 2 + round % 5;
     spec.mutable_resources()->set_gpus(ranks);
     const ParameterLayout layout(spec);
@@ -100,6 +101,32 @@ TEST(Estimate, CountsTheMomentsOfTheLargestShare) {
       const int64_t gaps = layout.size() - layout.count() + 32;
       EXPECT_GE(item.bytes + 8 * gaps, 8 * largest) << spec.DebugString();
       EXPECT_LE(item.bytes, 8 * (layout.size() / ranks + 1 + matrix)) << spec.DebugString();
+    }
+  }
+}
+
+TEST(Estimate, CountsTheWindowsThatGradientsPassThrough) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 60; ++round) {
+    v1::JobSpec spec = RandomJob(&random);
+    spec.mutable_resources()->set_gpus(2);
+    spec.mutable_train()->set_batch_size(2);
+    spec.mutable_runtime()->set_shard(v1::SHARD_GRADIENTS);
+    const bool cuda = round % 2 == 1;
+    if (cuda) spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+    if (cuda) spec.mutable_runtime()->set_precision(v1::PRECISION_BF16);
+    const ParameterLayout layout(spec);
+    const Arena parameters(&layout);
+    const auto model = Model::Create(
+        spec, {.batch = 1, .seq_len = spec.train().seq_len(), .training = true}, &parameters);
+    ASSERT_TRUE(model.ok()) << model.status() << spec.DebugString();
+    const WindowPlan plan =
+        WindowPlan::Of(PartsOf(**model, layout), cuda ? layout.tail() : 0, /*two=*/cuda);
+    const int64_t gaps = layout.size() - layout.count() + 32;
+    for (const MemoryItem& item : MemoryEstimate(spec)) {
+      if (item.name != "gradients on their way") continue;
+      EXPECT_LE(item.bytes, 4 * plan.room) << spec.DebugString();
+      EXPECT_GE(item.bytes + 4 * gaps, 4 * plan.room) << spec.DebugString();
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/estimate/shares.h"
 #include "nlohmann/json.hpp"
 #include "tests/worker/train/step/trainer_jobs.h"
 
@@ -128,13 +129,13 @@ TEST(TrainerSamples, AResumedRunRepeatsThem) {
 TEST(TrainerSamples, OnlyRankZeroWritesAlsoWithDividedStateAndSharedSequences) {
   const TempDir dir;
   std::vector<std::string> texts;
-  for (const bool shard : {false, true}) {
-    v1::JobSpec spec = TextJob(dir, shard ? "shard" : "plain");
+  for (const v1::Shard shard : kShards) {
+    v1::JobSpec spec = TextJob(dir, std::string(ShardName(shard)));
     spec.mutable_resources()->set_gpus(2);
-    spec.mutable_runtime()->set_shard_optimizer(shard);
+    spec.mutable_runtime()->set_shard(shard);
     const std::vector<RankResult> ranks = Trained(spec, {.world = 2});
     EXPECT_THAT(ranks[1].samples, IsEmpty());
-    if (!shard) texts = Texts(ranks[0]);
+    if (shard == v1::SHARD_NONE) texts = Texts(ranks[0]);
     EXPECT_EQ(Texts(ranks[0]), texts);
   }
   EXPECT_THAT(texts, SizeIs(6));

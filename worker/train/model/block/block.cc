@@ -20,7 +20,8 @@ ConstTensor View(const Arena& arena, const Place& place) {
 }
 
 Tensor View(Arena* arena, const Place& place) {
-  return place.size == 0 ? Tensor() : Tensor(arena->flat().subspan(place.offset, place.size));
+  return place.size == 0 ? Tensor()
+                         : Tensor(arena->of(Slice{place.offset, place.offset + place.size}));
 }
 
 // PhiParams from a const arena, PhiGrads from a writable one.

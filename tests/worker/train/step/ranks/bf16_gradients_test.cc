@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/estimate/shares.h"
 #include "tests/worker/train/step/ranks/shares_jobs.h"
 
 namespace nsa::train {
@@ -14,7 +15,7 @@ namespace {
 constexpr int64_t kBf16Steps = 12;  // of Job()
 
 v1::JobSpec JobFor(const TempDir& dir, const std::string& out, v1::Precision precision,
-                   bool shard = false) {
+                   v1::Shard shard = v1::SHARD_NONE) {
   v1::JobSpec spec = SharesJob(dir, out, v1::OPTIMIZER_ADAMW, shard);
   spec.mutable_runtime()->set_gradient_precision(precision);
   return spec;
@@ -26,8 +27,8 @@ TEST(Bf16Gradients, GiveTheSameBitsInEveryRunAndWithDividedStates) {
     const std::string number = std::to_string(world);
     const v1::JobSpec first = JobFor(dir, "first-" + number, v1::PRECISION_BF16);
     const auto bits = RunToTheEnd(first, world);
-    for (const bool shard : {false, true}) {
-      const std::string name = absl::StrCat("again-", number, shard);
+    for (const v1::Shard shard : {v1::SHARD_NONE, v1::SHARD_OPTIMIZER, v1::SHARD_GRADIENTS}) {
+      const std::string name = absl::StrCat("again-", number, std::string(ShardName(shard)));
       const v1::JobSpec again = JobFor(dir, name, v1::PRECISION_BF16, shard);
       EXPECT_EQ(RunToTheEnd(again, world), bits) << name;
       EXPECT_TRUE(Load(again, kBf16Steps) == Load(first, kBf16Steps)) << name;

@@ -1,4 +1,4 @@
-// Runs with and without runtime.shard_optimizer, and what they leave behind.
+// Runs at the levels of runtime.shard, and what they leave behind.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,11 +17,11 @@ namespace nsa::train {
 
 // As Job(), with a batch that divides among 1, 2 and 3 ranks.
 inline v1::JobSpec SharesJob(const TempDir& dir, const std::string& out, v1::Optimizer optimizer,
-                             bool shard) {
+                             v1::Shard shard) {
   v1::JobSpec spec = Job(dir, out);
   spec.mutable_train()->set_batch_size(6);
   spec.mutable_train()->set_optimizer(optimizer);
-  spec.mutable_runtime()->set_shard_optimizer(shard);
+  spec.mutable_runtime()->set_shard(shard);
   spec.mutable_guard()->set_hash_every(2);
   return spec;
 }

@@ -1,15 +1,17 @@
-// runtime.shard_optimizer on the CPU: the same bits as without it, whatever the checkpoints were
-// written by.
+// runtime.shard on the CPU, in steps of one micro-batch: the same bits at every level, whatever the
+// checkpoints were written by.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/checkpoint/safetensors_file.h"
+#include "common/estimate/shares.h"
 #include "tests/worker/train/step/ranks/shares_jobs.h"
 #include "worker/train/model/shares.h"
 
@@ -22,11 +24,19 @@ using ::testing::SizeIs;
 
 constexpr int64_t kShareSteps = 12;  // of Job()
 
-class SharesTest : public ::testing::TestWithParam<v1::Optimizer> {
+constexpr v1::Shard kNone = v1::SHARD_NONE;
+
+struct Divided {
+  v1::Optimizer optimizer;
+  v1::Shard shard;
+};
+
+class SharesTest : public ::testing::TestWithParam<Divided> {
  protected:
-  v1::JobSpec JobFor(const std::string& out, bool shard) const {
-    return SharesJob(dir_, out, GetParam(), shard);
+  v1::JobSpec JobFor(const std::string& out, v1::Shard shard) const {
+    return SharesJob(dir_, out, GetParam().optimizer, shard);
   }
+  v1::Shard level() const { return GetParam().shard; }
 
   const TempDir dir_;
 };
@@ -34,8 +44,8 @@ class SharesTest : public ::testing::TestWithParam<v1::Optimizer> {
 TEST_P(SharesTest, GiveTheBitsOfWholeStates) {
   for (const int world : {1, 2, 3}) {
     const std::string number = std::to_string(world);
-    const v1::JobSpec whole = JobFor("whole-" + number, false);
-    const v1::JobSpec divided = JobFor("divided-" + number, true);
+    const v1::JobSpec whole = JobFor("whole-" + number, kNone);
+    const v1::JobSpec divided = JobFor("divided-" + number, level());
     EXPECT_EQ(RunToTheEnd(divided, world), RunToTheEnd(whole, world)) << world;
     EXPECT_TRUE(Load(divided, kShareSteps) == Load(whole, kShareSteps)) << world;
     EXPECT_EQ(Weights(divided.train().out_dir(), kShareSteps),
@@ -47,30 +57,33 @@ TEST_P(SharesTest, GiveTheBitsOfWholeStates) {
 TEST_P(SharesTest, GoOnFromCheckpointsOfAnyRanksAndSetting) {
   struct Part {
     int world;
-    bool shard;
+    v1::Shard shard;
   };
+  // The other level that divides something.
+  const v1::Shard other =
+      level() == v1::SHARD_OPTIMIZER ? v1::SHARD_GRADIENTS : v1::SHARD_OPTIMIZER;
   const std::vector<std::pair<Part, Part>> changes = {
-      {{2, true}, {2, false}}, {{2, false}, {2, true}}, {{2, true}, {3, true}},
-      {{3, true}, {2, true}},  {{3, true}, {1, true}},  {{1, false}, {3, true}},
-      {{2, true}, {2, true}},
+      {{2, level()}, {2, kNone}},   {{2, kNone}, {2, level()}}, {{2, level()}, {3, level()}},
+      {{3, level()}, {2, level()}}, {{3, level()}, {1, kNone}}, {{1, kNone}, {3, level()}},
+      {{2, level()}, {2, level()}}, {{2, other}, {3, level()}},
   };
   for (const auto& [first, second] : changes) {
     const std::string name =
         absl::StrCat(first.world, first.shard, "-", second.world, second.shard);
     const std::string whole = "whole-" + name, divided = "divided-" + name;
-    RunUntil(5, JobFor(whole, false), first.world);
+    RunUntil(5, JobFor(whole, kNone), first.world);
     RunUntil(5, JobFor(divided, first.shard), first.world);
-    const auto want = RunToTheEnd(JobFor(whole, false), second.world, 2);
+    const auto want = RunToTheEnd(JobFor(whole, kNone), second.world, 2);
     EXPECT_THAT(want, SizeIs(kShareSteps - 5));
     EXPECT_EQ(RunToTheEnd(JobFor(divided, second.shard), second.world, 2), want) << name;
-    EXPECT_TRUE(Load(JobFor(divided, false), kShareSteps) ==
-                Load(JobFor(whole, false), kShareSteps))
+    EXPECT_TRUE(Load(JobFor(divided, kNone), kShareSteps) ==
+                Load(JobFor(whole, kNone), kShareSteps))
         << name;
   }
 }
 
 TEST_P(SharesTest, ARankWritesTheMomentsOfItsShareOnly) {
-  const v1::JobSpec spec = JobFor("out", true);
+  const v1::JobSpec spec = JobFor("out", level());
   RunToTheEnd(spec, 3);
   const ParameterLayout layout(spec);
   const Shares shares(layout, spec.train(), 3);
@@ -94,38 +107,46 @@ RunOptions TwoMachines(const TempDir& dir, const std::string& name, int64_t gene
 }
 
 TEST_P(SharesTest, EachMachineWritesWholeCheckpointsAndReceivesThem) {
-  const v1::JobSpec whole = JobFor("whole", false);
+  const v1::JobSpec whole = JobFor("whole", kNone);
   RunToTheEnd(whole, 2);
   RunOptions stopped = TwoMachines(dir_, "machine", 1);
   stopped.before = StopAt(5, 0).before;
   const TempDir runs, more_runs;
-  for (const RankResult& rank : RunJob(runs, JobFor("", true), stopped)) {
+  for (const RankResult& rank : RunJob(runs, JobFor("", level()), stopped)) {
     ASSERT_EQ(rank.finished.reason(), "STOPPED_AT_STEP") << rank.finished.text();
   }
   std::filesystem::remove_all(dir_ / "machine-0");  // receives all from the other machine
   for (const RankResult& rank :
-       RunJob(more_runs, JobFor("", true), TwoMachines(dir_, "machine", 2))) {
+       RunJob(more_runs, JobFor("", level()), TwoMachines(dir_, "machine", 2))) {
     ASSERT_EQ(rank.finished.outcome(), v1::OUTCOME_COMPLETED) << rank.finished.text();
     EXPECT_EQ(rank.started.resumed_step(), 5);
   }
   for (const char* const machine : {"machine-0", "machine-1"}) {
-    EXPECT_TRUE(Load(JobFor(machine, true), kShareSteps) == Load(whole, kShareSteps)) << machine;
+    EXPECT_TRUE(Load(JobFor(machine, kNone), kShareSteps) == Load(whole, kShareSteps)) << machine;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, SharesTest,
-                         ::testing::Values(v1::OPTIMIZER_ADAMW, v1::OPTIMIZER_MUON),
-                         [](const auto& optimizer) {
-                           return optimizer.param == v1::OPTIMIZER_MUON ? "Muon" : "AdamW";
+INSTANTIATE_TEST_SUITE_P(All, SharesTest,
+                         ::testing::Values(Divided{v1::OPTIMIZER_ADAMW, v1::SHARD_OPTIMIZER},
+                                           Divided{v1::OPTIMIZER_MUON, v1::SHARD_OPTIMIZER},
+                                           Divided{v1::OPTIMIZER_ADAMW, v1::SHARD_GRADIENTS},
+                                           Divided{v1::OPTIMIZER_MUON, v1::SHARD_GRADIENTS}),
+                         [](const auto& divided) {
+                           return absl::StrCat(
+                               divided.param.optimizer == v1::OPTIMIZER_MUON ? "Muon_" : "AdamW_",
+                               std::string(ShardName(divided.param.shard)));
                          });
 
 // A wrong bit is found in the step in which it is there. Where another rank has the share, that
 // rank's weights replace it in the next step; where its own rank has flipped it, all get it.
 TEST(Shares, AFlippedBitIsFound) {
-  for (const int rank : {0, 1}) {
+  for (const auto& [rank, shard] :
+       {std::pair(0, v1::SHARD_OPTIMIZER), std::pair(1, v1::SHARD_OPTIMIZER),
+        std::pair(1, v1::SHARD_GRADIENTS)}) {
     setenv("NSA_TEST_FLIP_BIT_AT_STEP", absl::StrCat("6,", rank).c_str(), 1);
     const TempDir dir, runs;
-    const auto ranks = RunJob(runs, SharesJob(dir, "out", v1::OPTIMIZER_ADAMW, true), {.world = 2});
+    const auto ranks =
+        RunJob(runs, SharesJob(dir, "out", v1::OPTIMIZER_ADAMW, shard), {.world = 2});
     unsetenv("NSA_TEST_FLIP_BIT_AT_STEP");
     EXPECT_THAT(EventTexts(ranks[0], "PARAMETERS_DIFFER"), ElementsAre(HasSubstr("step 6: ")));
     EXPECT_NE(BitsOf(ranks[0])[5].hash, BitsOf(ranks[1])[5].hash);
@@ -135,17 +156,17 @@ TEST(Shares, AFlippedBitIsFound) {
 
 TEST(Shares, AStepThatIsNotFiniteIsSkippedByAllRanks) {
   const TempDir dir;
-  v1::JobSpec whole = SharesJob(dir, "whole", v1::OPTIMIZER_ADAMW, false);
+  v1::JobSpec whole = SharesJob(dir, "none", v1::OPTIMIZER_ADAMW, kNone);
   whole.mutable_train()->set_lr(1e38);  // weights whose products overflow
   whole.mutable_train()->set_warmup_steps(0);
   whole.mutable_train()->set_grad_clip(0);
   whole.mutable_guard()->set_max_consecutive_nonfinite(100);
-  v1::JobSpec divided = whole;
-  divided.mutable_train()->set_out_dir(dir / "divided");
-  divided.mutable_runtime()->set_shard_optimizer(true);
   std::vector<std::vector<bool>> skipped;
-  for (const v1::JobSpec& spec : {whole, divided}) {
+  for (const v1::Shard shard : kShards) {
     const TempDir runs;
+    v1::JobSpec spec = whole;
+    spec.mutable_train()->set_out_dir(dir / std::string(ShardName(shard)));
+    spec.mutable_runtime()->set_shard(shard);
     const auto ranks = RunJob(runs, spec, {.world = 2});
     std::vector<bool> steps;
     for (const v1::StepRecord& step : ranks[1].steps) steps.push_back(step.skipped_nonfinite());
@@ -153,7 +174,8 @@ TEST(Shares, AStepThatIsNotFiniteIsSkippedByAllRanks) {
     EXPECT_EQ(ranks[0].steps.back().parameters_hash(), ranks[1].steps.back().parameters_hash());
   }
   EXPECT_THAT(skipped[0], ::testing::Contains(true)) << "the test needs a step that is not finite";
-  EXPECT_EQ(skipped[0], skipped[1]);
+  EXPECT_EQ(skipped[1], skipped[0]);
+  EXPECT_EQ(skipped[2], skipped[0]);
 }
 
 }  // namespace
