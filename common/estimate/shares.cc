@@ -1,13 +1,17 @@
 #include "common/estimate/shares.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "common/estimate/memory/memory.h"
 #include "common/estimate/optimizer_traits.h"
 #include "common/estimate/passes.h"
 
 namespace nsa {
+
+std::span<const v1::Shard> LevelsOf(const v1::ModelSpec& model) {
+  const std::span<const v1::Shard> all(kShards);
+  return model.tie_embeddings() ? all.first(all.size() - 1) : all;
+}
 
 std::string_view ShardName(v1::Shard shard) {
   switch (shard) {
@@ -57,7 +61,7 @@ void ResolveShard(int64_t memory, v1::JobSpec* spec) {
     return !decides || TotalBytes(MemoryEstimate(*spec, RecomputeOf(*spec, memory))) <= memory;
   };
   // Where none fits the last one stays.
-  static_cast<void>(std::any_of(std::begin(kShards), std::end(kShards), fits));
+  static_cast<void>(std::ranges::any_of(LevelsOf(spec->model()), fits));
 }
 
 bool SendsBf16Gradients(const v1::JobSpec& spec, int32_t ranks) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "nsa/v1/job.pb.h"
@@ -11,6 +12,11 @@ namespace nsa {
 // The levels of runtime.shard that ranks can work at, each of which divides what the one before it
 // does and more. SHARD_PARAMETERS is not among them.
 inline constexpr v1::Shard kShards[] = {v1::SHARD_NONE, v1::SHARD_OPTIMIZER, v1::SHARD_GRADIENTS};
+
+// The levels at which ranks can train this model, the first of kShards. SHARD_GRADIENTS is not
+// among them with model.tie_embeddings: the gradients of a head are complete before all others,
+// unless it is the embedding, whose are complete last.
+std::span<const v1::Shard> LevelsOf(const v1::ModelSpec& model);
 
 // "none", "optimizer", "gradients", "parameters", "auto".
 std::string_view ShardName(v1::Shard shard);
@@ -36,7 +42,7 @@ bool ShardsGradients(const v1::JobSpec& spec, int32_t ranks);
 // it gains at most 2 % of a step, and whole state lets the ranks compare their fp32 weights.
 bool DefaultShards(const v1::JobSpec& spec);
 
-// Decides runtime.shard: auto, where each rank has `memory` bytes: the first of kShards whose
+// Decides runtime.shard: auto, where each rank has `memory` bytes: the first of LevelsOf() whose
 // estimate (memory/memory.h) fits, or the last where none does. SHARD_NONE for one rank and where
 // `memory` is not known (0). Leaves every other job as it is. The job's sizes are valid.
 void ResolveShard(int64_t memory, v1::JobSpec* spec);

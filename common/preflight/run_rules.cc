@@ -1,5 +1,7 @@
 // Rules that protect a long run: precision, checkpoints, model size, schedule, guards.
 #include <algorithm>
+#include <span>
+#include <string>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -25,8 +27,8 @@ Problems CpuBf16(const PreflightFacts& facts) {
   return {{"runtime.precision", "bf16 on the cpu (must be fp32)", "set precision: fp32"}};
 }
 
-// runtime.shard_optimizer is an older name of two levels, and the level `parameters` is on no
-// device.
+// runtime.shard_optimizer is an older name of two levels. The level `parameters` is on no device,
+// and `gradients` is not for every model (LevelsOf()).
 Problems ShardInvalid(const PreflightFacts& facts) {
   const v1::RuntimeSpec& runtime = facts.spec.runtime();
   Problems problems;
@@ -39,11 +41,17 @@ Problems ShardInvalid(const PreflightFacts& facts) {
                                         ShardName(runtime.shard()), ShardName(older)),
                         "remove it"});
   }
-  if (runtime.shard() == v1::SHARD_PARAMETERS) {
+  const std::span<const v1::Shard> levels = LevelsOf(facts.spec.model());
+  if (runtime.shard() != v1::SHARD_AUTO && runtime.shard() > levels.back()) {
+    const bool tied = runtime.shard() == v1::SHARD_GRADIENTS;
+    const auto add_name = [](std::string* out, v1::Shard shard) { out->append(ShardName(shard)); };
     problems.push_back({"runtime.shard",
-                        absl::StrFormat("parameters on %s (none, optimizer, gradients or auto)",
-                                        facts.cuda() ? "cuda" : "the cpu"),
-                        "set shard: gradients"});
+                        absl::StrFormat("%s %s (%s or auto)", ShardName(runtime.shard()),
+                                        tied           ? "with model.tie_embeddings"
+                                        : facts.cuda() ? "on cuda"
+                                                       : "on the cpu",
+                                        absl::StrJoin(levels, ", ", add_name)),
+                        absl::StrFormat("set shard: %s", ShardName(levels.back()))});
   }
   return problems;
 }
@@ -244,7 +252,8 @@ Problems LongRun(const PreflightFacts& facts) {
 constexpr PreflightRule kRunRules[] = {
     {"PRECISION_NOT_BF16", "fp32 on cuda", kError, kError, false, kNothing, PrecisionNotBf16},
     {"CPU_BF16", "bf16 on the cpu", kError, kError, false, kNothing, CpuBf16},
-    {"SHARD_INVALID", "shard is a level that no device has, or shard_optimizer says another one",
+    {"SHARD_INVALID",
+     "shard is a level that the device or the model rules out, or shard_optimizer says another one",
      kError, kError, false, kNothing, ShardInvalid},
     {"NO_CHECKPOINT_CADENCE", "save_every is 0", kError, kInfo, true, kNothing,
      NoCheckpointCadence},

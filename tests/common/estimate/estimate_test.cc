@@ -353,6 +353,8 @@ TEST(ResolveShard, TakesTheFirstLevelThatFits) {
   EXPECT_EQ(resolved(gradients - 1), "gradients") << "preflight says that none fits";
   EXPECT_EQ(resolved(0), "none") << "nobody knows the memory";
   EXPECT_EQ(resolved(1, 1), "none") << "there is nothing to divide";
+  spec.mutable_model()->set_tie_embeddings(true);
+  EXPECT_EQ(resolved(1), "optimizer") << "its gradients cannot be divided";
   SetShard(v1::SHARD_NONE, &spec);
   ResolveShard(1, &spec);
   EXPECT_EQ(spec.runtime().shard(), v1::SHARD_NONE) << "the job file decides";

@@ -218,6 +218,22 @@ TEST_F(Levels, OneThatNoDeviceHasIsRefusedByName) {
   }
 }
 
+TEST_F(Levels, GradientsOfATiedModelAreRefusedAndNotAdvised) {
+  job.spec.mutable_model()->set_tie_embeddings(true);
+  Divide(2, v1::SHARD_GRADIENTS);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* const finding = FindingOf(report, "SHARD_INVALID");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->field(), "runtime.shard");
+  EXPECT_EQ(finding->problem(), "gradients with model.tie_embeddings (none, optimizer or auto)");
+  EXPECT_EQ(finding->fix(), "set shard: optimizer");
+  for (const v1::Shard shard : {v1::SHARD_NONE, v1::SHARD_OPTIMIZER, v1::SHARD_AUTO}) {
+    Divide(2, shard);
+    EXPECT_EQ(FindingOf(job.Check(), "SHARD_INVALID"), nullptr) << ShardName(shard);
+  }
+  EXPECT_THAT(Fix(2, v1::SHARD_OPTIMIZER), Not(HasSubstr("runtime.shard")));
+}
+
 TEST_F(Levels, TheOlderNameMayStandBesideWhatItMeans) {
   Divide(2, v1::SHARD_OPTIMIZER);
   job.spec.mutable_runtime()->set_shard_optimizer(true);
