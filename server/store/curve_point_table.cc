@@ -1,11 +1,14 @@
 #include "server/store/curve_point_table.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
-#include "server/decide/curve.h"
 #include "server/store/cut_texts.h"
 #include "server/store/sealed.h"
 
@@ -31,6 +34,27 @@ bool IsBuckets(CurveKind kind) {
   return std::ranges::find(kBucketKinds, kind) != std::end(kBucketKinds);
 }
 
+// The names of what this program measures.
+std::span<const std::string_view> NamesOf(CurveKind kind) {
+  if (kind == CurveKind::kSteps) return kStepValues;
+  return kind == CurveKind::kLayers ? std::span<const std::string_view>(kLayerValues) : kGpuValues;
+}
+
+// In a store of version 1 the values had no names, and this order.
+struct {
+  CurveKind kind;
+  const char* names;
+} constexpr kColumnsOfVersion1[] = {
+    {CurveKind::kSteps,
+     "loss learning_rate grad_norm tokens_per_second data_seconds forward_seconds backward_seconds "
+     "communication_seconds optimizer_seconds step_seconds memory_bytes memory_reserved_bytes "
+     "skipped_nonfinite"},
+    {CurveKind::kLayers,
+     "gate_entropy gate_entropy_min gate_max gate_collapse share_cmp share_sel share_win gate_cmp "
+     "gate_sel gate_win keys_mean keys_at_max mass_kept mass_kept_p10 mass_window choice_overlap "
+     "choice_entropy choice_agreement"},
+    {CurveKind::kGpus, "use watts celsius"}};
+
 size_t LimitOf(CurveKind kind) { return kind == CurveKind::kSteps ? kStepBuckets : kLayerBuckets; }
 
 }  // namespace
@@ -51,6 +75,74 @@ absl::Status CurvePointTable::Write(int64_t number, CurveKind kind, int64_t step
   return row.Bind(3, step).BindBlob(4, Seal(body)).Run();
 }
 
+absl::Status CurvePointTable::AddNames() {
+  NSA_RETURN_IF_ERROR(database_.Execute(kColumnsSchema));
+  for (const auto& [kind, names] : kColumnsOfVersion1) {
+    const std::vector<std::string> list = absl::StrSplit(names, ' ');
+    NSA_RETURN_IF_ERROR(WriteNames(kind, 0, {list.begin(), list.end()}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CurvePointTable::LoadNames() {
+  NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(&database_));
+  for (const CurveKind kind : kBucketKinds) {
+    const std::span<const std::string_view> names = NamesOf(kind);
+    Columns& columns = columns_[kind];
+    NSA_ASSIGN_OR_RETURN(Statement rows,
+                         database_.Prepare("SELECT list, body FROM curve_columns WHERE kind = ?"));
+    rows.Bind(1, static_cast<int64_t>(kind));
+    while (true) {
+      NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+      if (!more) break;
+      v1::StoredColumns stored;
+      NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(1), &stored), "names of curves"));
+      columns.lists[rows.Int(0)] = OrderOf(stored, names);
+      if (std::ranges::equal(stored.names(), names)) columns.present = rows.Int(0);
+    }
+    if (columns.present >= 0) continue;
+    columns.present = columns.lists.empty() ? 0 : columns.lists.rbegin()->first + 1;
+    NSA_RETURN_IF_ERROR(WriteNames(kind, columns.present, {names.begin(), names.end()}));
+  }
+  return transaction.Commit();
+}
+
+absl::Status CurvePointTable::WriteNames(CurveKind kind, int64_t list,
+                                         const std::vector<std::string_view>& names) {
+  v1::StoredColumns columns;
+  for (const std::string_view name : names) columns.add_names(std::string(name));
+  NSA_ASSIGN_OR_RETURN(
+      Statement row,
+      database_.Prepare("INSERT INTO curve_columns(kind, list, body) VALUES(?, ?, ?)"));
+  row.Bind(1, static_cast<int64_t>(kind)).Bind(2, list);
+  return row.BindBlob(3, Seal(columns)).Run();
+}
+
+absl::Status CurvePointTable::WriteBucket(int64_t number, CurveKind kind, v1::CurveBucket* bucket) {
+  bucket->set_columns(columns_.at(kind).present);
+  return Write(number, kind, bucket->first_step(), *bucket);
+}
+
+absl::Status CurvePointTable::Parse(std::string_view body, CurveKind /*kind*/,
+                                    v1::WorkerRecord* mark) const {
+  return Annotate(Unseal(body, mark), "curve");
+}
+
+absl::Status CurvePointTable::Parse(std::string_view body, CurveKind kind,
+                                    v1::CurveBucket* bucket) const {
+  NSA_RETURN_IF_ERROR(Annotate(Unseal(body, bucket), "curve"));
+  const Columns& columns = columns_.at(kind);
+  const int64_t list = bucket->columns();
+  bucket->clear_columns();
+  if (list == columns.present) return absl::OkStatus();
+  const auto order = columns.lists.find(list);
+  if (order == columns.lists.end()) {
+    return absl::DataLossError(absl::StrCat("curve: there are no names for its columns ", list));
+  }
+  *bucket = Arranged(*bucket, order->second);
+  return absl::OkStatus();
+}
+
 template <typename Body>
 absl::StatusOr<std::vector<Body>> CurvePointTable::Read(int64_t number, CurveKind kind,
                                                         int64_t from_step) const {
@@ -65,7 +157,7 @@ absl::StatusOr<std::vector<Body>> CurvePointTable::Read(int64_t number, CurveKin
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return bodies;
-    NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(0), &bodies.emplace_back()), "curve"));
+    NSA_RETURN_IF_ERROR(Parse(rows.Blob(0), kind, &bodies.emplace_back()));
   }
 }
 
@@ -102,12 +194,12 @@ absl::Status CurvePointTable::AddMark(int64_t step, const v1::WorkerRecord& reco
 absl::Status CurvePointTable::Thin(Tail* tail) {
   NSA_ASSIGN_OR_RETURN(const auto buckets, Buckets(tail->number, tail->kind, 0));
   if (buckets.empty()) return absl::OkStatus();
-  const auto wide = Widen(buckets, WidthFor(buckets, LimitOf(tail->kind)));
+  auto wide = Widen(buckets, WidthFor(buckets, LimitOf(tail->kind)));
   NSA_ASSIGN_OR_RETURN(Statement all, Prepare("DELETE FROM curve WHERE job = ? AND kind = ?",
                                               tail->number, tail->kind));
   NSA_RETURN_IF_ERROR(all.Run());
-  for (const v1::CurveBucket& bucket : wide) {
-    NSA_RETURN_IF_ERROR(Write(tail->number, tail->kind, bucket.first_step(), bucket));
+  for (v1::CurveBucket& bucket : wide) {
+    NSA_RETURN_IF_ERROR(WriteBucket(tail->number, tail->kind, &bucket));
   }
   tail->rows = wide.size();
   tail->last = wide.back();
@@ -137,7 +229,7 @@ absl::Status CurvePointTable::AddBucket(const v1::CurveBucket& bucket, Tail* tai
 
 absl::Status CurvePointTable::Flush(Tail* tail) {
   if (!std::exchange(tail->dirty, false)) return absl::OkStatus();
-  return Write(tail->number, tail->kind, tail->last.first_step(), tail->last);
+  return WriteBucket(tail->number, tail->kind, &tail->last);
 }
 
 absl::Status CurvePointTable::FlushAll(Tails* tails) {
@@ -170,7 +262,7 @@ absl::Status CurvePointTable::LoadTail(Tail* tail) const {
   if (!found) return absl::OkStatus();
   tail->rows = static_cast<size_t>(rows.Int(1));
   if (!IsBuckets(tail->kind)) return absl::OkStatus();
-  return Annotate(Unseal(rows.Blob(0), &tail->last), "curve");
+  return Parse(rows.Blob(0), tail->kind, &tail->last);
 }
 
 absl::StatusOr<CurvePointTable::Tails*> CurvePointTable::TailsOf(int64_t number) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
+#include "server/decide/curve.h"
 #include "server/store/record_table.h"
 #include "server/store/sqlite.h"
 
@@ -38,6 +39,12 @@ class CurvePointTable {
                                    body BLOB NOT NULL);
   CREATE UNIQUE INDEX IF NOT EXISTS curve_by_job ON curve(job, kind, step);
 )";
+  // The lists of names that buckets of a kind follow: the body is a StoredColumns. Most stores have
+  // one of each kind, and one more for each version of the program with other names.
+  static constexpr char kColumnsSchema[] = R"(
+  CREATE TABLE curve_columns(kind INTEGER NOT NULL, list INTEGER NOT NULL, body BLOB NOT NULL,
+                             PRIMARY KEY(kind, list)) WITHOUT ROWID;
+)";
   // Deletes rows of the job with the number ?1, at most ?2.
   static constexpr char kPurge[] =
       "DELETE FROM curve WHERE row IN "
@@ -53,6 +60,12 @@ class CurvePointTable {
 
   CurvePointTable(Database& database, const RecordTable& records)
       : database_(database), records_(records) {}
+
+  // Within a transaction of the caller's: gives the buckets of a store of version 1 their names.
+  absl::Status AddNames();
+  // Once, before anything else: reads the lists of names, and adds the present ones if they are
+  // new.
+  absl::Status LoadNames();
 
   // Within a transaction of the caller's: looks where the curves of a job end. One that has records
   // and no curve gets one: a version that kept none wrote the store.
@@ -82,11 +95,20 @@ class CurvePointTable {
     bool dirty = false;  // not written yet
   };
   using Tails = std::map<CurveKind, Tail>;
+  // The names of the buckets of a kind.
+  struct Columns {
+    std::map<int64_t, EntryOrder> lists;
+    int64_t present = -1;  // the list with the names of this program
+  };
 
   // A statement whose first parameters are these two.
   absl::StatusOr<Statement> Prepare(std::string_view sql, int64_t number, CurveKind kind) const;
   absl::Status Write(int64_t number, CurveKind kind, int64_t step,
                      const google::protobuf::MessageLite& body);
+  absl::Status WriteNames(CurveKind kind, int64_t list, const std::vector<std::string_view>& names);
+  absl::Status WriteBucket(int64_t number, CurveKind kind, v1::CurveBucket* bucket);
+  absl::Status Parse(std::string_view body, CurveKind kind, v1::WorkerRecord* mark) const;
+  absl::Status Parse(std::string_view body, CurveKind kind, v1::CurveBucket* bucket) const;
   template <typename Body>
   absl::StatusOr<std::vector<Body>> Read(int64_t number, CurveKind kind, int64_t from_step) const;
   absl::StatusOr<v1::StoredSamples> ReadSamples(int64_t number, int64_t step) const;
@@ -105,6 +127,7 @@ class CurvePointTable {
 
   Database& database_;
   const RecordTable& records_;
+  std::map<CurveKind, Columns> columns_;
   std::map<int64_t, Tails> tails_;  // of active jobs whose curves were drawn or added to
 };
 

@@ -149,11 +149,12 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::OpenIn(const std::filesystem
 }
 
 absl::Status JobStore::Load(int64_t version) {
-  NSA_RETURN_IF_ERROR(Migrate(*database_, version, requests_));
+  NSA_RETURN_IF_ERROR(Migrate(*database_, version, requests_, curves_));
   // Not an error of the start: the store works as it is.
   const absl::Status made = MakeShrinkable(*database_);
   if (!made.ok()) spdlog::warn("job store: cannot be made to shrink: {}", made.ToString());
   NSA_RETURN_IF_ERROR(Identify());
+  NSA_RETURN_IF_ERROR(curves_.LoadNames());
   NSA_RETURN_IF_ERROR(jobs_.Load());
   return gpu_time_.Load();
 }

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "server/store/curve_point_table.h"
 #include "server/store/event_table.h"
 #include "server/store/gpu_time_table.h"
 #include "server/store/job_table.h"
@@ -26,7 +25,8 @@ constexpr char kClockSchema[] =
     "CREATE TABLE IF NOT EXISTS clock(row INTEGER PRIMARY KEY CHECK(row = 1), body BLOB NOT NULL)";
 
 constexpr const char* kFirstSchemas[] = {JobTable::kSchema, EventTable::kSchema,
-                                         RequestTable::kSchema, RecordTable::kSchema};
+                                         RequestTable::kSchema, RecordTable::kSchema,
+                                         CurvePointTable::kColumnsSchema};
 // Added to version 1 later; a coordinator without them leaves them alone.
 constexpr const char* kLaterSchemas[] = {CurvePointTable::kSchema, kIdentitySchema, kClockSchema,
                                          GpuTimeTable::kSchema};
@@ -84,7 +84,8 @@ absl::StatusOr<int64_t> PrepareFile(Database& store) {
   return store.QueryInt("PRAGMA user_version");
 }
 
-absl::Status Migrate(Database& store, int64_t version, RequestTable& requests) {
+absl::Status Migrate(Database& store, int64_t version, RequestTable& requests,
+                     CurvePointTable& curves) {
   if (version > kSchemaVersion) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "job store: %s has version %d (at most %d); start the newer nsa-coordinator that wrote it",
@@ -99,9 +100,15 @@ absl::Status Migrate(Database& store, int64_t version, RequestTable& requests) {
   }
   NSA_RETURN_IF_ERROR(requests.AddTimes());
   NSA_RETURN_IF_ERROR(MakeTables(store, kLaterSchemas));
+  if (version == 1) {
+    NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(&store));
+    NSA_RETURN_IF_ERROR(curves.AddNames());
+    NSA_RETURN_IF_ERROR(store.Execute("PRAGMA user_version=2"));
+    NSA_RETURN_IF_ERROR(transaction.Commit());
+  }
   NSA_RETURN_IF_ERROR(CheckSchema(store));
   // Records are checked when they are read: checking them all would take long in a large store.
-  for (const char* table : {"jobs", "progress", "events", "requests"}) {
+  for (const char* table : {"jobs", "progress", "events", "requests", "curve_columns"}) {
     NSA_ASSIGN_OR_RETURN(const std::string result,
                          store.QueryText(absl::StrCat("PRAGMA quick_check(", table, ")")));
     if (result != "ok") return absl::DataLossError(result);

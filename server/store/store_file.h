@@ -10,13 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
+#include "server/store/curve_point_table.h"
 #include "server/store/request_table.h"
 #include "server/store/sqlite.h"
 
 namespace nsa::server {
 
 // PRAGMA user_version of a store of this program.
-inline constexpr int kSchemaVersion = 1;
+inline constexpr int kSchemaVersion = 2;
 
 // Sets how the file is written, and returns its version; 0: nothing is in it yet.
 absl::StatusOr<int64_t> PrepareFile(Database& store);
@@ -24,7 +25,8 @@ absl::StatusOr<int64_t> PrepareFile(Database& store);
 // Makes the tables of a new store, adds those that an earlier version lacks, and checks that all
 // are there and whole. FailedPrecondition when the version is newer, DataLoss when something is
 // missing or damaged.
-absl::Status Migrate(Database& store, int64_t version, RequestTable& requests);
+absl::Status Migrate(Database& store, int64_t version, RequestTable& requests,
+                     CurvePointTable& curves);
 
 // Makes a file of an earlier version, which cannot shrink, one that can. One that is too large to
 // be written anew at a start stays as it is, with a warning.
