@@ -43,10 +43,11 @@ class Page:
         self.token = (folder / "state" / "token").read_text().strip()
         self.count = 0
 
-    def submit(self, name, steps=4900, lr="1e-3", team="a", ranks=1, more="", check=True):
+    def submit(self, name, steps=4900, lr="1e-3", team="a", ranks=1, more="", check=True, rows=8):
         self.count += 1
         job = self.folder / f"job{self.count}.yaml"
-        job.write_text(JOB.format(name=name, steps=steps, lr=lr, team=team, out_dir=self.folder / f"out{self.count}") + f"resources: {{gpus: {ranks}}}\n{more}")
+        text = JOB.format(name=name, steps=steps, lr=lr, team=team, out_dir=self.folder / f"out{self.count}").replace("batch_size: 8", f"batch_size: {rows}")
+        job.write_text(f"{text}resources: {{gpus: {ranks}}}\n{more}")
         done = self.service.ctl("submit", job, "-o", "name")
         assert done.returncode == 0 or not check, done.stdout + done.stderr
         return done.stdout.strip()

@@ -100,7 +100,8 @@ def check_picture(browser):
 
 def check_trace(page, browser):
     """A trace of both ranks is recorded, shown and downloaded; a recording that is cancelled makes room for the next."""
-    job = page.traced = page.submit("traced", ranks=2)
+    # So many rows that a hundred steps take seconds: the recording is cancelled before it is whole.
+    job = page.traced = page.submit("traced", ranks=2, rows=128)
     browser.open(f"#/job/{job}")
     browser.until("document.querySelector('.names .badge').textContent === 'training'", "the training", 60)
     check_trace_access(page, job)
