@@ -145,8 +145,8 @@ TEST(ParameterLayout, ATiedEmbeddingIsTheHeadAndHasAGapUpTo128Rows) {
   EXPECT_EQ(layout.tail(), 0);
   const ModelPlaces places = ModelPlaces::Of(layout, spec.model().n_layers());
   EXPECT_TRUE(places.tied());
-  EXPECT_EQ(places.PartOf(-1).offset, 0);
-  EXPECT_EQ(places.PartOf(spec.model().n_layers()).offset, places.norm_f.offset);
+  EXPECT_EQ(places.PartBegins().front(), places.norm_f.offset);
+  EXPECT_EQ(places.PartBegins().back(), 0);
 }
 
 TEST(Initialize, DrawsEachTensorFromItsDistribution) {
