@@ -181,11 +181,11 @@ bool TextExceedsMemory(const PreflightFacts& facts) {
 
 Problems MemoryExceeded(const PreflightFacts& facts) {
   if (facts.machine() == nullptr) return {};
-  // On the CPU the text is part of this estimate; no smaller model makes room for it.
-  if (!facts.cuda() && TextExceedsMemory(facts)) return {};
   const int64_t memory = MemoryOfRank(facts);
   const std::vector<MemoryItem> items = RankMemory(facts);
   if (memory == 0 || TotalBytes(items) <= memory) return {};
+  // On the CPU the text is part of this estimate; no smaller model makes room for it.
+  if (!facts.cuda() && TextExceedsMemory(facts)) return {};
   std::vector<MemoryItem> largest = items;
   std::sort(largest.begin(), largest.end(),
             [](const MemoryItem& a, const MemoryItem& b) { return a.bytes > b.bytes; });

@@ -85,7 +85,7 @@ void AddGenerate(Cli* cli) {
                "(default: 1)");
   options.Number("--seed", &flags->seed, {}, "The same seed writes the same text (default: 1)");
   options.Number("--max-tokens", &flags->max_tokens, {.least = 0},
-                 "Tokens to write (default: 200)");
+                 absl::StrCat("Tokens to write (default: ", kMaxTokens, ")"));
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
                  "Tokens that the model sees at most; 0: the job's train.seq_len");
   AddDevice(&options, &flags->device);
