@@ -405,12 +405,23 @@ TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithScaledPositions) {
   CompareLayer(RandomLayer(config, 5));
 }
 
+TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithStretchedFrequencies) {
+  using Kind = RopeScaling::Kind;
+  for (const RopeScaling& scaling :
+       {RopeScaling{.kind = Kind::kLlama3, .factor = 8, .original = 64, .low = 1, .high = 4},
+        RopeScaling{.kind = Kind::kYarn, .factor = 4, .original = 300, .low = 1, .high = 32}}) {
+    SCOPED_TRACE(static_cast<int>(scaling.kind));
+    CompareLayer(RandomLayer({.shape = GetParam().shape, .rope_scaling = scaling}, 6));
+  }
+}
+
 TEST_P(AttentionOnGpu, EqualsTheCpuTruthWithQkNorm) {
   for (const int subset : {2, 4, 5, 7}) {
     NsaLayerConfig config{.shape = GetParam().shape};
     config.branches = {(subset & 1) != 0, (subset & 2) != 0, (subset & 4) != 0};
     config.phi = subset == 5 ? Phi::kMlp : Phi::kAvg;
     config.qk_norm = true;
+    if (subset == 5) config.norm_eps = 0.5f;  // not small beside the squares of a head
     SCOPED_TRACE(::testing::Message() << "subset " << subset);
     Layer layer = RandomLayer(config, 60 + subset);
     if (subset == 7) layer.doc_start = Documents(config.shape, {3, 11, 12, 40, 500});

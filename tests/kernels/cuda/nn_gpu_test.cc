@@ -73,6 +73,30 @@ TEST_F(NnOnGpu, RmsNormEqualsTheCpuTruth) {
   }
 }
 
+// Rows of small numbers, of which this eps is the larger part of the mean.
+TEST_F(NnOnGpu, RmsNormAddsTheEpsOfTheModel) {
+  for (const auto& [rows, dim] : kRowShapes) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << dim);
+    const std::vector<float> x = Rounded(rows * dim, 1, 0.05f), w = Rounded(dim, 2);
+    std::vector<float> y = Poisoned(rows * dim), rstd = Poisoned(rows);
+    const auto norm = [&, rows = rows, dim = dim](const Exec& exec, const ConstTensor& from,
+                                                  const ConstTensor& weight, const Tensor& to,
+                                                  const Tensor& factors) {
+      return RmsNorm(exec, {.rows = rows,
+                            .dim = dim,
+                            .x = from,
+                            .weight = weight,
+                            .y = to,
+                            .rstd = factors,
+                            .eps = 0.01f});
+    };
+    ASSERT_TRUE(norm(kCpuExec, In(x), In(w), Out(y), Out(rstd)).ok());
+    const DeviceTensor dx = ToDevice(x), dw = ToDevice(w);
+    ExpectOnGpu({{"y", y}, {"rstd", rstd, DType::kF32, 1e-5}},
+                [&](const Tensors& t) { return norm(GpuExec(), dx, dw, t[0], t[1]); });
+  }
+}
+
 TEST_F(NnOnGpu, RmsNormBackwardEqualsTheCpuTruth) {
   for (const auto& [rows, dim] : kRowShapes) {
     SCOPED_TRACE(::testing::Message() << rows << " x " << dim);
@@ -406,23 +430,44 @@ TEST_F(NnOnGpu, ZeroRangesTouchesExactlyItsElements) {
   }
 }
 
+// Frequencies as they are, and stretched in both ways so that some pairs are kept, some mixed and
+// some divided.
+const std::array<RopeScaling, 3> kRopeScalings = {
+    {{},
+     {.kind = RopeScaling::Kind::kLlama3, .factor = 8, .original = 64, .low = 1, .high = 4},
+     {.kind = RopeScaling::Kind::kYarn, .factor = 4, .original = 300, .low = 1, .high = 32}}};
+
 // Both directions, in place, every head width, positions up to 65,535 (whose angles need more
 // precision than fp32), a scale and another base.
 TEST_F(NnOnGpu, RopeEqualsTheCpuTruth) {
   struct Shape {
     int32_t batch, seq_len, heads, dim;
     float base, scale;
+    int scaling;
   };
-  for (const Shape& s : {Shape{1, 1, 1, 16, 10000, 1}, Shape{2, 61, 12, 64, 10000, 1},
-                         Shape{1, 300, 3, 32, 500000, 4}, Shape{2, 129, 2, 128, 10000, 0.5f},
-                         Shape{2, 133, 5, 192, 10000, 2}, Shape{1, 65536, 1, 64, 10000, 1}}) {
+  for (const Shape& s :
+       {Shape{1, 1, 1, 16, 10000, 1, 0}, Shape{2, 61, 12, 64, 10000, 1, 0},
+        Shape{1, 300, 3, 32, 500000, 4, 0}, Shape{2, 129, 2, 128, 10000, 0.5f, 0},
+        Shape{2, 133, 5, 192, 10000, 2, 0}, Shape{1, 65536, 1, 64, 10000, 1, 0},
+        Shape{2, 61, 12, 64, 10000, 1, 1}, Shape{1, 300, 3, 16, 500000, 1, 2},
+        Shape{2, 129, 2, 128, 10000, 0.5f, 2}, Shape{2, 133, 5, 192, 1000000, 1, 1}}) {
     for (const bool inverse : {false, true}) {
-      SCOPED_TRACE(::testing::Message() << s.seq_len << " " << s.dim << " " << inverse);
+      SCOPED_TRACE(::testing::Message()
+                   << s.seq_len << " " << s.dim << " " << inverse << ", scaling " << s.scaling);
       const std::vector<float> x =
           Rounded(int64_t{1} * s.batch * s.seq_len * s.heads * s.dim, 1, 2);
       std::vector<float> y = Poisoned(static_cast<int64_t>(x.size()));
-      RopeArgs args{s.batch, s.seq_len, s.heads, s.dim, s.base, s.scale, inverse, In(x), Out(y)};
-      args.first = 1000 * (s.heads - 1);
+      RopeArgs args{.batch = s.batch,
+                    .seq_len = s.seq_len,
+                    .heads = s.heads,
+                    .head_dim = s.dim,
+                    .base = s.base,
+                    .scale = s.scale,
+                    .scaling = kRopeScalings[s.scaling],
+                    .inverse = inverse,
+                    .x = In(x),
+                    .y = Out(y),
+                    .first = 1000 * (s.heads - 1)};
       ASSERT_TRUE(Rope(kCpuExec, args).ok());
       const DeviceTensor x_gpu = ToDevice(x);
       ExpectOnGpu({{"y", y, DType::kBf16, 4e-3}}, [&](const Tensors& t) {
@@ -431,6 +476,46 @@ TEST_F(NnOnGpu, RopeEqualsTheCpuTruth) {
       });
       ExpectOnGpu({{"y in place", y, DType::kBf16, 4e-3, 1e-6, x}}, [&](const Tensors& t) {
         args.x = t[0], args.y = t[0];
+        return Rope(GpuExec(), args);
+      });
+    }
+  }
+}
+
+// Normalized heads of small numbers, of which this eps is the larger part of the mean, and their
+// gradients.
+TEST_F(NnOnGpu, RopeOfNormalizedHeadsEqualsTheCpuTruth) {
+  for (const int32_t dim : {8, 16, 32, 64, 128, 192}) {
+    const int64_t heads = int64_t{2} * 61 * 5, size = heads * dim;
+    for (const RopeScaling& scaling : kRopeScalings) {
+      SCOPED_TRACE(::testing::Message() << dim << ", scaling " << static_cast<int>(scaling.kind));
+      const std::vector<float> x = Rounded(size, 1, 0.05f), dy = Rounded(size, 2);
+      std::vector<float> y = Poisoned(size), rstd = Poisoned(heads), dx = Poisoned(size);
+      RopeArgs args{.batch = 2,
+                    .seq_len = 61,
+                    .heads = 5,
+                    .head_dim = dim,
+                    .scaling = scaling,
+                    .x = In(x),
+                    .y = Out(y),
+                    .first = 300,
+                    .eps = 0.01f,
+                    .normalize = true,
+                    .rstd = Out(rstd)};
+      ASSERT_TRUE(Rope(kCpuExec, args).ok());
+      const DeviceTensor x_gpu = ToDevice(x), dy_gpu = ToDevice(dy);
+      ExpectOnGpu({{"y", y}, {"rstd", rstd, DType::kF32, 1e-5}}, [&](const Tensors& t) {
+        args.x = x_gpu, args.y = t[0], args.rstd = t[1];
+        return Rope(GpuExec(), args);
+      });
+      const std::vector<float> forward = RoundToBf16(y);
+      args.inverse = true, args.rstd = {};
+      args.x = In(dy), args.y = Out(dx), args.y_forward = In(forward), args.rstd_forward = In(rstd);
+      ASSERT_TRUE(Rope(kCpuExec, args).ok());
+      const DeviceTensor forward_gpu = ToDevice(forward), rstd_gpu = ToDeviceF32(rstd);
+      args.x = dy_gpu, args.y_forward = forward_gpu, args.rstd_forward = rstd_gpu;
+      ExpectOnGpu({{"dx", dx}}, [&](const Tensors& t) {
+        args.y = t[0];
         return Rope(GpuExec(), args);
       });
     }

@@ -9,6 +9,17 @@ namespace {
 
 using Tensors = std::vector<DeviceTensor>;
 
+// Frequencies as they are, or stretched so that some pairs are kept, some mixed and some divided.
+RopeScaling ScalingOf(int mask) {
+  using Kind = RopeScaling::Kind;
+  if (mask % 3 == 1)
+    return {.kind = Kind::kLlama3, .factor = 8, .original = 64, .low = 1, .high = 4};
+  if (mask % 3 == 2)
+    return {.kind = Kind::kYarn, .factor = 4, .original = 300, .low = 1, .high = 32};
+  return {};
+}
+
+// Of each shape every set of branches. The larger eps are not small beside the squares of a head.
 std::vector<NsaLayerConfig> Configs() {
   std::vector<NsaLayerConfig> out;
   std::vector<NsaShape> shapes = {{2, 1111, 12, 2, 64, 64, 32, 16, 64, 16, 512},
@@ -20,7 +31,8 @@ std::vector<NsaLayerConfig> Configs() {
                                   {1, 1, 2, 1, 16, 16, 8, 4, 8, 3, 4}};
   for (const NsaShape& shape : shapes) {
     for (int mask = 1; mask < 8; ++mask) {
-      NsaLayerConfig config{.shape = shape};
+      NsaLayerConfig config{.shape = shape, .rope_scaling = ScalingOf(mask)};
+      if (mask % 2 == 0) config.norm_eps = 0.1f * static_cast<float>(mask);
       for (int c = 0; c < kBranches; ++c) config.branches[c] = (mask >> c & 1) != 0;
       out.push_back(config);
     }

@@ -21,6 +21,7 @@ struct Layer {
   int64_t in, out;
   bool has_norm, has_add;
   std::optional<Activation> activation;
+  float eps;  // of the norm: that of a model which does not say one, or as large as the squares
   std::vector<float> x, norm, w, add;
 
   Layer(int64_t inputs, int64_t outputs, int options)
@@ -29,6 +30,7 @@ struct Layer {
         has_norm((options & 1) != 0),
         has_add((options & 2) != 0),
         activation(kActivations[options / 4]),
+        eps(outputs % 2 == 0 ? 0.5f : kRmsNormEps),
         x(RoundToBf16(Random(inputs, 1))),
         norm(RoundToBf16(Random(inputs, 2))),
         w(RoundToBf16(Random(inputs * outputs, 3))),
@@ -37,7 +39,7 @@ struct Layer {
   std::vector<float> Expected() const {
     double squares = 0;
     for (const float v : x) squares += double{v} * v;
-    const double scale = 1 / std::sqrt(squares / static_cast<double>(in) + double{kRmsNormEps});
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(in) + double{eps});
     std::vector<float> y(out);
     for (int64_t row = 0; row < out; ++row) {
       double z = 0;
@@ -62,14 +64,14 @@ TEST_F(RowLinearOnGpu, IsTheProductWithItsNormActivationAndSum) {
         const Layer layer(in, out, options);
         const DeviceTensor x = ToDevice(layer.x), norm = ToDevice(layer.norm),
                            w = ToDevice(layer.w), add = ToDevice(layer.add);
-        ExpectOnGpu({{"y", layer.Expected(), DType::kBf16, 4e-3}},
-                    [&](const std::vector<DeviceTensor>& t) {
-                      RowLinearArgs args{.in = in, .out = out, .x = x, .w = w, .y = t[0]};
-                      if (layer.has_norm) args.norm = norm;
-                      args.activation = layer.activation;
-                      if (layer.has_add) args.add = add;
-                      return cuda::RowLinear(Gpu::Get().exec(), args);
-                    });
+        ExpectOnGpu(
+            {{"y", layer.Expected(), DType::kBf16, 4e-3}}, [&](const std::vector<DeviceTensor>& t) {
+              RowLinearArgs args{.in = in, .out = out, .x = x, .w = w, .y = t[0], .eps = layer.eps};
+              if (layer.has_norm) args.norm = norm;
+              args.activation = layer.activation;
+              if (layer.has_add) args.add = add;
+              return cuda::RowLinear(Gpu::Get().exec(), args);
+            });
       }
     }
   }
@@ -137,7 +139,9 @@ void ExpectProjections(const NsaLayerConfig& config, int64_t in, bool has_bias) 
                                       .split = one.Args(config, at, head_weights)})
                   .ok());
   ASSERT_TRUE(
-      cuda::RowLinear(exec, {.in = in, .out = width, .x = x, .norm = norm, .w = w, .y = wide})
+      cuda::RowLinear(
+          exec,
+          {.in = in, .out = width, .x = x, .norm = norm, .w = w, .y = wide, .eps = config.norm_eps})
           .ok());
   if (has_bias) {
     ASSERT_TRUE(AddBias(exec, {.rows = 1, .width = width, .bias = bias, .y = wide}).ok());
@@ -167,6 +171,11 @@ TEST_F(RowLinearOnGpu, ProjectsAndRotatesAndWritesToTheCaches) {
         NsaLayerConfig config{.shape = shape, .dtype = DType::kBf16};
         for (int c = 0; c < kBranches; ++c) config.branches[c] = (mask >> c & 1) != 0;
         if (mask == 7) config.rope_base = 500, config.rope_scale = 2;
+        if (mask % 2 == 0) {
+          config.norm_eps = 0.5f;
+          config.rope_scaling = {
+              .kind = RopeScaling::Kind::kYarn, .factor = 4, .original = 300, .low = 1, .high = 32};
+        }
         for (const bool qk_norm : {false, true}) {
           config.qk_norm = qk_norm;
           config.qk_norm_weights = qk_norm && in % 16 != 0;
