@@ -17,29 +17,49 @@ namespace nsa::oracle {
 
 using Array = std::vector<double>;
 
-// y[b,t,a,:]: pairs (2i, 2i+1) rotated by the angle (t / scale) · base^(−2i/dk).
+// Radians per position of the pair (2i, 2i+1): base^(−2i/dk), or as Llama 3 and YaRN stretch it.
+inline double RopeFrequency(double base, int64_t two_i, int64_t width, const RopeScaling& scaling) {
+  const auto i = static_cast<double>(two_i), dk = static_cast<double>(width);
+  const double frequency = std::pow(base, -i / dk), turn = 2 * std::acos(-1.0);
+  double kept = 1;
+  if (scaling.kind == RopeScaling::Kind::kLlama3) {
+    const double wavelength = turn / frequency;
+    kept = (scaling.original / wavelength - scaling.low) / (scaling.high - scaling.low);
+  } else if (scaling.kind == RopeScaling::Kind::kYarn) {
+    const auto pair_with = [&](double turns) {
+      return dk * std::log(scaling.original / (turns * turn)) / (2 * std::log(base));
+    };
+    const double first = std::max(std::floor(pair_with(scaling.high)), 0.0);
+    const double last = std::min(std::ceil(pair_with(scaling.low)), dk - 1);
+    kept = (last - i / 2) / (last - first);
+  }
+  kept = std::clamp(kept, 0.0, 1.0);
+  return kept * frequency + (1 - kept) * frequency / scaling.factor;
+}
+
+// y[b,t,a,:]: pairs (2i, 2i+1) rotated by the angle (t / scale) · their frequency.
 inline Array Rope(const Array& x, int64_t seq_len, int64_t heads, int64_t width, double base,
-                  double scale) {
+                  double scale, const RopeScaling& scaling = {}) {
   Array y(x.size());
   for (size_t at = 0; at < x.size(); at += 2) {
     const int64_t t = static_cast<int64_t>(at) / (heads * width) % seq_len;
     const int64_t two_i = static_cast<int64_t>(at) % width;
     const double theta =
-        static_cast<double>(t) / scale * std::pow(base, -static_cast<double>(two_i) / width);
+        static_cast<double>(t) / scale * RopeFrequency(base, two_i, width, scaling);
     y[at] = x[at] * std::cos(theta) - x[at + 1] * std::sin(theta);
     y[at + 1] = x[at] * std::sin(theta) + x[at + 1] * std::cos(theta);
   }
   return y;
 }
 
-// x divided head by head by √(mean(x²) + 1e-6).
-inline Array Normalized(const Array& x, int64_t width) {
+// x divided head by head by √(mean(x²) + eps).
+inline Array Normalized(const Array& x, int64_t width, double eps = 1e-6) {
   Array y(x.size());
   for (size_t head = 0; head < x.size(); head += width) {
     double squares = 0;
     for (int64_t c = 0; c < width; ++c) squares += x[head + c] * x[head + c];
     for (int64_t c = 0; c < width; ++c) {
-      y[head + c] = x[head + c] / std::sqrt(squares / static_cast<double>(width) + 1e-6);
+      y[head + c] = x[head + c] / std::sqrt(squares / static_cast<double>(width) + eps);
     }
   }
   return y;
@@ -254,8 +274,8 @@ inline LayerResult Forward(const Layer& layer, const std::vector<int32_t>* fixed
   const NsaShape& s = config.shape;
   const Doc doc = DocOf(s, layer.doc_start);
   const auto rope = [&](const Array& x, int64_t heads) {
-    return Rope(config.qk_norm ? Normalized(x, s.d_k) : x, s.seq_len, heads, s.d_k,
-                config.rope_base, config.rope_scale);
+    return Rope(config.qk_norm ? Normalized(x, s.d_k, double{config.norm_eps}) : x, s.seq_len,
+                heads, s.d_k, config.rope_base, config.rope_scale, config.rope_scaling);
   };
   const Array q = rope(layer.q, s.n_heads);
   std::array<Array, kBranches> k;

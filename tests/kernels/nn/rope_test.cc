@@ -35,6 +35,28 @@ TEST(Rope, EqualsTheFormula) {
   }
 }
 
+// Stretched so that some pairs of each are kept, some mixed and some divided.
+constexpr RopeScaling kScalings[] = {
+    {.kind = RopeScaling::Kind::kLlama3, .factor = 8, .original = 64, .low = 1, .high = 4},
+    {.kind = RopeScaling::Kind::kYarn, .factor = 4, .original = 300, .low = 1, .high = 32}};
+
+TEST(Rope, StretchesItsFrequencies) {
+  const std::vector<float> x = Random(kSize, 1);
+  const oracle::Array plain = oracle::Rope(Double(x), kTokens, kHeads, kWidth, 10000, 2);
+  for (const RopeScaling& scaling : kScalings) {
+    std::vector<float> y = Poisoned(kSize), back = Poisoned(kSize);
+    RopeArgs args = Args(x, y);
+    args.scale = 2, args.scaling = scaling;
+    ASSERT_OK(Rope({}, args));
+    const oracle::Array want = oracle::Rope(Double(x), kTokens, kHeads, kWidth, 10000, 2, scaling);
+    EXPECT_TRUE(Close("y", y, want, {{"i", kSize}}, kBound));
+    EXPECT_GT(std::abs(want.back() - plain.back()), 100 * kBound);
+    args.x = Span(std::as_const(y)), args.y = Span(back), args.inverse = true;
+    ASSERT_OK(Rope({}, args));
+    EXPECT_TRUE(Close("x", back, x, {{"i", kSize}}, 2 * kBound));
+  }
+}
+
 TEST(Rope, EveryHeadTurnsByTheSameAngles) {
   std::vector<float> x = Random(kSize, 2), y = Poisoned(kSize);
   for (int64_t i = 0; i < kSize; ++i)
@@ -132,6 +154,18 @@ TEST(Rope, NormalizedEqualsTheFormulaAndKeepsTheFactor) {
   args.normalize = true;
   ASSERT_OK(Rope({}, args));
   EXPECT_EQ(in_place, y);
+}
+
+TEST(Rope, NormalizesWithTheEpsOfTheModel) {
+  const std::vector<float> x = HeadsOfAllSizes(6);
+  std::vector<float> y = Poisoned(kSize), rstd = Poisoned(kSize / kWidth);
+  RopeArgs args = Args(x, y);
+  args.normalize = true, args.eps = 0.25f, args.rstd = Span(rstd);
+  ASSERT_OK(Rope({}, args));
+  const oracle::Array unit = oracle::Normalized(Double(x), kWidth, 0.25);
+  EXPECT_TRUE(Close("y", y, oracle::Rope(unit, kTokens, kHeads, kWidth, 10000, 1), {{"i", kSize}},
+                    4 * 20 * kUnit));
+  EXPECT_FLOAT_EQ(rstd[0], 2.0f) << "of zeros";
 }
 
 TEST(Rope, TheGradientOfANormalizedRotationEqualsCentralDifferences) {

@@ -39,7 +39,7 @@ TEST_P(EveryLayerShape, LayerEqualsBruteForce) {
 TEST_P(EveryLayerShape, NormalizedLayerEqualsBruteForce) {
   for (const Phi phi : {Phi::kAvg, Phi::kMlp}) {
     NsaLayerConfig config = ConfigOf(GetParam().shape);
-    config.phi = phi, config.qk_norm = true;
+    config.phi = phi, config.qk_norm = true, config.norm_eps = 0.25f;
     const Layer layer = RandomLayer(config, 31);
     const ForwardOut got = Forward(layer);
     const std::vector<int32_t> blocks = Ints(got.blocks());
@@ -47,6 +47,18 @@ TEST_P(EveryLayerShape, NormalizedLayerEqualsBruteForce) {
     EXPECT_TRUE(Close("o", got.o, want.o, QueryDims(config.shape, config.shape.d_v),
                       LayerBound(config.shape)));
   }
+}
+
+TEST_P(EveryLayerShape, LayerWithStretchedFrequenciesEqualsBruteForce) {
+  NsaLayerConfig config = ConfigOf(GetParam().shape);
+  config.rope_scaling = {
+      .kind = RopeScaling::Kind::kYarn, .factor = 4, .original = 300, .low = 1, .high = 32};
+  const Layer layer = RandomLayer(config, 32);
+  const ForwardOut got = Forward(layer);
+  const std::vector<int32_t> blocks = Ints(got.blocks());
+  const oracle::LayerResult want = oracle::Forward(ToOracle(layer), &blocks);
+  EXPECT_TRUE(Close("o", got.o, want.o, QueryDims(config.shape, config.shape.d_v),
+                    LayerBound(config.shape)));
 }
 
 TEST_P(EveryLayerShape, LayerChoosesTheOraclesBlocks) {
@@ -99,7 +111,10 @@ void ExpectGradientsEqualCentralDifferences(Phi phi, GateKind gate, bool qk_norm
   config.phi = phi;
   config.gate = gate;
   config.rope_scale = 2;
+  config.rope_scaling = {
+      .kind = RopeScaling::Kind::kLlama3, .factor = 4, .original = 16, .low = 1, .high = 4};
   config.qk_norm = qk_norm;
+  if (qk_norm) config.norm_eps = 0.25f;
   const NsaShape& s = config.shape;
   const Layer layer = RandomLayer(config, 7);
   ForwardOut forward = Forward(layer);

@@ -16,6 +16,11 @@ NsaLayerConfig ConfigOf(int mask) {
   NsaLayerConfig config{.shape = {2, 19, 6, 2, 16, 32, 8, 4, 8, 3, 5}};
   for (int c = 0; c < kBranches; ++c) config.branches[c] = (mask >> c & 1) != 0;
   config.qk_norm = config.qk_norm_weights = true;
+  if (mask % 2 == 1) {
+    config.norm_eps = 0.25f;
+    config.rope_scaling = {
+        .kind = RopeScaling::Kind::kLlama3, .factor = 4, .original = 32, .low = 1, .high = 4};
+  }
   return config;
 }
 
@@ -96,9 +101,10 @@ struct Case {
   // Heads normalized, multiplied and rotated.
   oracle::Array Turned(oracle::Array heads, int64_t count, const oracle::Array& weight) const {
     const NsaShape& s = config.shape;
-    heads = oracle::Normalized(heads, s.d_k);
+    heads = oracle::Normalized(heads, s.d_k, double{config.norm_eps});
     for (size_t i = 0; i < heads.size(); ++i) heads[i] *= weight[i % s.d_k];
-    return oracle::Rope(heads, s.seq_len, count, s.d_k, config.rope_base, config.rope_scale);
+    return oracle::Rope(heads, s.seq_len, count, s.d_k, config.rope_base, config.rope_scale,
+                        config.rope_scaling);
   }
 
   // What SplitProjections computes, in fp64, times the gradients that go into joining.

@@ -64,8 +64,10 @@ Values Rotated(const NsaLayerConfig& config, int32_t heads, const Values& x) {
                       .head_dim = config.shape.d_k,
                       .base = config.rope_base,
                       .scale = config.rope_scale,
+                      .scaling = config.rope_scaling,
                       .x = Span(std::as_const(x)),
                       .y = Span(y),
+                      .eps = config.norm_eps,
                       .normalize = config.qk_norm}));
   return y;
 }
@@ -91,6 +93,9 @@ std::vector<NsaLayerConfig> Configs() {
     out.push_back(config);
   }
   out.back().rope_base = 500, out.back().rope_scale = 2;
+  out.back().norm_eps = 0.25f;
+  out.back().rope_scaling = {
+      .kind = RopeScaling::Kind::kLlama3, .factor = 4, .original = 32, .low = 1, .high = 4};
   for (const size_t i : {size_t{1}, out.size() - 1}) {
     out.push_back(out[i]);
     out.back().qk_norm = true;
@@ -190,8 +195,8 @@ struct JoinCase {
         x.insert(x.end(), from, from + heads * head);
       }
       if (rotated) {
-        x = oracle::Rope(oracle::Normalized(x, head), s.seq_len, heads, head, config.rope_base,
-                         config.rope_scale);
+        x = oracle::Rope(oracle::Normalized(x, head, double{config.norm_eps}), s.seq_len, heads,
+                         head, config.rope_base, config.rope_scale, config.rope_scaling);
       }
       loss += oracle::Dot(x, Double(gradient));
     };
