@@ -47,6 +47,23 @@ inline void SetLayers(v1::JobSpec* spec, std::initializer_list<const char*> laye
   for (const char* const entry : layers) spec->mutable_nsa()->add_layers(entry);
 }
 
+// Turns on everything that models of other families (Llama, Qwen) have and the default does not.
+inline void UseAllOfOtherFamilies(v1::JobSpec* spec) {
+  v1::ModelSpec& model = *spec->mutable_model();
+  model.set_norm_eps(1e-3);
+  model.set_mlp(v1::MLP_SWIGLU);
+  model.set_mlp_dim(48);
+  model.set_tie_embeddings(true);
+  model.set_qkv_bias(true);
+  model.set_qk_norm(true);
+  model.set_qk_norm_weights(true);
+  v1::RopeScaling& scaling = *model.mutable_rope_scaling();
+  scaling.set_type(v1::ROPE_SCALING_TYPE_LLAMA3);
+  scaling.set_factor(8);
+  scaling.set_original_seq_len(64);
+  ApplyDefaults(spec);
+}
+
 // `count` tokens below `vocab`, a fixed function of `seed`.
 inline std::vector<int32_t> TinyTokens(int64_t count, int32_t vocab, uint32_t seed) {
   std::vector<int32_t> tokens(count);

@@ -114,6 +114,14 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->set_qkv_bias(true);
      }},
     {"MlpDim", [](v1::JobSpec* spec) { spec->mutable_model()->set_mlp_dim(48); }},
+    {"AllOfOtherFamilies", [](v1::JobSpec* spec) { UseAllOfOtherFamilies(spec); }},
+    {"AllOfOtherFamiliesInTurnWithPhiAndDocuments",
+     [](v1::JobSpec* spec) {
+       UseAllOfOtherFamilies(spec);
+       SetLayers(spec, {"win", "cmp+sel"});
+       spec->mutable_nsa()->set_phi(v1::PHI_MLP);
+       spec->mutable_data()->set_document_mask(true);
+     }},
     {"BlocksLongerThanTheText",
      [](v1::JobSpec* spec) {
        spec->mutable_nsa()->set_l(64);

@@ -56,9 +56,10 @@ class Bench {
   }
   Bench(const Bench&) = delete;  // the arenas have pointers to the layout
 
-  // Returns the loss; gradients() then returns the gradients, in host memory. Statistics are those
-  // of the last call.
-  double Run(Backend backend, std::optional<Recompute> recompute = {}, bool overwrite = false) {
+  // Returns the loss; gradients() then returns the gradients, in host memory. They were `before`
+  // backward added to them, or overwrote them. Statistics are those of the last call.
+  double Run(Backend backend, std::optional<Recompute> recompute = {}, bool overwrite = false,
+             float before = 0) {
     if (backend == Backend::kCuda && gpu_ == nullptr) {
       auto gpu = Gpu::Open();
       EXPECT_TRUE(gpu.ok()) << gpu.status();
@@ -86,11 +87,9 @@ class Bench {
     const auto loss = (*model)->Forward(exec, {tokens_, targets_, doc_start_});
     Check(loss.status());
     const auto rows = static_cast<double>(tokens_.size());
-    if (overwrite) {
-      Arena poison(&layout_);
-      std::fill(poison.flat().begin(), poison.flat().end(), NAN);
-      Check(CopyArena(exec, poison, &*gradients));
-    }
+    Arena old(&layout_);
+    std::fill(old.flat().begin(), old.flat().end(), before);
+    Check(CopyArena(exec, old, &*gradients));
     Check((*model)->Backward(exec, static_cast<float>(1 / rows), &*gradients, {}, overwrite));
     Check(CopyArena(exec, *gradients, &gradients_));
     stats_ = (*model)->TakeLayerStats();
@@ -220,7 +219,7 @@ TEST_P(GpuModel, CheckpointingChangesNoBit) {
 TEST_P(GpuModel, OverwrittenGradientsAreThoseAddedToZeros) {
   bench_->Run(Backend::kCuda);
   const std::vector<float> added = bench_->Flat();
-  bench_->Run(Backend::kCuda, {}, /*overwrite=*/true);
+  bench_->Run(Backend::kCuda, {}, /*overwrite=*/true, /*before=*/NAN);
   const std::vector<float> overwritten = bench_->Flat();
   double error = 0, norm = 0;
   for (size_t i = 0; i < added.size(); ++i) {
@@ -229,6 +228,21 @@ TEST_P(GpuModel, OverwrittenGradientsAreThoseAddedToZeros) {
     norm += std::pow(double{added[i]}, 2);
   }
   EXPECT_LE(std::sqrt(error), 1e-4 * std::sqrt(norm));
+}
+
+// As those of a second micro-batch are. The sums have the unit roundoff of numbers near 1, and the
+// gradients of a matrix may be added to them in several parts.
+TEST_P(GpuModel, GradientsAreAddedToThoseBefore) {
+  bench_->Run(Backend::kCuda);
+  const std::vector<float> alone = bench_->Flat();
+  bench_->Run(Backend::kCuda, {}, /*overwrite=*/false, /*before=*/1);
+  for (const ParameterInfo& tensor : bench_->layout().tensors()) {
+    const std::span<const float> sums = bench_->gradients().of(tensor);
+    for (int64_t i = 0; i < tensor.size; ++i) {
+      const double want = 1.0 + alone[tensor.offset + i];
+      ASSERT_NEAR(sums[i], want, 1e-5 + 1e-4 * std::fabs(want - 1)) << tensor.name << " " << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -264,6 +278,17 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"Relu2",
                 [](v1::JobSpec* s) { s->mutable_model()->set_activation(v1::ACTIVATION_RELU2); }},
         Variant{"NormEps", [](v1::JobSpec* s) { s->mutable_model()->set_norm_eps(0.01); }},
+        Variant{"NormEpsWithQkNorm",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_norm_eps(0.01);
+                  s->mutable_model()->set_qk_norm(true);
+                }},
+        Variant{"AllOfOtherFamiliesWithDocuments",
+                [](v1::JobSpec* s) {
+                  UseAllOfOtherFamilies(s);
+                  s->mutable_model()->set_vocab(51);
+                },
+                true},
         Variant{"TiedEmbeddingsOfAnOddVocabulary",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_tie_embeddings(true);

@@ -118,6 +118,26 @@ TEST_P(ModelVariants, CheckpointingChangesNoBitOfLossOrGradient) {
   }
 }
 
+TEST_P(ModelVariants, AddsTheGradientsOfMicroBatches) {
+  const auto made = MakeBench();
+  Bench& bench = *made;
+  bench.Randomize();
+  bench.Loss();
+  bench.Backward();
+  const std::vector<float> once(bench.gradients.flat().begin(), bench.gradients.flat().end());
+  bench.Loss();
+  bench.Backward();
+  for (const ParameterInfo& tensor : bench.layout.tensors()) {
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < tensor.size; ++i) {
+      const double twice = 2.0 * once[tensor.offset + i];
+      error += std::pow(bench.gradients.of(tensor)[i] - twice, 2);
+      size += std::pow(twice, 2);
+    }
+    EXPECT_LE(std::sqrt(error), 1e-6 * std::sqrt(size) + 1e-8) << tensor.name;
+  }
+}
+
 // Where the gradients are overwritten it does not matter what they were.
 TEST_P(ModelVariants, OverwrittenGradientsAreThoseAddedToZeros) {
   const auto made = MakeBench();
@@ -291,6 +311,14 @@ INSTANTIATE_TEST_SUITE_P(
                 }},
         Variant{"TiedEmbeddings",
                 [](v1::JobSpec* s) { s->mutable_model()->set_tie_embeddings(true); }},
+        Variant{"AllOfOtherFamilies", UseAllOfOtherFamilies},
+        Variant{"AllOfOtherFamiliesInTurnWithDocuments",
+                [](v1::JobSpec* s) {
+                  UseAllOfOtherFamilies(s);
+                  SetLayers(s, {"win", "cmp+sel"});
+                  s->mutable_nsa()->set_phi(v1::PHI_MLP);
+                },
+                true},
         Variant{"MlpDim", [](v1::JobSpec* s) { s->mutable_model()->set_mlp_dim(48); }},
         Variant{"DocumentMask", [](v1::JobSpec*) {}, true}),
     [](const auto& variant) { return std::string(variant.param.name); });
@@ -317,26 +345,49 @@ TEST(Model, EveryLayerInTurnComputesWhatAModelOfItsBranchesDoes) {
   }
 }
 
+// Weights of the same name have the same values, so that the loss differs by what the key says.
+TEST(Model, EveryKeyOfOtherFamiliesChangesTheLoss) {
+  using Change = void (*)(v1::ModelSpec*);
+  const std::pair<const char*, Change> changes[] = {
+      {"norm_eps", [](v1::ModelSpec* model) { model->set_norm_eps(0.005); }},
+      {"mlp", [](v1::ModelSpec* model) { model->set_mlp(v1::MLP_SWIGLU); }},
+      {"tie_embeddings", [](v1::ModelSpec* model) { model->set_tie_embeddings(true); }},
+      {"qkv_bias", [](v1::ModelSpec* model) { model->set_qkv_bias(true); }},
+      {"qk_norm_weights", [](v1::ModelSpec* model) { model->set_qk_norm_weights(true); }},
+      {"rope_scaling", [](v1::ModelSpec* model) {
+         v1::RopeScaling& scaling = *model->mutable_rope_scaling();
+         scaling.set_type(v1::ROPE_SCALING_TYPE_LLAMA3);
+         scaling.set_factor(8);
+         scaling.set_original_seq_len(64);
+         scaling.set_low_freq_factor(1);
+         scaling.set_high_freq_factor(4);
+       }}};
+  v1::JobSpec plain = TinyJob();
+  plain.mutable_model()->set_qk_norm(true);
+  const auto loss_of = [](const v1::JobSpec& spec) {
+    Bench bench(spec);
+    for (const ParameterInfo& tensor : bench.layout.tensors()) {
+      std::mt19937 engine(static_cast<uint32_t>(std::hash<std::string>()(tensor.name)));
+      std::normal_distribution<float> normal(0.0f, 0.25f);
+      for (float& value : bench.parameters.of(tensor)) {
+        value = (tensor.init == Init::kOnes ? 1.0f : 0.0f) + normal(engine);
+      }
+    }
+    return bench.Loss();
+  };
+  const double loss = loss_of(plain);
+  EXPECT_EQ(loss_of(plain), loss);
+  for (const auto& [name, change] : changes) {
+    v1::JobSpec spec = plain;
+    change(spec.mutable_model());
+    EXPECT_GT(std::abs(loss_of(spec) - loss), 1e-3) << name;
+  }
+}
+
 TEST(Model, StartsAtTheEntropyOfTheVocabulary) {
   Bench bench(TinyJob());
   // Logits have a standard deviation of 0.02·√32 = 0.11: the expected loss is ln V + 0.11²/2.
   EXPECT_NEAR(bench.Loss(), std::log(11.0), 0.05);
-}
-
-TEST(Model, AddsTheGradientsOfMicroBatches) {
-  Bench bench(TinyJob());
-  bench.Randomize();
-  bench.Loss();
-  bench.Backward();
-  const std::vector<float> once(bench.gradients.flat().begin(), bench.gradients.flat().end());
-  bench.Loss();
-  bench.Backward();
-  double error = 0, size = 0;
-  for (size_t i = 0; i < once.size(); ++i) {
-    error += std::pow(bench.gradients.flat()[i] - 2.0 * once[i], 2);
-    size += std::pow(2.0 * once[i], 2);
-  }
-  EXPECT_LT(std::sqrt(error / size), 1e-6);
 }
 
 // The audits of a model after one forward and backward.

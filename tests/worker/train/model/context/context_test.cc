@@ -42,6 +42,8 @@ const ContextVariant kContextVariants[] = {
        spec->mutable_model()->set_qk_norm(true);
        spec->mutable_model()->set_qk_norm_weights(true);
      }},
+    {"all_of_other_families", UseAllOfOtherFamilies},
+    {"all_of_other_families_recomputed", UseAllOfOtherFamilies, true, Recompute::kBlock},
     {"qk_norm_softcap_zloss",
      [](v1::JobSpec* spec) {
        spec->mutable_model()->set_qk_norm(true);

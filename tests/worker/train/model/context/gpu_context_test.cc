@@ -37,6 +37,9 @@ const Variant kVariants[] = {
        spec->mutable_nsa()->set_gate(v1::GATE_SOFTMAX);
      }},
     {"qk_norm", [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); }},
+    {"qkv_bias", [](v1::JobSpec* spec) { spec->mutable_model()->set_qkv_bias(true); }},
+    {"all_of_other_families", UseAllOfOtherFamilies},
+    {"all_of_other_families_recomputed", UseAllOfOtherFamilies, true, Recompute::kBlock},
     {"layers_in_turn",
      [](v1::JobSpec* spec) {
        SetLayers(spec, {"win", "cmp+sel"});
