@@ -178,5 +178,30 @@ TEST(Shares, AStepThatIsNotFiniteIsSkippedByAllRanks) {
   EXPECT_EQ(skipped[2], skipped[0]);
 }
 
+// The gradient of an embedding that is also the head is complete after both of its uses, on every
+// rank. A run of one rank shows that each is summed once; the sums have another order there.
+TEST(Shares, OfAModelOfAnotherFamilyGiveTheBitsOfWholeStates) {
+  for (const v1::Optimizer optimizer : {v1::OPTIMIZER_ADAMW, v1::OPTIMIZER_MUON}) {
+    SCOPED_TRACE(v1::Optimizer_Name(optimizer));
+    const TempDir dir;
+    const auto job = [&](const std::string& out, v1::Shard shard) {
+      v1::JobSpec spec = SharesJob(dir, out, optimizer, shard);
+      UseAllOfOtherFamilies(&spec);
+      return spec;
+    };
+    const v1::JobSpec whole = job("whole", kNone), divided = job("divided", v1::SHARD_OPTIMIZER),
+                      broken = job("broken", v1::SHARD_OPTIMIZER);
+    const std::vector<StepBits> want = RunToTheEnd(whole, 3);
+    EXPECT_EQ(RunToTheEnd(divided, 3), want);
+    EXPECT_TRUE(Load(divided, kShareSteps) == Load(whole, kShareSteps));
+    RunUntil(5, broken, 3);
+    EXPECT_EQ(RunToTheEnd(broken, 3, 2), std::vector<StepBits>(want.begin() + 5, want.end()));
+    EXPECT_TRUE(Load(broken, kShareSteps) == Load(whole, kShareSteps));
+    const std::vector<StepBits> alone = RunToTheEnd(job("alone", kNone), 1);
+    EXPECT_NEAR(alone[0].loss, want[0].loss, 1e-5);
+    EXPECT_NEAR(alone[0].norm, want[0].norm, 1e-4 * want[0].norm);
+  }
+}
+
 }  // namespace
 }  // namespace nsa::train
