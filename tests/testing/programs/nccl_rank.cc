@@ -4,7 +4,8 @@
 //      bf16: the same, the gradients travel in bf16.
 //      share, share16: the same, each rank gets the sums of its share only, rounds them to bf16 and
 //      sends them to the others; OUT_FILE has these, as floats.
-//      window, window16: the same, the gradients come in windows whose memory later ones reuse.
+//      window, window16: the same, the gradients come in windows whose memory later ones reuse, in
+//      two passes whose sums are added up: those of the second are 0.
 //      die: sums for ever; rank 1 is killed by SIGKILL in between.   stand: rank 1 gets SIGSTOP.
 //      cut: rank 1's GPU waits in a sum that rank 0 never joins, and rank 1 is killed.
 // Exit codes: 0 done, 1 wrong or failed, 5 a peer was lost (said on stderr).
@@ -56,6 +57,16 @@ float Value(int rank, int64_t i) {
   return (static_cast<float>(bits % 20011) - 10005.0f) * 1.37e-5f;
 }
 
+// What the status page says that a rank waits in; empty: in nothing.
+struct Collective final : PageObserver {
+  void OnPhase(Phase) override {}
+  void OnMicroStep(int32_t) override {}
+  void OnLayer(int32_t) override {}
+  void OnKernel(std::string_view) override {}
+  void OnCollective(std::string_view name) override { now = name; }
+  std::string now;
+};
+
 class Rank {
  public:
   explicit Rank(const Arguments& arguments) : arguments_(arguments) {}
@@ -103,6 +114,7 @@ class Rank {
   }
 
   absl::Status Run() {
+    if (windows()) NSA_RETURN_IF_ERROR(CheckIdleAfterAPass());
     if (arguments_.mode == "sum" || shares() || bf16()) return SumAndCheck();
     if (arguments_.mode == "cut" && arguments_.rank == 0) {
       // The other rank's kernel waits for this rank, and this rank waits until the other is dead.
@@ -154,22 +166,44 @@ class Rank {
   // The same in windows, two of which take turns in memory.
   absl::Status EnqueueWindows() {
     const auto* const input = static_cast<const float*>(input_.data());
-    const int64_t own = Cuts()[arguments_.rank], size = Cuts()[arguments_.rank + 1] - own;
-    float* window = static_cast<float*>(windows_.data());
     reducer_->Reset();
-    for (int64_t end = kGradients, turn = kPiece; end > 0; end -= kPiece, turn = -turn) {
-      const int64_t begin = std::max<int64_t>(end - kPiece, 0);
-      NSA_RETURN_IF_ERROR(reducer_->AwaitWindow(stream_.get(), end == kGradients));
-      NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), window, input + begin, 4 * (end - begin)));
-      NSA_RETURN_IF_ERROR(
-          reducer_->SumWindow(stream_.get(), {.values = {window, static_cast<size_t>(end - begin)},
-                                              .first = begin,
-                                              .share = {Sums() + own, static_cast<size_t>(size)}}));
-      window += turn;
-    }
+    for (const bool second : {false, true}) NSA_RETURN_IF_ERROR(EnqueuePass(second));
     NSA_RETURN_IF_ERROR(
         cuda::CopyBytes(stream_.get(), Sums() + kGradients, input + kGradients, 4 * kExtras));
     return reducer_->Finish(stream_.get());
+  }
+
+  // The first pass has the gradients, the second zeros.
+  absl::Status EnqueuePass(bool second) {
+    const auto* const input = static_cast<const float*>(input_.data());
+    const int64_t own = Cuts()[arguments_.rank], size = Cuts()[arguments_.rank + 1] - own;
+    float* window = static_cast<float*>(windows_.data());
+    for (int64_t end = kGradients, turn = kPiece; end > 0; end -= kPiece, turn = -turn) {
+      const int64_t begin = std::max<int64_t>(end - kPiece, 0), bytes = 4 * (end - begin);
+      NSA_RETURN_IF_ERROR(reducer_->AwaitWindow(stream_.get(), end == kGradients));
+      NSA_RETURN_IF_ERROR(second ? cuda::ZeroBytes(stream_.get(), window, bytes)
+                                 : cuda::CopyBytes(stream_.get(), window, input + begin, bytes));
+      NSA_RETURN_IF_ERROR(
+          reducer_->SumWindow(stream_.get(), {.values = {window, static_cast<size_t>(end - begin)},
+                                              .first = begin,
+                                              .share = {Sums() + own, static_cast<size_t>(size)},
+                                              .add = second}));
+      window += turn;
+    }
+    return absl::OkStatus();
+  }
+
+  // While a rank computes the next pass it waits for no other rank, and its page says so.
+  absl::Status CheckIdleAfterAPass() {
+    page_.SetObserver(&collective_);
+    reducer_->Reset();
+    NSA_RETURN_IF_ERROR(EnqueuePass(/*second=*/false));
+    NSA_RETURN_IF_ERROR(reducer_->AwaitWindow(stream_.get(), /*first=*/true));
+    NSA_RETURN_IF_ERROR(WaitForStep());
+    reducer_->Show(&page_);
+    page_.SetObserver(nullptr);
+    if (collective_.now.empty()) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat("after a pass the page says ", collective_.now));
   }
 
   // What follows the sums of a share: the number of this rank, as its sum of squares, goes to all,
@@ -279,6 +313,7 @@ class Rank {
 
   const Arguments arguments_;
   StatusPage page_;
+  Collective collective_;
   int64_t free_ = 0;  // free bytes on the GPU before anything is allocated
   std::unique_ptr<Comm> host_;
   std::unique_ptr<NcclComm> nccl_;

@@ -94,7 +94,8 @@ absl::Status GradientReducer::SumPiece(void* lane, std::span<float> values, int 
   return Convert(ExecOf(lane), rounded, values);
 }
 
-// Sums the elements from `first` on over the ranks.
+// Sums the elements from `first` on over the ranks. Between sums no bucket is in flight: a rank
+// that computes waits for nobody.
 absl::Status GradientReducer::Sum(void* stream, std::span<float> values, int64_t first,
                                   bool extras) {
   void* const lane = Lane(stream);
@@ -108,7 +109,7 @@ absl::Status GradientReducer::Sum(void* stream, std::span<float> values, int64_t
     NSA_RETURN_IF_ERROR(SumPiece(lane, values.subspan(piece.begin - first, piece.end - piece.begin),
                                  piece.root, bf16));
   }
-  return absl::OkStatus();
+  return MarkInFlight(lane, 0);
 }
 
 absl::Status GradientReducer::Ready(void* stream, int64_t begin) {
@@ -142,10 +143,6 @@ absl::Status GradientReducer::SumWindow(void* stream, const WindowSum& sum) {
   return window_done_[windows_++ % 2].Record(lane);
 }
 
-absl::Status GradientReducer::WaitForWindows(void* stream) {
-  return comm_->WaitFor("reduce_gradients", [lane = Lane(stream)] { return cuda::Done(lane); });
-}
-
 absl::Status GradientReducer::Finish(void* stream) {
   if (next_ == 0 || cutter_.open()) {
     return absl::FailedPreconditionError(
@@ -154,9 +151,7 @@ absl::Status GradientReducer::Finish(void* stream) {
   const int64_t gradients = options_.windows ? 0 : size_;
   NSA_RETURN_IF_ERROR(Sum(stream, values_.subspan(gradients), gradients, /*extras=*/true));
   buckets_ = std::exchange(next_, 0);
-  void* const lane = Lane(stream);
-  NSA_RETURN_IF_ERROR(MarkInFlight(lane, 0));
-  NSA_RETURN_IF_ERROR(done_.Record(lane));
+  NSA_RETURN_IF_ERROR(done_.Record(Lane(stream)));
   return done_.Wait(stream);
 }
 

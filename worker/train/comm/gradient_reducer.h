@@ -121,9 +121,6 @@ class GradientReducer {
   // The window's gradients are final once `stream`, which may be capturing, reaches this point.
   absl::Status SumWindow(void* stream, const WindowSum& sum);
 
-  // The host waits until the windows are summed. Not while capturing.
-  absl::Status WaitForWindows(void* stream);
-
   // To be called after Ready(stream, 0) or the last window, when the extra values are final, too.
   // What follows on `stream` sees all sums that this rank gets; those of the extra values, always
   // in fp32, are for all ranks.

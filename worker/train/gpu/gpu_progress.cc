@@ -19,6 +19,9 @@ namespace {
 
 constexpr int64_t kStampOffset = 128;
 constexpr useconds_t kPollInterval = 50;
+// How long a wait looks without a pause, at most, on either side of the end that it expects. It
+// gains half a pause, however long the step is.
+constexpr absl::Duration kMostWithoutPause = absl::Microseconds(500);
 
 // Kernels that are always marked: those of the attention, others that run long, and exchanges,
 // which wait for other ranks.
@@ -192,7 +195,7 @@ absl::StatusOr<bool> GpuProgress::Poll() {
 }
 
 bool GpuProgress::NearEnd(absl::Duration waited, absl::Duration one_before) {
-  return absl::AbsDuration(waited - one_before) <= 0.03 * one_before;
+  return absl::AbsDuration(waited - one_before) <= std::min(0.03 * one_before, kMostWithoutPause);
 }
 
 absl::Status GpuProgress::Wait() {

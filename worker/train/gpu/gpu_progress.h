@@ -71,8 +71,8 @@ class GpuProgress {
   // and without a pause where NearEnd() says so.
   absl::Status Wait();
 
-  // Whether a wait is about to end if it takes as long as the one before: from 3 % before until 3 %
-  // after that. Pure.
+  // Whether a wait is about to end if it takes as long as the one before: from 3 %, or 0.5 ms if
+  // that is less, before until as much after that. Pure.
   static bool NearEnd(absl::Duration waited, absl::Duration one_before);
 
   // Address that the spinning test kernel waits on. It is never set, so the kernel never ends.

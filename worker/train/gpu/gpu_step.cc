@@ -95,11 +95,17 @@ absl::Status GpuStep::BackwardToShares(int32_t micro) {
   NSA_RETURN_IF_ERROR(OpenWindow(part));
   const auto after_part = [&](int64_t) -> absl::Status {
     NSA_RETURN_IF_ERROR(SumWindow(/*add=*/micro > 0));
-    if (!warm()) NSA_RETURN_IF_ERROR(reducer_->WaitForWindows(exec_.stream));
+    if (!warm()) NSA_RETURN_IF_ERROR(WaitForWindows());
     return ++part < state.window->parts().size() ? OpenWindow(part) : absl::OkStatus();
   };
   return state.model->Backward(exec_, options_.gradient_scale, state.window->arena(), after_part,
                                /*overwrite=*/true);
+}
+
+// Not while capturing. Shows progress on the status page meanwhile, as at the end of a step.
+absl::Status GpuStep::WaitForWindows() {
+  NSA_RETURN_IF_ERROR(reducer_->AwaitWindow(exec_.stream, /*first=*/true));
+  return Wait();
 }
 
 absl::Status GpuStep::OpenWindow(size_t part) {

@@ -115,6 +115,7 @@ class GpuStep {
   absl::Status EnqueueMicroBatches(int64_t step);
   absl::Status EnqueueBackward(int32_t micro);
   absl::Status BackwardToShares(int32_t micro);
+  absl::Status WaitForWindows();
   absl::Status OpenWindow(size_t part);
   absl::Status SumWindow(bool add);
   absl::Status EnqueueUpdate();

@@ -30,5 +30,14 @@ TEST(GpuProgress, LooksWithoutAPauseWhereTheWaitBeforeEnded) {
   EXPECT_FALSE(GpuProgress::NearEnd(absl::Milliseconds(1), absl::ZeroDuration())) << "the first";
 }
 
+// A rank may have one core for everything. Of a long wait it takes a millisecond.
+TEST(GpuProgress, LooksWithoutAPauseForAMillisecondOfALongWait) {
+  const absl::Duration before = absl::Seconds(10);
+  EXPECT_FALSE(GpuProgress::NearEnd(absl::Seconds(9.999), before));
+  EXPECT_TRUE(GpuProgress::NearEnd(absl::Seconds(9.9996), before));
+  EXPECT_TRUE(GpuProgress::NearEnd(absl::Seconds(10.0004), before));
+  EXPECT_FALSE(GpuProgress::NearEnd(absl::Seconds(10.001), before));
+}
+
 }  // namespace
 }  // namespace nsa::train

@@ -11,8 +11,10 @@
 
 #include "common/estimate/memory/memory.h"
 #include "common/preflight/preflight.h"
+#include "kernels/nn/copy.h"
 #include "tests/worker/train/tiny_job.h"
 #include "worker/train/gpu/gpu.h"
+#include "worker/train/model/gradient_window.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 
@@ -31,6 +33,10 @@ v1::JobSpec GpuJob() {
   spec.mutable_train()->set_batch_size(3);
   return spec;
 }
+
+// Where backward writes gradients: to zeros or ones, to which it adds; over NaNs; over NaNs in a
+// window that has memory for one part of the model and the next.
+enum class Into { kZeros, kOnes, kNans, kWindow };
 
 class Bench {
  public:
@@ -56,10 +62,9 @@ class Bench {
   }
   Bench(const Bench&) = delete;  // the arenas have pointers to the layout
 
-  // Returns the loss; gradients() then returns the gradients, in host memory. They were `before`
-  // backward added to them, or overwrote them. Statistics are those of the last call.
-  double Run(Backend backend, std::optional<Recompute> recompute = {}, bool overwrite = false,
-             float before = 0) {
+  // Returns the loss; gradients() then returns the gradients, in host memory. Statistics are those
+  // of the last call.
+  double Run(Backend backend, std::optional<Recompute> recompute = {}, Into into = Into::kZeros) {
     if (backend == Backend::kCuda && gpu_ == nullptr) {
       auto gpu = Gpu::Open();
       EXPECT_TRUE(gpu.ok()) << gpu.status();
@@ -86,11 +91,14 @@ class Bench {
     Check(CopyArena(exec, weights_, &*weights));
     const auto loss = (*model)->Forward(exec, {tokens_, targets_, doc_start_});
     Check(loss.status());
-    const auto rows = static_cast<double>(tokens_.size());
-    Arena old(&layout_);
-    std::fill(old.flat().begin(), old.flat().end(), before);
-    Check(CopyArena(exec, old, &*gradients));
-    Check((*model)->Backward(exec, static_cast<float>(1 / rows), &*gradients, {}, overwrite));
+    if (into == Into::kWindow) {
+      BackwardInWindow(exec, model->get(), &*gradients);
+    } else {
+      const bool overwrite = into == Into::kNans;
+      if (overwrite) Fill(exec, NAN, &*gradients);
+      if (into == Into::kOnes) Fill(exec, 1, &*gradients);
+      Check((*model)->Backward(exec, scale(), &*gradients, {}, overwrite));
+    }
     Check(CopyArena(exec, *gradients, &gradients_));
     stats_ = (*model)->TakeLayerStats();
     return loss.ok() ? *loss : NAN;
@@ -107,6 +115,37 @@ class Bench {
 
  private:
   static void Check(const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; }
+
+  float scale() const { return static_cast<float>(1 / static_cast<double>(tokens_.size())); }
+
+  // All that `arena` has now, and what is behind it.
+  static void Fill(const Exec& exec, float value, Arena* arena) {
+    const std::span<float> all = arena->with_extras();
+    const std::vector<float> values(all.size(), value);
+    Check(cuda::CopyBytes(exec.stream, all.data(), values.data(),
+                          static_cast<int64_t>(all.size_bytes())));
+    Check(cuda::Synchronize(exec.stream));
+  }
+
+  // Each part goes to `gradients` as soon as it is complete.
+  void BackwardInWindow(const Exec& exec, Model* model, Arena* gradients) {
+    auto window = GradientWindow::Create(&layout_, PartsOf(*model, layout_), Backend::kCuda);
+    ASSERT_TRUE(window.ok()) << window.status();
+    size_t part = 0;
+    const auto open = [&] {
+      window->MoveTo(part);
+      Fill(exec, NAN, window->arena());
+    };
+    const auto take = [&](int64_t) -> absl::Status {
+      const Slice slice = window->arena()->slice();
+      const absl::Status copied = Copy(exec, window->arena()->flat(), gradients->of(slice));
+      if (copied.ok() && ++part < window->parts().size()) open();
+      return copied;
+    };
+    open();
+    Check(model->Backward(exec, scale(), window->arena(), take, /*overwrite=*/true));
+    EXPECT_EQ(part, window->parts().size());
+  }
 
   v1::JobSpec spec_;
   ParameterLayout layout_;
@@ -219,7 +258,7 @@ TEST_P(GpuModel, CheckpointingChangesNoBit) {
 TEST_P(GpuModel, OverwrittenGradientsAreThoseAddedToZeros) {
   bench_->Run(Backend::kCuda);
   const std::vector<float> added = bench_->Flat();
-  bench_->Run(Backend::kCuda, {}, /*overwrite=*/true, /*before=*/NAN);
+  bench_->Run(Backend::kCuda, {}, Into::kNans);
   const std::vector<float> overwritten = bench_->Flat();
   double error = 0, norm = 0;
   for (size_t i = 0; i < added.size(); ++i) {
@@ -235,7 +274,7 @@ TEST_P(GpuModel, OverwrittenGradientsAreThoseAddedToZeros) {
 TEST_P(GpuModel, GradientsAreAddedToThoseBefore) {
   bench_->Run(Backend::kCuda);
   const std::vector<float> alone = bench_->Flat();
-  bench_->Run(Backend::kCuda, {}, /*overwrite=*/false, /*before=*/1);
+  bench_->Run(Backend::kCuda, {}, Into::kOnes);
   for (const ParameterInfo& tensor : bench_->layout().tensors()) {
     const std::span<const float> sums = bench_->gradients().of(tensor);
     for (int64_t i = 0; i < tensor.size; ++i) {
@@ -243,6 +282,16 @@ TEST_P(GpuModel, GradientsAreAddedToThoseBefore) {
       ASSERT_NEAR(sums[i], want, 1e-5 + 1e-4 * std::fabs(want - 1)) << tensor.name << " " << i;
     }
   }
+}
+
+// runtime.shard: gradients. The gaps between tensors count: they are summed and updated, too.
+TEST_P(GpuModel, AWindowHasTheBitsOfAllGradients) {
+  if (bench_->spec().model().tie_embeddings()) GTEST_SKIP() << "has no window";
+  bench_->Run(Backend::kCuda, {}, Into::kNans);
+  const std::vector<float> all = bench_->Flat();
+  bench_->Run(Backend::kCuda, {}, Into::kWindow);
+  const std::vector<float> parts = bench_->Flat();
+  EXPECT_EQ(std::memcmp(all.data(), parts.data(), all.size() * sizeof(float)), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(

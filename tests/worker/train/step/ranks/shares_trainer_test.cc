@@ -137,6 +137,30 @@ INSTANTIATE_TEST_SUITE_P(All, SharesTest,
                                std::string(ShardName(divided.param.shard)));
                          });
 
+// Cuts that would fall inside one matrix of Muon move to the same end of it.
+TEST(Shares, ARankMayHaveNone) {
+  constexpr int kRanks = 8;
+  const TempDir dir;
+  std::vector<std::vector<StepBits>> bits;
+  std::vector<Loaded> ends;
+  for (const v1::Shard shard : kShards) {
+    v1::JobSpec spec = SharesJob(dir, std::string(ShardName(shard)), v1::OPTIMIZER_MUON, shard);
+    spec.mutable_model()->set_n_layers(1);
+    spec.mutable_model()->set_mlp_ratio(16);
+    spec.mutable_train()->set_batch_size(kRanks);
+    const Shares shares(ParameterLayout(spec), spec.train(), kRanks);
+    int empty = 0;
+    for (int rank = 0; rank < kRanks; ++rank) empty += shares.of(rank).empty() ? 1 : 0;
+    ASSERT_GT(empty, 0) << "the test needs an empty share";
+    bits.push_back(RunToTheEnd(spec, kRanks));
+    ends.push_back(Load(spec, kShareSteps));
+  }
+  for (size_t level = 1; level < bits.size(); ++level) {
+    EXPECT_EQ(bits[level], bits[0]) << level;
+    EXPECT_TRUE(ends[level] == ends[0]) << level;
+  }
+}
+
 // A wrong bit is found in the step in which it is there. Where another rank has the share, that
 // rank's weights replace it in the next step; where its own rank has flipped it, all get it.
 TEST(Shares, AFlippedBitIsFound) {
