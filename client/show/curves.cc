@@ -69,7 +69,7 @@ const std::vector<const Metric*>& Metrics() {
   static const auto* const kMetrics = [] {
     auto* const metrics = new std::vector<const Metric*>();
     for (const Metric& metric : record::kQuantities) {
-      if (metric.column >= 0 || metric.name == kValidationLoss) metrics->push_back(&metric);
+      if (metric.curve || metric.name == kValidationLoss) metrics->push_back(&metric);
     }
     return metrics;
   }();

@@ -60,7 +60,7 @@ Json QuantitiesJson() {
                     {"meaning", quantity.meaning},
                     {"format", FormatWord(view.kind)},
                     {"digits", view.digits},
-                    {"curve", quantity.column >= 0},
+                    {"curve", quantity.curve},
                     {"chart", view.chart},
                     {"from_zero", view.from_zero},
                     {"spikes", view.spikes},
