@@ -98,6 +98,11 @@ std::string FingerprintOf(const std::string& id_or_name) {
 // Adds to an error of opening the store what to do about it.
 absl::Status OpenError(const std::filesystem::path& path, const absl::Status& status) {
   if (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) return status;
+  if (absl::IsUnavailable(status)) {
+    return absl::UnavailableError(
+        absl::StrCat("job store: ", status.message(),
+                     "; another program writes to it: end that program, then start again"));
+  }
   if (absl::IsPermissionDenied(status)) {
     return absl::PermissionDeniedError(
         absl::StrCat("job store: ", status.message(), "; check who owns the file and its folder"));
