@@ -208,10 +208,10 @@ absl::StatusOr<int64_t> SchemaVersion(const fs::path& store) {
 // A newer store would be put into place, and refused by the coordinator that starts then.
 absl::Status CheckSchema(const fs::path& backup, const std::string& writer) {
   NSA_ASSIGN_OR_RETURN(const int64_t version, SchemaVersion(backup / kStore));
-  if (version <= JobStore::kSchemaVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "backup: ", backup.string(), " has a store of version ", version, " (at most ",
-      JobStore::kSchemaVersion, "); restore it with nsa-coordinator ", writer, " or newer"));
+  if (version <= kSchemaVersion) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("backup: ", backup.string(), " has a store of version ", version, " (at most ",
+                   kSchemaVersion, "); restore it with nsa-coordinator ", writer, " or newer"));
 }
 
 struct Manifest {

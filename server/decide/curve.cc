@@ -30,6 +30,16 @@ void Add(v1::CurveBucket* bucket, record::Value value) {
   AddNonfinite(bucket, bucket->count_size() - 1, value.has_value() && !counts ? 1 : 0);
 }
 
+// Adds an entry of another bucket.
+void AddCopy(const v1::CurveBucket& from, int entry, v1::CurveBucket* bucket) {
+  bucket->add_count(from.count(entry));
+  bucket->add_mean(from.mean(entry));
+  bucket->add_least(from.least(entry));
+  bucket->add_greatest(from.greatest(entry));
+  const int64_t nonfinite = entry < from.nonfinite_size() ? from.nonfinite(entry) : 0;
+  AddNonfinite(bucket, bucket->count_size() - 1, nonfinite);
+}
+
 v1::CurveBucket EmptyAt(const v1::WorkerRecord& record) {
   v1::CurveBucket bucket;
   bucket.set_width(1);
@@ -74,6 +84,34 @@ v1::CurveBucket GpuBucket(const v1::WorkerRecord& record, const std::vector<v1::
     MergeInto(one, &all);
   }
   return all;
+}
+
+EntryOrder OrderOf(const v1::StoredColumns& stored, std::span<const std::string_view> names) {
+  EntryOrder order{.stride = std::max(stored.names_size(), 1), .places = {}};
+  for (const std::string_view name : names) {
+    const auto place = std::ranges::find(stored.names(), name) - stored.names().begin();
+    order.places.push_back(place == stored.names_size() ? -1 : static_cast<int>(place));
+  }
+  return order;
+}
+
+v1::CurveBucket Arranged(const v1::CurveBucket& stored, const EntryOrder& order) {
+  v1::CurveBucket bucket;
+  bucket.set_width(stored.width());
+  bucket.set_first_step(stored.first_step());
+  bucket.set_last_step(stored.last_step());
+  bucket.set_unix_nanos(stored.unix_nanos());
+  bucket.set_total_tokens(stored.total_tokens());
+  for (int first = 0; first < stored.count_size(); first += order.stride) {
+    for (const int place : order.places) {
+      if (place >= 0 && first + place < stored.count_size()) {
+        AddCopy(stored, first + place, &bucket);
+      } else {
+        Add(&bucket, std::nullopt);
+      }
+    }
+  }
+  return bucket;
 }
 
 int64_t BucketStart(int64_t step, int64_t width) {

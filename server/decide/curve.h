@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "common/record/quantities.h"
@@ -14,7 +16,8 @@
 
 namespace nsa::server {
 
-// The names of the values of a step, in the order of CurveBucket's entries.
+// The names of the values of a step, in the order of the entries of a bucket. Buckets on disk may
+// be of another version of the program, with other names in another order (Arranged()).
 inline constexpr auto kStepValues = record::kCurveNames<record::Of::kStep>;
 
 // The values of each layer of a step. An entry's index is layer · kLayerValueCount + value.
@@ -37,6 +40,17 @@ v1::CurveBucket LayerBucket(const v1::WorkerRecord& record);
 // greatest of them; `count` is the number of GPUs whose driver reports the value. Without entries
 // when none reports any.
 v1::CurveBucket GpuBucket(const v1::WorkerRecord& record, const std::vector<v1::GpuInfo>& gpus);
+
+// Where the entries of a bucket are that follow another list of names.
+struct EntryOrder {
+  int stride = 1;           // names in that list; of layers each has so many entries
+  std::vector<int> places;  // by name of ours: its place in that list, −1: it is not there
+};
+EntryOrder OrderOf(const v1::StoredColumns& stored, std::span<const std::string_view> names);
+
+// The same bucket with its entries in our order. Values whose names we do not know are left out;
+// names that it does not have were not measured.
+v1::CurveBucket Arranged(const v1::CurveBucket& stored, const EntryOrder& order);
 
 // The first step of the `width`-wide bucket that contains `step`.
 int64_t BucketStart(int64_t step, int64_t width);

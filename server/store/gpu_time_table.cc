@@ -4,9 +4,9 @@
 
 namespace nsa::server {
 
-absl::Status GpuTimeTable::Load(Database& database) {
+absl::Status GpuTimeTable::Load() {
   NSA_ASSIGN_OR_RETURN(Statement rows,
-                       database.Prepare("SELECT owner, hour, milliseconds FROM gpu_time"));
+                       database_.Prepare("SELECT owner, hour, milliseconds FROM gpu_time"));
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
     if (!more) return absl::OkStatus();
@@ -14,12 +14,11 @@ absl::Status GpuTimeTable::Load(Database& database) {
   }
 }
 
-absl::Status GpuTimeTable::Write(Database& database, const std::string& owner,
-                                 const GpuHours& more) {
+absl::Status GpuTimeTable::Write(const std::string& owner, const GpuHours& more) {
   if (more.empty()) return absl::OkStatus();
   NSA_ASSIGN_OR_RETURN(
       Statement row,
-      database.Prepare(
+      database_.Prepare(
           "INSERT INTO gpu_time(owner, hour, milliseconds) VALUES(?, ?, ?) ON CONFLICT(owner, "
           "hour) DO UPDATE SET milliseconds = milliseconds + excluded.milliseconds"));
   for (const auto& [hour, milliseconds] : more) {
@@ -32,9 +31,9 @@ void GpuTimeTable::Remember(const std::string& owner, const GpuHours& more) {
   if (!more.empty()) AddHours(more, &by_owner_[owner]);
 }
 
-absl::Status GpuTimeTable::Forget(Database& database, absl::Time now) {
+absl::Status GpuTimeTable::Forget(absl::Time now) {
   const int64_t oldest = OldestGpuHour(now);
-  NSA_ASSIGN_OR_RETURN(Statement row, database.Prepare("DELETE FROM gpu_time WHERE hour < ?"));
+  NSA_ASSIGN_OR_RETURN(Statement row, database_.Prepare("DELETE FROM gpu_time WHERE hour < ?"));
   NSA_RETURN_IF_ERROR(row.Bind(1, oldest).Run());
   for (auto& [owner, hours] : by_owner_) hours.erase(hours.begin(), hours.lower_bound(oldest));
   std::erase_if(by_owner_, [](const auto& entry) { return entry.second.empty(); });

@@ -20,19 +20,22 @@ class GpuTimeTable {
       "CREATE TABLE IF NOT EXISTS gpu_time(owner TEXT NOT NULL, hour INTEGER NOT NULL, "
       "milliseconds INTEGER NOT NULL, PRIMARY KEY(owner, hour)) WITHOUT ROWID";
 
-  absl::Status Load(Database& database);
+  explicit GpuTimeTable(Database& database) : database_(database) {}
+
+  absl::Status Load();
 
   // Within a transaction of the caller's; Remember() follows once that is committed.
-  static absl::Status Write(Database& database, const std::string& owner, const GpuHours& more);
+  absl::Status Write(const std::string& owner, const GpuHours& more);
   void Remember(const std::string& owner, const GpuHours& more);
 
   // Removes what no window at `now` reaches.
-  absl::Status Forget(Database& database, absl::Time now);
+  absl::Status Forget(absl::Time now);
 
   GpuHours Of(const std::string& owner) const;
   std::vector<std::string> Owners() const;
 
  private:
+  Database& database_;
   std::map<std::string, GpuHours> by_owner_;
 };
 

@@ -3,10 +3,11 @@
 // and is on disk when the call returns OK. Every body carries an XXH3-64 checksum, so a flipped bit
 // is noticed when the body is read.
 //
-// All jobs are also kept in memory as immutable snapshots: reading a job never touches the disk. No
-// two jobs that have not ended share an out_dir or have one inside the other's. Thread-safe. One
-// lock, held while a transaction is committed, serialises all changes. Observers are called without
-// the lock. Only one process may have a state folder open (state_lock.h).
+// Each table has a class of its own (job_table.h, event_table.h, …), which does the SQL. This one
+// has the lock, which is held while a transaction is committed and serialises all changes, and the
+// transactions, which keep the tables in step. Reading a job never touches the disk. No two jobs
+// that have not ended share an out_dir or have one inside the other's. Thread-safe. Observers are
+// called without the lock. Only one process may have a state folder open (state_lock.h).
 #pragma once
 
 #include <filesystem>
@@ -26,46 +27,19 @@
 #include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
 #include "nsa/v1/store.pb.h"
+#include "server/store/curve_point_table.h"
+#include "server/store/event_table.h"
 #include "server/store/gpu_time_table.h"
-#include "server/store/out_dirs.h"
+#include "server/store/job_table.h"
+#include "server/store/record_table.h"
+#include "server/store/request_table.h"
 #include "server/store/sqlite.h"
-#include "server/store/sweep_index.h"
+#include "server/store/store_file.h"
 
 namespace nsa::server {
 
-// A job as it was at some moment. Shared by the store and its readers.
-using JobPtr = std::shared_ptr<const v1::StoredJob>;
-
-// What is stored of the journal of one rank in one generation.
-struct RankJournal {
-  int64_t next_sequence = 1;
-  int64_t first_step = 0;                      // steps done when it began
-  std::optional<v1::WorkerFinished> finished;  // how it ended
-  int64_t finished_unix_nanos = 0;
-  // Write time of the last checkpoint; 0: not known. Rank 0 of the current generation knows that of
-  // an earlier generation, too.
-  double last_checkpoint_seconds = 0;
-};
-
-// What Find() says of a job that there is not, or that does not exist for the caller.
-absl::Status NoSuchJob(const std::string& id_or_name);
-
 // Who deleted a job: a user, or retention after job_retention_days.
 enum class DeletedBy { kUser, kRetention };
-
-// What the curves of a job consist of. The numbers are on disk.
-enum class CurveKind : int64_t {
-  kSteps = 1,   // buckets of steps
-  kLayers = 2,  // buckets of the layers' values
-  kEval = 3,
-  kCheckpoint = 4,
-  kStart = 5,  // of a generation
-  kGpus = 6,   // buckets of what is measured of its GPUs
-  kSamples = 7,
-};
-
-// InvalidArgument for a rank or a generation that the job never had.
-absl::Status CheckPlace(const v1::ReportRecordsRequest& request, const v1::Job& job);
 
 class JobStore {
  public:
@@ -79,11 +53,11 @@ class JobStore {
   };
 
   static constexpr char kFileName[] = "jobs.sqlite";  // in the state folder
-  static constexpr int kSchemaVersion = 1;
 
   // Creates the file in a new state folder. DataLoss when it is damaged or unreadable, or lost from
-  // a folder that had one (lost_store.h); FailedPrecondition when a newer version wrote it. The
-  // errors name the file and the remedy.
+  // a folder that had one (lost_store.h); FailedPrecondition when a newer version wrote it;
+  // Unavailable when another program has it locked for five seconds. The errors name the file and
+  // the remedy.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::filesystem::path& state_dir,
                                                         const Clock& clock, Observer observer);
 
@@ -122,52 +96,33 @@ class JobStore {
   // How many other jobs have the name of a job that was found by it; with `owner`, of that owner.
   int32_t Namesakes(const std::string& id_or_name, const std::string& owner = "") const;
 
-  // Jobs that have not ended, oldest first.
-  std::vector<JobPtr> Active() const;
-
-  struct Jobs {
-    std::vector<JobPtr> active;  // those that have not ended, oldest first
-    std::vector<JobPtr> ended;   // newest first
-    size_t count_ended = 0;      // of all that have
-  };
   // Active jobs and at most `most_ended` others, all of the same moment. Copies pointers only.
+  using Jobs = JobTable::Jobs;
   Jobs All(size_t most_ended) const {
     MutexLock lock(&mutex_);
-    Jobs jobs{.active = {}, .ended = {}, .count_ended = numbers_.size() - active_.size()};
-    jobs.active.reserve(active_.size());
-    for (const auto& [number, job] : active_) jobs.active.push_back(job);
-    for (auto one = numbers_.rbegin(); one != numbers_.rend(); ++one) {
-      if (jobs.ended.size() == most_ended) break;
-      if (!active_.contains(one->first)) jobs.ended.push_back(one->second);
-    }
-    return jobs;
+    return jobs_.All(most_ended);
   }
+
+  // Jobs that have not ended, oldest first.
+  std::vector<JobPtr> Active() const { return All(0).active; }
 
   // The jobs of every halved sweep (SweepSpec.halve_at) with a job that has ended and was not
   // dropped; a sweep's jobs by number. Sweeps of different owners differ.
   std::vector<std::vector<JobPtr>> HalvedSweeps() const {
     MutexLock lock(&mutex_);
-    return sweeps_.Halved();
+    return jobs_.sweeps().Halved();
   }
 
   // Number of jobs by state.
   std::map<v1::Job::State, int64_t> CountByState() const {
     MutexLock lock(&mutex_);
-    return counts_;
+    return jobs_.counts();
   }
 
-  struct Page {
-    std::vector<JobPtr> jobs;  // newest first
-    std::string next_page_token;
-  };
-  // Which jobs to list; an empty member means all.
-  struct Filter {
-    std::vector<v1::Job::State> states;         // one of these
-    std::map<std::string, std::string> labels;  // all of these
-    std::string owner;
-  };
-  // `page_size` 0 means 100; more than 1,000 means 1,000. InvalidArgument for a negative size and
-  // for a token that does not come from an earlier page.
+  using Page = JobTable::Page;
+  using Filter = JobTable::Filter;
+  // Jobs, newest first. `page_size` 0 means 100; more than 1,000 means 1,000. InvalidArgument for a
+  // negative size and for a token that does not come from an earlier page.
   absl::StatusOr<Page> List(int32_t page_size, const std::string& page_token,
                             const Filter& filter) const;
 
@@ -233,10 +188,8 @@ class JobStore {
   // true when none are left.
   absl::StatusOr<bool> Purge(const std::string& job_id, int rows);
 
-  // Forgets, at most `rows` in one transaction, request ids that are older than kRequestsKept or
-  // more than kMostRequests, and GPU time that no quota can reach. True when nothing is left.
-  static constexpr absl::Duration kRequestsKept = absl::Hours(24 * 30);
-  static constexpr int64_t kMostRequests = 200'000;
+  // Forgets, at most `rows` in one transaction, request ids that are too old or too many
+  // (request_table.h), and GPU time that no quota can reach. True when nothing is left.
   absl::StatusOr<bool> Tidy(absl::Time now, int rows);
 
   // Gives at most `pages` free pages back to the file system, in one transaction that takes about
@@ -244,13 +197,7 @@ class JobStore {
   // when there is nothing to do.
   absl::StatusOr<bool> Shrink(int pages);
 
-  struct Size {
-    int64_t bytes = 0;       // of the file
-    int64_t free_bytes = 0;  // of these, for rows to come
-    // Of the file system that the store is on; free: for this user.
-    int64_t disk_bytes = 0;
-    int64_t disk_free_bytes = 0;
-  };
+  using Size = StoreSize;
   absl::StatusOr<Size> SizeNow() const;
 
   // Removes a deleted job's own row. Call it once Purge() has returned true.
@@ -300,53 +247,20 @@ class JobStore {
   // The records of rank 0 of one kind (kEval, kCheckpoint or kStart), in order of step. NotFound.
   absl::StatusOr<std::vector<v1::WorkerRecord>> Marks(const std::string& job_id, CurveKind kind);
 
-  // The texts that a job wrote after its validations (sample in the job file). The newest 1,000
-  // validations are kept; those of repeated steps appear once.
-  struct Samples {
-    std::vector<int64_t> steps;             // all that are kept, in order
-    int64_t step = 0;                       // whose texts these are; 0: there are none
-    std::vector<v1::WorkerRecord> records;  // in the order of the prompts
-  };
+  using Samples = CurvePointTable::Samples;
   // Those of the newest validation at or before `step`; NotFound.
   absl::StatusOr<Samples> SamplesAt(const std::string& job_id, int64_t step);
 
  private:
-  struct Entry {
-    int64_t number = 0;
-    JobPtr job;
-  };
-  // By generation and rank.
-  using Journals = std::map<std::pair<int64_t, int32_t>, RankJournal>;
-  // The last bucket of a curve, to which steps are added. Of marks only the number is known.
-  struct CurveTail {
-    v1::CurveBucket last;
-    size_t rows = 0;
-    bool dirty = false;  // not written yet
-  };
-  using CurveTails = std::map<CurveKind, CurveTail>;
+  using Entry = JobTable::Entry;
 
   JobStore(std::unique_ptr<Database> database, const Clock& clock, Observer observer);
 
-  absl::Status CheckOutDir(const v1::StoredJob& stored) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::StatusOr<std::unique_ptr<JobStore>> OpenIn(const std::filesystem::path& state_dir,
                                                           const Clock& clock, Observer observer,
                                                           bool make_new);
-  // The version of the file; 0: nothing is in it yet.
-  absl::StatusOr<int64_t> Version() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Migrate(int64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Load(int64_t version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Identify() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<absl::Duration> FollowClockLocked(const v1::StoredClock& now, absl::Duration gap)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Load() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Remember(int64_t number, JobPtr job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Drop(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The jobs of this name, newest first; with `owner`, only those of that owner.
-  std::vector<const Entry*> Named(const std::string& name, const std::string& owner) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<const Entry*> FindEntry(const std::string& id_or_name,
-                                         const std::string& owner = "",
-                                         v1::JobUse use = v1::JOB_USE_UNSPECIFIED) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobPtr> FindRequestLocked(const std::string& request_id,
                                            const std::string& fingerprint) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -355,73 +269,24 @@ class JobStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<JobPtr> UpdateLocked(const std::string& job_id, const Change& change,
                                       const Request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<absl::Duration> FollowClockLocked(const v1::StoredClock& now, absl::Duration gap)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Appended> AppendLocked(const v1::ReportRecordsRequest& request,
+                                        const std::vector<v1::GpuInfo>& gpus)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<Deleted> DeleteLocked(const std::string& id_or_name, const std::string& request_id,
                                        const std::string& owner, const JobPtr& unchanged)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> PurgeLocked(const std::string& job_id, int rows)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status ForgetLocked(const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes the file one that can shrink, if it is not and small enough to be written anew at a
-  // start.
-  absl::Status MakeShrinkable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddRequestTimes() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> TidyLocked(absl::Time now, int rows) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<bool> ShrinkLocked(int pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Appended> AppendLocked(const v1::ReportRecordsRequest& request,
-                                        const std::vector<v1::GpuInfo>& gpus)
+  // The number of a job, whose curves can be read from now on.
+  absl::StatusOr<int64_t> DrawnNumberOf(const std::string& job_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteRequest(const std::string& request_id, const std::string& fingerprint,
-                            const std::string& job_id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteJob(int64_t number, const v1::StoredJob& job)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteProgress(int64_t number, const v1::JobProgress& progress)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteEvent(int64_t number, const v1::Job& job, v1::JobEvent event)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteRecords(int64_t number, const v1::ReportRecordsRequest& where,
-                            const std::vector<v1::WorkerRecord>& records)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteCurve(const Entry& entry, const v1::ReportRecordsRequest& where,
-                          const std::vector<v1::WorkerRecord>& records,
-                          const std::vector<v1::GpuInfo>& gpus)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status WriteCurveRow(int64_t number, CurveKind kind, int64_t step,
-                             const google::protobuf::MessageLite& body)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddMark(int64_t number, CurveKind kind, int64_t step, const v1::WorkerRecord& record,
-                       CurveTail* tail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  template <typename Body>
-  absl::StatusOr<std::vector<Body>> ReadCurve(int64_t number, CurveKind kind,
-                                              int64_t from_step) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddToCurve(int64_t number, int64_t generation, const v1::WorkerRecord& record,
-                          CurveTails* tails) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddBucket(int64_t number, CurveKind kind, const v1::CurveBucket& bucket,
-                         CurveTail* tail) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status AddSample(int64_t number, const v1::WorkerRecord& record)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status FlushCurve(int64_t number, CurveKind kind, CurveTail* tail)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Thin(int64_t number, CurveKind kind, CurveTail* tail)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status RewindCurve(int64_t number, int64_t step, CurveTails* tails)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status LoadTail(int64_t number, CurveKind kind, CurveTail* tail) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<CurveTails*> LoadTails(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status MakeCurve(int64_t number, CurveTails* tails) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status EnsureCurve(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status DropOldSteps(int64_t number, const v1::ReportRecordsRequest& where,
-                            const std::vector<v1::WorkerRecord>& fresh)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<RankJournal*> LoadJournal(const Entry& entry, int64_t generation,
-                                           int32_t rank) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ForgetIfEnded(const std::string& job_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<RankJournal> ReadJournal(int64_t number, int64_t generation, int32_t rank) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<double> LastCheckpointSeconds(int64_t number) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remember(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetEnds(int64_t number) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Commit(Transaction* transaction) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportIfFailed(const absl::Status& status, const std::string& operation,
                       const std::string& job_id) const;
@@ -430,18 +295,13 @@ class JobStore {
   const Observer observer_;
   mutable Mutex mutex_;
   const std::unique_ptr<Database> database_ ABSL_PT_GUARDED_BY(mutex_);
-  std::string id_;                                                            // set by Open()
-  std::map<std::string, Entry> jobs_ ABSL_GUARDED_BY(mutex_);                 // by id
-  std::map<int64_t, JobPtr> numbers_ ABSL_GUARDED_BY(mutex_);                 // by number
-  std::map<std::string, std::set<int64_t>> by_name_ ABSL_GUARDED_BY(mutex_);  // name → numbers
-  std::map<int64_t, JobPtr> active_ ABSL_GUARDED_BY(mutex_);  // by number: not ended
-  OutDirs out_dirs_ ABSL_GUARDED_BY(mutex_);                  // of active jobs
-  SweepIndex sweeps_ ABSL_GUARDED_BY(mutex_);
+  std::string id_;  // set by Open()
+  JobTable jobs_ ABSL_GUARDED_BY(mutex_);
+  EventTable events_ ABSL_GUARDED_BY(mutex_);
+  RequestTable requests_ ABSL_GUARDED_BY(mutex_);
+  mutable RecordTable records_ ABSL_GUARDED_BY(mutex_);  // reading a journal keeps it in memory
+  CurvePointTable curves_ ABSL_GUARDED_BY(mutex_);
   GpuTimeTable gpu_time_ ABSL_GUARDED_BY(mutex_);
-  std::map<v1::Job::State, int64_t> counts_ ABSL_GUARDED_BY(mutex_);  // jobs by state
-  std::map<std::string, int64_t> deleted_ ABSL_GUARDED_BY(mutex_);  // id → number: left to purge
-  mutable std::map<std::string, Journals> journals_ ABSL_GUARDED_BY(mutex_);  // of active jobs
-  std::map<std::string, CurveTails> curves_ ABSL_GUARDED_BY(mutex_);  // of jobs that were drawn
 };
 
 }  // namespace nsa::server

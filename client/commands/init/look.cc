@@ -405,6 +405,11 @@ std::string NameAfter(const std::string& word) {
 
 }  // namespace
 
+void ReadInPassing(v1::JobSpec* spec, FieldComments* comments) {
+  spec->mutable_data()->set_stream(true);
+  (*comments)["data.stream"] = "read in passing, neither downloaded nor held in memory as a whole";
+}
+
 absl::StatusOr<InitData> LookAtData(const std::vector<std::string>& what, const v1::JobSpec& base) {
   InitLook look;
   for (const std::string& word : what) NSA_RETURN_IF_ERROR(LookAtWord(word, &look));
@@ -422,10 +427,7 @@ absl::StatusOr<InitData> LookAtData(const std::vector<std::string>& what, const 
   AddSets(look, &result);
   const bool numbers = ReadsOnlyTokens(result.spec.data());
   if (numbers && !result.has_model) DescribeTokens(look, &result);
-  if (look.remote) {
-    result.spec.mutable_data()->set_stream(true);
-    result.comments["data.stream"] = "read in passing, not downloaded before the first step";
-  }
+  if (look.remote) ReadInPassing(&result.spec, &result.comments);
   AddAmount(look, &result);
   return result;
 }

@@ -233,10 +233,8 @@ bool HalveSteps(v1::TrainSpec* train, bool keep_tokens) {
 }
 
 bool Stream(InitPlan* plan) {
-  v1::DataSpec* data = plan->spec.mutable_data();
-  if (data->stream()) return false;
-  data->set_stream(true);
-  plan->comments["data.stream"] = "read in passing: more than fits into the memory";
+  if (plan->spec.data().stream()) return false;
+  ReadInPassing(&plan->spec, &plan->comments);
   return true;
 }
 

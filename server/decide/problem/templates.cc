@@ -1,7 +1,9 @@
 #include "server/decide/problem/templates.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
+#include <ranges>
 #include <string>
 
 #include "absl/status/status.h"
@@ -272,6 +274,13 @@ std::string Setting(const google::protobuf::Message& section,
   return std::string(absl::StripSuffix(ToYaml(*only), "\n"));
 }
 
+// INVALID_ARGUMENT and the like.
+auto ErrorCodes() {
+  return std::views::iota(1, 17) | std::views::transform([](int code) {
+           return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+         });
+}
+
 }  // namespace
 
 std::span<const ProblemTemplate> ProblemTemplates() { return kTemplates; }
@@ -287,12 +296,16 @@ const ProblemTemplate* TemplateOf(std::string_view word) {
   return nullptr;
 }
 
+bool IsReasonWord(std::string_view word) {
+  return ReasonFromWord(word).has_value() ||
+         std::ranges::any_of(ErrorCodes(),
+                             [word](const std::string& code) { return code == word; });
+}
+
 std::vector<std::string> ReasonWords() {
   std::vector<std::string> words;
   for (int i = 0; i < kReasonCount; ++i) words.push_back(Word(static_cast<Reason>(i)));
-  for (int code = 1; code <= 16; ++code) {
-    words.push_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
-  }
+  std::ranges::copy(ErrorCodes(), std::back_inserter(words));
   return words;
 }
 

@@ -53,7 +53,7 @@ TEST(QuantitiesInTheTerminal, AreColumnsWithTheirValues) {
 
 TEST(QuantitiesInTheTerminal, WithACurveAreMetricsAndTheImportantOnesAreShown) {
   for (const Quantity& quantity : record::kQuantities) {
-    const bool drawn = quantity.column >= 0 || quantity.name == std::string("val_loss");
+    const bool drawn = quantity.curve || quantity.name == std::string("val_loss");
     EXPECT_EQ(FindMetric(quantity.name), drawn ? &quantity : nullptr) << quantity.name;
     const auto& shown = MetricsShown();
     const auto found = std::ranges::find(shown, &quantity);

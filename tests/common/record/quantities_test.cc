@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -23,20 +24,22 @@ namespace nsa::record {
 namespace {
 
 using testing::ElementsAre;
+using testing::IsSupersetOf;
 
-// Buckets in the stores of coordinators have their values in this order.
-TEST(Quantities, CurvesHaveTheOrderThatIsOnDisk) {
+// The curves in the stores of coordinators have these names.
+TEST(Quantities, ACurveKeepsItsName) {
   EXPECT_THAT(kCurveNames<Of::kStep>,
-              ElementsAre("loss", "learning_rate", "grad_norm", "tokens_per_second", "data_seconds",
-                          "forward_seconds", "backward_seconds", "communication_seconds",
-                          "optimizer_seconds", "step_seconds", "memory_bytes",
-                          "memory_reserved_bytes", "skipped_nonfinite"));
-  EXPECT_THAT(kCurveNames<Of::kLayer>,
-              ElementsAre("gate_entropy", "gate_entropy_min", "gate_max", "gate_collapse",
-                          "share_cmp", "share_sel", "share_win", "gate_cmp", "gate_sel", "gate_win",
-                          "keys_mean", "keys_at_max", "mass_kept", "mass_kept_p10", "mass_window",
-                          "choice_overlap", "choice_entropy", "choice_agreement"));
-  EXPECT_THAT(kCurveNames<Of::kGpu>, ElementsAre("use", "watts", "celsius"));
+              IsSupersetOf({"loss", "learning_rate", "grad_norm", "tokens_per_second",
+                            "data_seconds", "forward_seconds", "backward_seconds",
+                            "communication_seconds", "optimizer_seconds", "step_seconds",
+                            "memory_bytes", "memory_reserved_bytes", "skipped_nonfinite"}));
+  EXPECT_THAT(
+      kCurveNames<Of::kLayer>,
+      IsSupersetOf({"gate_entropy", "gate_entropy_min", "gate_max", "gate_collapse", "share_cmp",
+                    "share_sel", "share_win", "gate_cmp", "gate_sel", "gate_win", "keys_mean",
+                    "keys_at_max", "mass_kept", "mass_kept_p10", "mass_window", "choice_overlap",
+                    "choice_entropy", "choice_agreement"}));
+  EXPECT_THAT(kCurveNames<Of::kGpu>, IsSupersetOf({"use", "watts", "celsius"}));
 }
 
 TEST(Quantities, EachIsReadInOneWayAndHasItsNamesAlone) {
@@ -91,14 +94,34 @@ TEST(Quantities, ALayerHasNoValueOfAPartThatItLacks) {
 }
 
 TEST(Quantities, WhatAStepComputesHasAnOrder) {
-  std::map<int, std::string> computed;
-  for (const Quantity& quantity : kQuantities) {
-    if (quantity.computed == 0) continue;
-    EXPECT_TRUE(quantity.step != nullptr) << quantity.name;
-    EXPECT_TRUE(computed.emplace(quantity.computed, quantity.name).second) << quantity.name;
+  std::vector<std::string> names;
+  for (const Quantity* quantity : kComputed) {
+    ASSERT_NE(quantity, nullptr) << "places without a gap";
+    EXPECT_TRUE(quantity->step != nullptr) << quantity->name;
+    names.emplace_back(quantity->name);
   }
-  EXPECT_THAT(computed, ElementsAre(testing::Pair(1, "tokens"), testing::Pair(2, "learning_rate"),
-                                    testing::Pair(3, "loss"), testing::Pair(4, "grad_norm")));
+  EXPECT_THAT(names, ElementsAre("tokens", "learning_rate", "loss", "grad_norm"));
+}
+
+TEST(Quantities, TheNewestValueIsReadWhereItIsSet) {
+  for (const Quantity& quantity : kQuantities) {
+    ASSERT_EQ(quantity.newest != nullptr, quantity.set_newest != nullptr) << quantity.name;
+    if (quantity.newest == nullptr) continue;
+    ASSERT_TRUE(quantity.step != nullptr) << quantity.name;
+    v1::JobProgress progress;
+    quantity.set_newest(&progress, 0.25);
+    EXPECT_EQ(quantity.newest(progress), 0.25) << quantity.name;
+  }
+}
+
+TEST(Quantities, AStepIsSkippedWhenTheseAreNotFinite) {
+  std::vector<std::string> names;
+  for (const Quantity& quantity : kQuantities) {
+    if (!quantity.must_be_finite) continue;
+    EXPECT_TRUE(quantity.step != nullptr && quantity.curve) << quantity.name;
+    names.emplace_back(quantity.name);
+  }
+  EXPECT_THAT(names, ElementsAre("loss", "grad_norm"));
 }
 
 TEST(Quantities, WhatHasACurveOrAColumnHasALabelOfItsOwn) {
@@ -107,7 +130,7 @@ TEST(Quantities, WhatHasACurveOrAColumnHasALabelOfItsOwn) {
   std::set<int> charts;
   for (const Quantity& quantity : kQuantities) {
     const View& view = quantity.view;
-    const bool shown = quantity.column >= 0 || view.brief != nullptr || view.chart > 0;
+    const bool shown = quantity.curve || view.brief != nullptr || view.chart > 0;
     EXPECT_TRUE(!shown || view.label != nullptr) << quantity.name;
     if (view.label != nullptr) {
       EXPECT_TRUE(labels.insert(view.label).second) << view.label;
@@ -120,9 +143,10 @@ TEST(Quantities, WhatHasACurveOrAColumnHasALabelOfItsOwn) {
     }
     if (view.chart > 0) {
       EXPECT_TRUE(charts.insert(view.chart).second) << quantity.name;
-      EXPECT_GE(quantity.column, 0) << quantity.name << " has no curve";
+      EXPECT_TRUE(quantity.curve) << quantity.name << " has no curve";
     }
     EXPECT_TRUE(!view.map || quantity.of() == Of::kLayer) << quantity.name;
+    EXPECT_TRUE(!view.compared || (quantity.of() == Of::kStep && view.chart > 0)) << quantity.name;
   }
   EXPECT_EQ(*charts.rbegin(), static_cast<int>(charts.size())) << "places without a gap";
 }

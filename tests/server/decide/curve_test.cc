@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 namespace nsa::server {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::FloatEq;
 using ::testing::SizeIs;
 
@@ -48,6 +50,35 @@ TEST(Curve, EveryLayerHasOneEntryForEachValue) {
   EXPECT_THAT(bucket.mean(static_cast<int>(2 * kLayerValueCount)), FloatEq(2.5F));
   EXPECT_THAT(bucket.mean(static_cast<int>(kLayerValueCount) + 6), FloatEq(0.5F)) << "share_win";
   EXPECT_EQ(bucket.count(12), 0) << "a step without an audit has no mass";
+}
+
+TEST(Curve, EntriesThatFollowAnotherListAreFoundByName) {
+  v1::StoredColumns stored;
+  for (const char* name : {"gone", "second", "first"}) stored.add_names(name);
+  v1::CurveBucket bucket = StepBucket(Step(7, 1));
+  bucket.clear_count();
+  bucket.clear_mean();
+  bucket.clear_least();
+  bucket.clear_greatest();
+  for (int entry = 0; entry < 6; ++entry) {  // of two layers
+    bucket.add_count(entry == 4 ? 0 : entry + 1);
+    bucket.add_mean(entry == 4 ? 0 : 10.0F + static_cast<float>(entry));
+    bucket.add_least(entry == 4 ? 0 : 5.0F);
+    bucket.add_greatest(entry == 4 ? 0 : 20.0F + static_cast<float>(entry));
+    bucket.add_nonfinite(entry == 4 ? 3 : 0);
+  }
+  const std::string_view names[] = {"first", "new", "second"};
+  const v1::CurveBucket ours = Arranged(bucket, OrderOf(stored, names));
+  EXPECT_THAT(ours.count(), ElementsAre(3, 0, 2, 6, 0, 0));
+  EXPECT_THAT(ours.mean(), ElementsAre(12, 0, 11, 15, 0, 0));
+  EXPECT_THAT(ours.least(), ElementsAre(5, 0, 5, 5, 0, 0));
+  EXPECT_THAT(ours.greatest(), ElementsAre(22, 0, 21, 25, 0, 0));
+  EXPECT_THAT(ours.nonfinite(), ElementsAre(0, 0, 0, 0, 0, 3));
+  EXPECT_EQ(ours.first_step(), 7);
+  EXPECT_EQ(ours.last_step(), 7);
+  EXPECT_EQ(ours.width(), 1);
+  EXPECT_EQ(ours.total_tokens(), 70);
+  EXPECT_EQ(ours.unix_nanos(), 7'000);
 }
 
 TEST(Curve, AMergeKeepsTheMeanAndBothEnds) {

@@ -162,7 +162,8 @@ TEST_F(JobStoreDeleteTest, WhatADeletedJobLeftGoesAFewRowsAtATimeAlsoAfterAReope
            {"jobs", 1}, {"progress", 1}, {"events", 1}, {"records", 60}, {"requests", 0}}) {
     EXPECT_EQ(*(*database)->QueryInt("SELECT COUNT(*) FROM " + table), rows) << table;
   }
-  EXPECT_EQ(*(*database)->QueryInt("PRAGMA user_version"), 1) << "the schema is what it was";
+  EXPECT_EQ(*(*database)->QueryInt("PRAGMA user_version"), kSchemaVersion)
+      << "the schema is what it was";
 }
 
 TEST_F(JobStoreDeleteTest, KnowsWhichJobsEndedLongAgo) {

@@ -54,7 +54,7 @@ class JobStoreTidyTest : public JobStoreFixture {
 
 TEST_F(JobStoreTidyTest, RequestIdsAreKnownForAMonthAndThenForgotten) {
   const std::string id = Insert("a", "request-1");
-  clock_.Advance(JobStore::kRequestsKept - kDay);
+  clock_.Advance(RequestTable::kKept - kDay);
   Insert("b", "request-2");
   TidyAll();
   EXPECT_EQ((*store_->FindRequest("request-1", "f"))->job().id(), id);
@@ -70,7 +70,7 @@ TEST_F(JobStoreTidyTest, OfManyRequestIdsTheOldestGo) {
       "INSERT INTO requests SELECT 'r' || i, 'f', 'j', " +
       std::to_string(absl::ToUnixSeconds(clock_.Wall())) + " + i FROM n");
   TidyAll();
-  EXPECT_EQ(Query("SELECT COUNT(*) FROM requests"), JobStore::kMostRequests);
+  EXPECT_EQ(Query("SELECT COUNT(*) FROM requests"), RequestTable::kMost);
   EXPECT_EQ(Query("SELECT COUNT(*) FROM requests WHERE id IN ('r1', 'r600')"), 0);
   EXPECT_EQ(Query("SELECT COUNT(*) FROM requests WHERE id IN ('r601', 'r200600')"), 2);
 }
@@ -86,7 +86,7 @@ TEST_F(JobStoreTidyTest, AStoreOfAnEarlierVersionIsTakenOver) {
   EXPECT_EQ(Query("PRAGMA auto_vacuum"), 2) << "it can shrink";
   TidyAll();
   EXPECT_EQ((*store_->FindRequest("request-1", "f"))->job().id(), id) << "it counts as of now";
-  clock_.Advance(JobStore::kRequestsKept + kDay);
+  clock_.Advance(RequestTable::kKept + kDay);
   TidyAll();
   EXPECT_EQ(*store_->FindRequest("request-1", "f"), nullptr);
 }

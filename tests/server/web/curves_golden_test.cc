@@ -32,12 +32,12 @@ TEST(CurvesGolden, RepliesAreThoseOfToday) {
                             "\n== gpus\n", GpusText(Widen(gpus, 4)), "\n"));
 }
 
-TEST(Quantities, HaveACurveIfTheyHaveAColumn) {
+TEST(Quantities, HaveACurveIfTheySaySo) {
   const Json steps = Json::parse(StepsText({StepBucket(FullStep(1))}))["values"];
   const Json layers = LayersJson({LayerBucket(FullStep(1))})["values"];
   const Json gpus = Json::parse(GpusText({GpuBucket(FullStep(1), {FullGpu(0.5)})}))["values"];
   for (const record::Quantity& quantity : record::kQuantities) {
-    if (quantity.column < 0) continue;
+    if (!quantity.curve) continue;
     const Json& curves = quantity.of() == record::Of::kStep    ? steps
                          : quantity.of() == record::Of::kLayer ? layers
                                                                : gpus;

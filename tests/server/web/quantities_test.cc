@@ -31,7 +31,7 @@ TEST(QuantitiesJson, HasEachQuantityWithACurveAndNoOtherOfItsName) {
     EXPECT_TRUE(curves.insert(one["name"]).second) << one;
   }
   for (const record::Quantity& quantity : record::kQuantities) {
-    EXPECT_EQ(curves.contains(quantity.name), quantity.column >= 0) << quantity.name;
+    EXPECT_EQ(curves.contains(quantity.name), quantity.curve) << quantity.name;
   }
 }
 

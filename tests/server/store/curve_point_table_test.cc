@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 using ::testing::Le;
 using ::testing::SizeIs;
 
-class JobStoreCurveTest : public JobStoreFixture {
+class CurvePointTableTest : public JobStoreFixture {
  protected:
   // Appends one record of rank 0, after those before it.
   void Add(const std::string& id, v1::WorkerRecord record, int64_t generation = 1) {
@@ -116,7 +116,7 @@ class JobStoreCurveTest : public JobStoreFixture {
   int64_t sequence_ = 0;
 };
 
-TEST_F(JobStoreCurveTest, AShortJobHasOneBucketForEachStep) {
+TEST_F(CurvePointTableTest, AShortJobHasOneBucketForEachStep) {
   const std::string id = Insert("demo");
   AddSteps(id, 1, 20);
   const auto buckets = Buckets(id);
@@ -126,7 +126,7 @@ TEST_F(JobStoreCurveTest, AShortJobHasOneBucketForEachStep) {
   EXPECT_THAT(Buckets(id, CurveKind::kLayers), SizeIs(20));
 }
 
-TEST_F(JobStoreCurveTest, ALongJobHasABoundedCurveThatKeepsEverySpike) {
+TEST_F(CurvePointTableTest, ALongJobHasABoundedCurveThatKeepsEverySpike) {
   const std::string id = Insert("demo");
   AddSteps(id, 1, 9'000);
   for (int life = 0; life < 2; ++life) {
@@ -147,7 +147,7 @@ TEST_F(JobStoreCurveTest, ALongJobHasABoundedCurveThatKeepsEverySpike) {
   EXPECT_EQ(StepsIn(Buckets(id)), 9'010) << "a store that was opened again goes on";
 }
 
-TEST_F(JobStoreCurveTest, ARestartRepeatsNoStepInTheCurve) {
+TEST_F(CurvePointTableTest, ARestartRepeatsNoStepInTheCurve) {
   const std::string id = Insert("demo");
   AddSteps(id, 1, 30);
   AddEval(id, 10, 2.0);
@@ -166,7 +166,7 @@ TEST_F(JobStoreCurveTest, ARestartRepeatsNoStepInTheCurve) {
   EXPECT_EQ(starts->front().started().resumed_step(), 20);
 }
 
-TEST_F(JobStoreCurveTest, ARestartInTheMiddleOfABucketCountsNoStepTwice) {
+TEST_F(CurvePointTableTest, ARestartInTheMiddleOfABucketCountsNoStepTwice) {
   const std::string id = Insert("demo");
   AddSteps(id, 1, 5'000);
   ASSERT_GT(Buckets(id).front().width(), 1);
@@ -176,7 +176,7 @@ TEST_F(JobStoreCurveTest, ARestartInTheMiddleOfABucketCountsNoStepTwice) {
   EXPECT_EQ(StepsIn(Buckets(id)), 5'000);
 }
 
-TEST_F(JobStoreCurveTest, OnlyTheNewestStepRecordsAreKept) {
+TEST_F(CurvePointTableTest, OnlyTheNewestStepRecordsAreKept) {
   const std::string id = Insert("demo");
   AddStart(id, 0);
   AddSteps(id, 1, 100);
@@ -201,7 +201,7 @@ TEST_F(JobStoreCurveTest, OnlyTheNewestStepRecordsAreKept) {
   EXPECT_EQ(store_->Journal(id, 1, 0)->next_sequence, sequence_ + 1);
 }
 
-TEST_F(JobStoreCurveTest, AJobOfAnEarlierVersionGetsACurveOfItsRecords) {
+TEST_F(CurvePointTableTest, AJobOfAnEarlierVersionGetsACurveOfItsRecords) {
   const std::string id = Insert("demo");
   AddStart(id, 0);
   AddSteps(id, 1, 300);
@@ -218,7 +218,7 @@ TEST_F(JobStoreCurveTest, AJobOfAnEarlierVersionGetsACurveOfItsRecords) {
   EXPECT_EQ(StepsIn(Buckets(id)), 310);
 }
 
-TEST_F(JobStoreCurveTest, OtherRanksAndDeletedJobsLeaveNoCurve) {
+TEST_F(CurvePointTableTest, OtherRanksAndDeletedJobsLeaveNoCurve) {
   const std::string id = Insert("demo");
   ASSERT_OK(Append(id, 1, 1, 5).status());
   EXPECT_THAT(Buckets(id), IsEmpty());
@@ -230,7 +230,7 @@ TEST_F(JobStoreCurveTest, OtherRanksAndDeletedJobsLeaveNoCurve) {
               StatusIs(absl::StatusCode::kInvalidArgument));
 }
 
-TEST_F(JobStoreCurveTest, SamplesAreFoundByStepAndRewoundWithTheSteps) {
+TEST_F(CurvePointTableTest, SamplesAreFoundByStepAndRewoundWithTheSteps) {
   const std::string id = Insert("demo");
   EXPECT_EQ(SamplesAt(id, INT64_MAX), "0:");
   AddStart(id, 0);
@@ -251,7 +251,7 @@ TEST_F(JobStoreCurveTest, SamplesAreFoundByStepAndRewoundWithTheSteps) {
   EXPECT_THAT(store_->SamplesAt("gone", 1).status(), StatusIs(absl::StatusCode::kNotFound));
 }
 
-TEST_F(JobStoreCurveTest, SamplesOfTheNewestThousandValidationsAreKept) {
+TEST_F(CurvePointTableTest, SamplesOfTheNewestThousandValidationsAreKept) {
   const std::string id = Insert("demo");
   v1::ReportRecordsRequest request;
   request.set_job_id(id);
@@ -269,7 +269,7 @@ TEST_F(JobStoreCurveTest, SamplesOfTheNewestThousandValidationsAreKept) {
   EXPECT_EQ(samples->step, 1'003);
 }
 
-TEST_F(JobStoreCurveTest, GpusHaveACurveThatSurvivesARestartAndIsRewound) {
+TEST_F(CurvePointTableTest, GpusHaveACurveThatSurvivesARestartAndIsRewound) {
   const std::string id = Insert("demo");
   v1::GpuInfo busy;
   busy.set_utilization_ratio(0.9);
@@ -303,7 +303,7 @@ TEST_F(JobStoreCurveTest, GpusHaveACurveThatSurvivesARestartAndIsRewound) {
   EXPECT_FLOAT_EQ(Buckets(id, CurveKind::kGpus)[1].mean(0), 0.9) << "step 4 was done again";
 }
 
-TEST_F(JobStoreCurveTest, TheCurveOfTheGpusIsBounded) {
+TEST_F(CurvePointTableTest, TheCurveOfTheGpusIsBounded) {
   const std::string id = Insert("demo");
   v1::GpuInfo gpu;
   for (int64_t step = 1; step <= 1'200; ++step) {
