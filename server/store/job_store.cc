@@ -447,16 +447,16 @@ absl::StatusOr<JobPtr> JobStore::FindRequestLocked(const std::string& request_id
   if (!found) return nullptr;
   if (row.Text(0) != fingerprint) {
     return absl::AlreadyExistsError(absl::StrCat("request_id: ", request_id,
-                                                 " belongs to another request, about job ",
-                                                 row.Text(1), "; use a new request_id"));
+                                                 " (that of another request, about job ",
+                                                 row.Text(1), "); choose a new one"));
   }
   const auto entry = jobs_.find(row.Text(1));
   if (entry == jobs_.end()) {
     // The sender may not have received the first answer and tries again. A job that was deleted
     // must not come back because of that.
-    return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " belongs to job ",
+    return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " (that of job ",
                                             row.Text(1),
-                                            ", which has been deleted; use a new request_id"));
+                                            ", which has been deleted); choose a new one"));
   }
   return entry->second.job;
 }

@@ -52,8 +52,8 @@ absl::StatusOr<JobStore::Deleted> JobStore::DeleteLocked(const std::string& id_o
     if (found && row.Text(0) == fingerprint) return Deleted{.job_id = row.Text(1)};
     if (found) {
       return absl::AlreadyExistsError(absl::StrCat("request_id: ", request_id,
-                                                   " belongs to another request, about job ",
-                                                   row.Text(1), "; use a new request_id"));
+                                                   " (that of another request, about job ",
+                                                   row.Text(1), "); choose a new one"));
     }
   }
   NSA_ASSIGN_OR_RETURN(const Entry* entry, FindEntry(id_or_name, owner, v1::JOB_USE_ENDED));

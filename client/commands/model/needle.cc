@@ -19,7 +19,7 @@ namespace {
 struct NeedleFlags {
   std::string device = kDefaultDevice;
   std::string target, filler, csv;
-  std::vector<std::string> lengths;
+  std::vector<int64_t> lengths;
   int depths = 5, trials = 10;
   int64_t seed = 1;
 };
@@ -56,9 +56,9 @@ void AddNeedle(Cli* cli) {
                    "nsactl needle my-job -o json | jq '.cells[] | select(.found < .trials)'",
        .run = [flags](Session& session) { return Needle(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
-  options.List("--lengths", "N,N,...", &flags->lengths,
-               "Tokens of the context; may be more than the model was trained on (default: the "
-               "powers of two from 256 to train.seq_len)");
+  options.Numbers("--lengths", "N,N,...", &flags->lengths, {.least = 32, .most = 1'048'576},
+                  "Tokens of the context; may be more than the model was trained on (default: the "
+                  "powers of two from 256 to train.seq_len)");
   options.Number("--depths", &flags->depths, {.least = 1, .most = 101},
                  "Places of the key, from the beginning to the end (default: 5)");
   options.Number("--trials", &flags->trials, {.least = 1, .most = 1000},
