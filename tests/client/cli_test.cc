@@ -219,6 +219,45 @@ TEST_F(CliTest, AnErrorNamesTheFlagAsItWasTyped) {
   unsetenv("NSACTL_OUTPUT");
 }
 
+TEST_F(CliTest, AFileThatCannotBeReadIsNamedBeforeAWorkerStarts) {
+  const std::string folder = dir_.path().string();
+  const std::string none = folder + "/none.txt";
+  const std::string why = " (No such file or directory); name a file that you can read\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"eval", "./out", "--data", none}, "--data: " + none + why},
+      {{"eval", "./out", "--data", folder},
+       "--data: " + folder + " (a folder); name a file that you can read\n"},
+      {{"generate", "./out", "--file", none}, "--file: " + none + why},
+      {{"needle", "./out", "--filler", none}, "--filler: " + none + why},
+      {{"data", "needle", "--out", folder + "/n.jsonl", "--filler", none},
+       "--filler: " + none + why},
+      {{"data", "inspect", none}, "WHAT: " + none + why},
+      {{"export", "./out", folder + "/model", "--tokenizer", none},
+       "--tokenizer: " + none +
+           " (No such file or directory); name a folder or file that you can read\n"},
+      {{"needle", "./out", "--csv", none + "/n.csv"},
+       "--csv: " + none + "/n.csv (No such file or directory); name a file that you can write\n"},
+      {{"data", "needle", "--out", folder},
+       "--out: " + folder + " (a folder); name a file that you can write\n"}};
+  for (const auto& [words, message] : wrong) {
+    const Ran ran = RunAlone(words);
+    EXPECT_EQ(ran.code, ExitCode::kUsage) << message;
+    EXPECT_EQ(ran.err, "nsactl: " + message);
+  }
+}
+
+TEST_F(CliTest, TheNumbersOfDrawingHaveLimits) {
+  for (const auto& [flag, value, limit] : {std::tuple("--temperature", "warm", "at least 0"),
+                                           {"--temperature", "-1", "at least 0"},
+                                           {"--temperature", "nan", "at least 0"},
+                                           {"--top-p", "2", "above 0, at most 1"}}) {
+    const Ran ran = RunAlone({"generate", "./out", flag, value});
+    EXPECT_EQ(ran.code, ExitCode::kUsage);
+    EXPECT_EQ(ran.err, absl::StrCat("nsactl: ", flag, ": '", value, "' (a number, ", limit,
+                                    "); give one, e.g. 0.8\n"));
+  }
+}
+
 TEST_F(CliTest, WrongFlagsAreOneLineThatNamesTheHelp) {
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"list", "--foo"},

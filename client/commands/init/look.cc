@@ -1,7 +1,6 @@
 #include "client/commands/init/look.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/connect/local/data_folder.h"
 #include "client/show/human.h"
 #include "common/base/count.h"
 #include "common/base/job_file.h"
@@ -165,7 +165,7 @@ absl::Status AddFiles(const std::string& path, InitLook* look) {
     look->remote = true;
     return absl::OkStatus();
   }
-  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPath(path));
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOfWord(path));
   const v1::DataSource source = SourceOf(files.front());
   InitSet& set = SetOf(source, FieldOfText(files.front(), source), look);
   set.paths.push_back(path);
@@ -200,42 +200,15 @@ absl::Status AddPreparedJob(const fs::path& folder, InitLook* look) {
   return AddPrepared(train.string(), look);
 }
 
-// Endings of data, in the order in which a folder is looked through.
-constexpr std::array<std::string_view, 15> kDataEndings = {
-    ".parquet", ".jsonl.zst", ".jsonl.gz", ".jsonl", ".ndjson.zst", ".ndjson.gz", ".ndjson", ".npy",
-    ".bin",     ".txt.zst",   ".txt.gz",   ".txt",   ".md",         ".zst",       ".gz"};
-
 // The pattern of the files of a folder whose ending has the most bytes.
 absl::Status AddFolder(const fs::path& folder, InitLook* look) {
-  std::map<std::string_view, uintmax_t> bytes;
-  std::string inner;  // a folder in it
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(".")) continue;
-    if (entry.is_directory(error)) inner = entry.path().string();
-    if (!entry.is_regular_file(error)) continue;
-    const auto ending = std::ranges::find_if(
-        kDataEndings, [&](std::string_view e) { return std::string_view(name).ends_with(e); });
-    if (ending != kDataEndings.end()) bytes[*ending] += entry.file_size(error);
-  }
-  if (bytes.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder.string(),
-                     ": a folder without data (.txt, .md, .jsonl, .ndjson, .parquet, .npy or "
-                     ".bin, also .gz or .zst, directly in it); name files or a pattern: '",
-                     (folder / "*.ext").string(), "'"));
-  }
-  const auto most = std::ranges::max_element(bytes, {}, [](const auto& e) { return e.second; });
-  const std::string pattern = (folder / absl::StrCat("*", std::string(most->first))).string();
-  if (bytes.size() > 1) {
+  NSA_ASSIGN_OR_RETURN(const DataFolder data, LookAtFolder(folder));
+  const std::string& pattern = data.patterns.front();
+  if (data.patterns.size() > 1) {
     look->notes.push_back(absl::StrCat(folder.string(), " has data of several kinds; taken is ",
                                        pattern, ", name the others as well to mix them"));
   }
-  if (!inner.empty()) {
-    look->notes.push_back(absl::StrCat(folder.string(), ": folders in it are left out, such as ",
-                                       inner, "; name those with data as well"));
-  }
+  if (!data.left_out.empty()) look->notes.push_back(data.left_out);
   return AddFiles(pattern, look);
 }
 
@@ -392,9 +365,7 @@ std::string NameAfter(const std::string& word) {
   fs::path path(std::string(WithoutQuery(word)));
   if (!path.has_filename()) path = path.parent_path();
   std::string name = path.filename().string();
-  const auto ending = std::ranges::find_if(
-      kDataEndings, [&](std::string_view e) { return std::string_view(name).ends_with(e); });
-  if (ending != kDataEndings.end()) name.resize(name.size() - ending->size());
+  name.resize(name.size() - DataEndingOf(name).size());
   // Of books/*.txt and books/train.txt the folder says more.
   std::error_code error;
   if ((IsPattern(name) && !fs::exists(path, error)) || name == "train") {

@@ -11,6 +11,8 @@
 #include "client/cli.h"
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
+#include "client/connect/local/input_file.h"
+#include "client/connect/local/output_file.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -26,6 +28,8 @@ struct NeedleFlags {
 
 absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
+  if (!flags.filler.empty()) NSA_RETURN_IF_ERROR(CheckInputFile("--filler", flags.filler));
+  if (!flags.csv.empty()) NSA_RETURN_IF_ERROR(CheckOutputFile("--csv", flags.csv));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   std::vector<std::string> words = {"needle", model, absl::StrCat("--depths=", flags.depths),
                                     absl::StrCat("--trials=", flags.trials),
