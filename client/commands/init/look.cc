@@ -38,9 +38,10 @@ struct InitSet {
   std::string text_field;  // empty: the default
   std::vector<std::string> paths;
   int64_t files = 0;
-  double bytes = 0;   // of text, or as they are on disk of tokens
-  double tokens = 0;  // of token files and prepared data
-  bool known = true;  // the sizes
+  double bytes = 0;       // unpacked, or as they are on disk of tokens
+  double text_share = 1;  // of these bytes; the rest of JSON lines is no text
+  double tokens = 0;      // of token files and prepared data
+  bool known = true;      // the sizes
 };
 
 // What is found out word by word.
@@ -98,6 +99,23 @@ std::string TextFieldOfLine(const std::string& line) {
   return longest;
 }
 
+// The share of text in JSON lines, from the first of them.
+double TextShareOf(const std::string& path, const std::string& field) {
+  constexpr int64_t kSampled = 1 << 20;
+  const std::string head = IsPacked(path) ? UnpackedHead(path, kSampled) : HeadOf(path, kSampled);
+  double text = 0, all = 0;
+  for (size_t begin = 0; begin < head.size();) {
+    const size_t end = head.find('\n', begin);
+    if (end == std::string::npos && begin > 0) break;  // perhaps not a whole line
+    const std::string line = head.substr(begin, end - begin);
+    const auto found = TextOfJsonLine(line, field.empty() ? kDefaultTextField : field);
+    if (found.ok() && found->has_value()) text += static_cast<double>((*found)->size());
+    all += static_cast<double>(line.size() + 1);
+    begin = end == std::string::npos ? head.size() : end + 1;
+  }
+  return text > 0 ? text / all : 1;
+}
+
 // The column of a Parquet file that has the text: the default if it is there, else the largest.
 std::string TextColumnOf(const std::string& path) {
   constexpr int64_t kMostFooter = 64 << 20;  // the worker takes no larger one
@@ -129,8 +147,7 @@ InitSet& SetOf(v1::DataSource source, const std::string& text_field, InitLook* l
   for (InitSet& set : look->sets) {
     if (set.source == source && set.text_field == text_field) return set;
   }
-  look->sets.push_back({.source = source, .text_field = text_field});
-  return look->sets.back();
+  return look->sets.emplace_back(InitSet{.source = source, .text_field = text_field});
 }
 
 // The size of one file of a set.
@@ -168,6 +185,9 @@ absl::Status AddFiles(const std::string& path, InitLook* look) {
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOfWord(path));
   const v1::DataSource source = SourceOf(files.front());
   InitSet& set = SetOf(source, FieldOfText(files.front(), source), look);
+  if (source == v1::DATA_SOURCE_JSONL && set.paths.empty()) {
+    set.text_share = TextShareOf(files.front(), set.text_field);
+  }
   set.paths.push_back(path);
   for (const std::string& file : files) AddSize(file, &set, look);
   return absl::OkStatus();
@@ -326,7 +346,7 @@ void AddAmount(const InitLook& look, InitData* result) {
   bool known = true;
   for (const InitSet& set : look.sets) {
     const bool numbers = set.source == v1::DATA_SOURCE_TOKENS;
-    tokens += numbers ? set.tokens : set.bytes / (pairs ? kTextPerToken : 1);
+    tokens += numbers ? set.tokens : set.bytes * set.text_share / (pairs ? kTextPerToken : 1);
     bytes += set.bytes;
     files += set.files;
     known = known && set.known;
