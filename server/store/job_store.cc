@@ -223,8 +223,8 @@ absl::StatusOr<JobPtr> JobStore::FindRequestLocked(const std::string& request_id
   if (const Entry* entry = jobs_.ById(job_id)) return entry->job;
   // The sender may not have received the first answer and tries again. A job that was deleted
   // must not come back because of that.
-  return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " belongs to job ", job_id,
-                                          ", which has been deleted; use a new request_id"));
+  return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " (that of job ", job_id,
+                                          ", which has been deleted); choose a new one"));
 }
 
 absl::StatusOr<JobStore::Inserted> JobStore::Insert(v1::StoredJob job,
