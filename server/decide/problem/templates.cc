@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <ranges>
 #include <string>
 
 #include "absl/status/status.h"
@@ -275,10 +274,12 @@ std::string Setting(const google::protobuf::Message& section,
 }
 
 // INVALID_ARGUMENT and the like.
-auto ErrorCodes() {
-  return std::views::iota(1, 17) | std::views::transform([](int code) {
-           return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
-         });
+std::vector<std::string> ErrorCodes() {
+  std::vector<std::string> codes;
+  for (int code = 1; code < 17; ++code) {
+    codes.push_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
+  }
+  return codes;
 }
 
 }  // namespace
@@ -297,9 +298,9 @@ const ProblemTemplate* TemplateOf(std::string_view word) {
 }
 
 bool IsReasonWord(std::string_view word) {
-  return ReasonFromWord(word).has_value() ||
-         std::ranges::any_of(ErrorCodes(),
-                             [word](const std::string& code) { return code == word; });
+  if (ReasonFromWord(word).has_value()) return true;
+  const std::vector<std::string> codes = ErrorCodes();
+  return std::ranges::find(codes, word) != codes.end();
 }
 
 std::vector<std::string> ReasonWords() {
