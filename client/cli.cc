@@ -105,13 +105,37 @@ const CLI::App* CommandOf(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
-// A check of a flag that takes a whole number: "0 (a whole number of at least 1)".
-CLI::Validator AtLeast(int64_t least) {
+// "'0' (a whole number of at least 1)", "'x' (a whole number from 1 to 101)".
+std::string NotANumber(const std::string& text, const Options::Range& range) {
+  const bool open = range.most == std::numeric_limits<int64_t>::max();
+  return absl::StrCat("'", text, "' (a whole number ",
+                      open ? absl::StrCat("of at least ", range.least)
+                           : absl::StrCat("from ", range.least, " to ", range.most),
+                      ")");
+}
+
+// For a flag whose values are whole numbers. CLI11 then reads the digits that it leaves.
+CLI::Validator WholeNumber(const Options::Range& range) {
   return CLI::Validator(
-      [least](const std::string& text) -> std::string {
+      [range](std::string& text) -> std::string {
         int64_t number = 0;
-        if (absl::SimpleAtoi(text, &number) && number >= least) return "";
-        return absl::StrCat("'", text, "' (a whole number of at least ", least, ")");
+        const bool good =
+            absl::SimpleAtoi(text, &number) && number >= range.least && number <= range.most;
+        if (!good) return NotANumber(text, range);
+        text = absl::StrCat(number);
+        return "";
+      },
+      "");
+}
+
+// For a flag whose value is one of a few words.
+CLI::Validator OneOf(const std::vector<std::string>& words) {
+  return CLI::Validator(
+      [words](const std::string& text) -> std::string {
+        if (std::ranges::find(words, text) != words.end()) return "";
+        const std::vector<std::string> first(words.begin(), words.end() - 1);
+        return absl::StrCat("'", text, "' (must be ", absl::StrJoin(first, ", "), " or ",
+                            words.back(), ")");
       },
       "");
 }
@@ -119,9 +143,21 @@ CLI::Validator AtLeast(int64_t least) {
 template <typename Integer>
 CLI::Option* AddNumber(CLI::App* app, const std::string& names, Integer* value,
                        const Options::Range& range, const std::string& what) {
-  CLI::Option* option = app->add_option(names, *value, what)->type_name("N");
-  const bool open = range.most == std::numeric_limits<int64_t>::max();
-  return option->check(open ? AtLeast(range.least) : CLI::Range(range.least, range.most));
+  const int64_t most = std::min<int64_t>(range.most, std::numeric_limits<Integer>::max());
+  return app->add_option(names, *value, what)
+      ->type_name("N")
+      ->transform(WholeNumber({.least = range.least, .most = most}));
+}
+
+// CLI11's "--file: 1 required FILE missing" in the words of other errors.
+std::string NoValue(const std::string& message) {
+  return absl::StrCat(message.substr(0, message.find(':')), ": none (a value is needed)");
+}
+
+// Whether `word` gives the option of this name a value or sets it: "-o", "-ofile", "--file=x".
+bool Gives(const std::string& word, const std::string& name) {
+  if (!name.starts_with("--")) return word.starts_with(name);
+  return word == name || word.starts_with(name + "=");
 }
 
 // The flags, arguments and subcommands of a command, for completion.
@@ -189,7 +225,7 @@ void Options::OptionalArguments(const std::string& name, std::vector<std::string
 
 void Options::Choice(const std::string& name, const std::vector<std::string>& choices,
                      std::string* value, const std::string& what) {
-  app_->add_option(name, *value, what)->required()->check(CLI::IsMember(choices));
+  app_->add_option(name, *value, what)->required()->check(OneOf(choices));
 }
 
 CLI::Option* Options::Flag(const std::string& names, bool* value, const std::string& what) {
@@ -240,14 +276,33 @@ CLI::Option* Options::Number(const std::string& names, int64_t* value, Range ran
   return AddNumber(app_, names, value, range, what);
 }
 
-void Options::OptionalNumber(const std::string& names, const std::string& type, bool* given,
+CLI::Option* Options::ShortText(const std::string& names, const std::string& type, size_t most,
+                                std::string* value, const std::string& what) {
+  const auto check = [most](const std::string& text) -> std::string {
+    if (!text.empty() && text.size() <= most) return "";
+    return absl::StrCat("'", CutText(text, 40), "' (a text of 1 to ", most, " bytes)");
+  };
+  return Text(names, type, value, what)->check(CLI::Validator(check, ""));
+}
+
+void Options::Numbers(const std::string& names, const std::string& type,
+                      std::vector<int64_t>* values, Range range, const std::string& what) {
+  app_->add_option(names, *values, what)
+      ->type_name(type)
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->transform(WholeNumber(range));
+}
+
+void Options::OptionalNumber(const std::string& name, const std::string& type, bool* given,
                              int64_t* value, const std::string& what) {
-  const auto parse = [names, given, value](const std::vector<std::string>& words) {
+  const auto parse = [name, given, value](const std::vector<std::string>& words) {
     *given = true;
     if (words.empty() || words[0].empty()) return true;
-    return absl::SimpleAtoi(words[0], value) && *value >= 1;
+    if (absl::SimpleAtoi(words[0], value) && *value >= 1) return true;
+    throw CLI::ValidationError(name, NotANumber(words[0], {.least = 1}));
   };
-  app_->add_option(names, parse, what)->expected(0, 1)->type_name(type);
+  app_->add_option(name, parse, what)->expected(0, 1)->type_name(type);
 }
 
 void Options::Rank(int* rank, const std::string& what) {
@@ -300,7 +355,7 @@ void Cli::AddGlobalFlags() {
           "-o,--output", [&flags](const std::string& text) { flags.format = kFormats.at(text); },
           "Output: table, wide, json, yaml or name (default table)")
       ->type_name("FORMAT")
-      ->check(CLI::IsMember({"table", "wide", "json", "yaml", "name"}))
+      ->check(OneOf({"table", "wide", "json", "yaml", "name"}))
       ->envname("NSACTL_OUTPUT");
   app_->add_flag("--no-color", flags.no_color, "No colours");
   app_->add_flag("-q,--quiet", flags.quiet, "No notes on standard error");
@@ -339,12 +394,39 @@ const CLI::App* Cli::Deepest() const {
   return app;
 }
 
+const CLI::Option* Cli::OptionNamed(const std::string& name) const {
+  for (const CLI::App* app = Deepest(); app != nullptr; app = app->get_parent()) {
+    if (const CLI::Option* option = app->get_option_no_throw(name)) return option;
+  }
+  return nullptr;
+}
+
+std::string Cli::AsTyped(const std::string& message) const {
+  const size_t end = message.find_first_of(":, ");
+  const std::string name = message.substr(0, end);
+  const CLI::Option* const option = name.starts_with("-") ? OptionNamed(name) : nullptr;
+  if (option == nullptr || end == std::string::npos) return message;
+  std::vector<std::string> names = {name};
+  for (const std::string& other : option->get_lnames()) names.push_back("--" + other);
+  for (const std::string& other : option->get_snames()) names.push_back("-" + other);
+  for (const std::string& other : names) {
+    // The -o of a command is not that of all commands.
+    if (OptionNamed(other) != option) continue;
+    const bool typed = std::ranges::any_of(
+        arguments_, [&](const std::string& word) { return Gives(word, other); });
+    if (typed) return other + message.substr(end);
+  }
+  return message;
+}
+
 ExitCode Cli::Fail(const absl::Status& status) {
   if (absl::IsCancelled(status)) return ExitCode::kInterrupted;
   // Lines before the last are details, e.g. `file:line:column: …` that an editor can follow.
-  std::string text(status.message());
+  const std::string text(status.message());
   const size_t last = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-  *session_->console().err << CleanText(text.insert(last, "nsactl: ")) << "\n";
+  *session_->console().err << CleanText(absl::StrCat(text.substr(0, last),
+                                                     "nsactl: ", AsTyped(text.substr(last))))
+                           << "\n";
   return ExitCodeOf(status);
 }
 
@@ -354,7 +436,8 @@ ExitCode Cli::FailUsage(const std::string& message) {
   for (const CLI::App* up = app->get_parent(); up != nullptr; up = up->get_parent()) {
     path = absl::StrCat(up->get_name(), " ", path);
   }
-  *session_->console().err << "nsactl: " << CleanText(message) << "; see '" << path << " --help'\n";
+  *session_->console().err << "nsactl: " << CleanText(AsTyped(message)) << "; see '" << path
+                           << " --help'\n";
   return ExitCode::kUsage;
 }
 
@@ -406,6 +489,7 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
   if (!arguments.empty() && arguments[0] == "__complete") {
     return ShowCandidates({arguments.begin() + 1, arguments.end()});
   }
+  arguments_ = arguments;
   try {
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
     app_->parse(reversed);
@@ -423,6 +507,9 @@ ExitCode Cli::Main(const std::vector<std::string>& arguments) {
   } catch (const CLI::RequiredError& error) {
     // CLI11 reports a missing subcommand even where an unknown one was given.
     return FailExtra(error.what(), true);
+  } catch (const CLI::ArgumentMismatch& error) {
+    return FailUsage(absl::StrContains(error.what(), " required ") ? NoValue(error.what())
+                                                                   : error.what());
   } catch (const CLI::ParseError& error) {
     return FailUsage(error.what());
   }

@@ -45,6 +45,9 @@ class Options {
   CLI::Option* Flag(const std::string& names, bool* value, const std::string& what);
   CLI::Option* Text(const std::string& names, const std::string& type, std::string* value,
                     const std::string& what);
+  // A text of 1 to `most` bytes.
+  CLI::Option* ShortText(const std::string& names, const std::string& type, size_t most,
+                         std::string* value, const std::string& what);
   // A flag that may be repeated, with one value each time.
   void Texts(const std::string& names, const std::string& type, std::vector<std::string>* values,
              const std::string& what);
@@ -60,10 +63,13 @@ class Options {
   CLI::Option* Number(const std::string& names, int* value, Range range, const std::string& what);
   CLI::Option* Number(const std::string& names, int64_t* value, Range range,
                       const std::string& what);
+  // A flag whose value is a comma-separated list of whole numbers.
+  void Numbers(const std::string& names, const std::string& type, std::vector<int64_t>* values,
+               Range range, const std::string& what);
   // A flag with or without a whole number from 1: `given` says whether it is there, `value` is 0
   // without a number.
-  void OptionalNumber(const std::string& names, const std::string& type, bool* given,
-                      int64_t* value, const std::string& what);
+  void OptionalNumber(const std::string& name, const std::string& type, bool* given, int64_t* value,
+                      const std::string& what);
   // `--rank N|all`; "all" is stored as -1.
   void Rank(int* rank, const std::string& what);
 
@@ -120,10 +126,16 @@ class Cli {
   // `message` when only commands are looked for.
   ExitCode FailExtra(const std::string& message, bool only_commands);
   const CLI::App* Deepest() const;
+  // The flag of this name, of the innermost command that has one; null if there is none.
+  const CLI::Option* OptionNamed(const std::string& name) const;
+  // A message that begins with a flag, with the name of it that the user typed: of -o and --file
+  // the one that is on the command line.
+  std::string AsTyped(const std::string& message) const;
 
   Session* const session_;
   const std::unique_ptr<CLI::App> app_;
   std::map<const CLI::App*, Run> runs_;
+  std::vector<std::string> arguments_;  // as they were typed
 };
 
 }  // namespace nsa::client

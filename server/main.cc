@@ -1,11 +1,11 @@
 // nsa-coordinator: takes jobs, keeps them alive, shows them.
 //
 // Exit codes: 0 drained after SIGTERM or SIGINT (workers keep running), 1 failed, 2 bad usage or
-// configuration, 3 the store is damaged or lost, 4 a port is taken, 5 another coordinator holds the
-// state folder, a newer version wrote the store or an address is not allowed, 6 the server can no
-// longer be reached (start it again). After 2, 3 and 5 another start fails in the same way. With
-// --check-config: 0 a start or a reload would use this configuration, else the code of that start.
-// With --test-notice: 0 delivered, 1 not delivered, 2 bad usage. With --backup,
+// configuration, 3 the store is damaged or lost, 4 a port is taken or the store locked, 5 another
+// coordinator holds the state folder, a newer version wrote the store or an address is not allowed,
+// 6 the server can no longer be reached (start it again). After 2, 3 and 5 another start fails in
+// the same way. With --check-config: 0 a start or a reload would use this configuration, else the
+// code of that start. With --test-notice: 0 delivered, 1 not delivered, 2 bad usage. With --backup,
 // --verify-backup, --restore and --new-store: 0 done, 1 failed, 2 bad usage, 3 the store or the
 // backup is damaged, 5 a coordinator runs or the folder is taken.
 //

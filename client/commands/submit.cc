@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "client/cli.h"
 #include "client/commands/sweep/submit_sweep.h"
 #include "client/commands/watch.h"
@@ -13,6 +14,7 @@
 #include "client/connect/job_source.h"
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/estimate/state_title.h"
 #include "common/preflight/preflight.h"
@@ -38,6 +40,8 @@ struct SubmitFlags {
 };
 
 constexpr int64_t kCanarySteps = 20;
+// Of the coordinator (docs/limits.md).
+constexpr size_t kLongestRequestId = 128, kLongestJobName = 63;
 
 // Prints every finding of a refused job. It asks for the whole report, because the details of an
 // error hold only what fits into 6 KB.
@@ -57,6 +61,14 @@ absl::Status ExplainRefusal(Session& session, Client* client, const std::string&
     return absl::InvalidArgumentError(RefusalText(name, report));
   }
   return WithViolations(absl::InvalidArgumentError(refusal.message()), details);
+}
+
+// What the coordinator says of a field, said of the flag that gave its value.
+absl::Status AboutFlag(const absl::Status& status, const std::string& field,
+                       const std::string& flag) {
+  absl::string_view rest = status.message();
+  if (!absl::ConsumePrefix(&rest, field + ": ")) return status;
+  return WithMessage(status, absl::StrCat(flag, ": ", rest));
 }
 
 std::string_view FindingWord(const v1::Finding& finding) {
@@ -119,6 +131,15 @@ absl::Status CheckSweepFlags(const SubmitFlags& flags) {
       "look at the jobs with `nsactl sweep NAME` or `nsactl top`");
 }
 
+absl::Status CheckAfter(const std::vector<std::string>& after) {
+  for (const std::string& job : after) {
+    if (limits::IsPlainName(job, kLongestJobName)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--after: '", job, "' (the id or name of a job); see 'nsactl list'"));
+  }
+  return absl::OkStatus();
+}
+
 // --set, and --after as one of them.
 std::vector<std::string> SetsOf(const SubmitFlags& flags) {
   std::vector<std::string> sets = flags.sets;
@@ -131,6 +152,7 @@ std::vector<std::string> SetsOf(const SubmitFlags& flags) {
 // Main path 1/7: submit.
 absl::StatusOr<ExitCode> Submit(Session& session, const SubmitFlags& flags) {
   NSA_RETURN_IF_ERROR(CheckSweepFlags(flags));
+  NSA_RETURN_IF_ERROR(CheckAfter(flags.after));
   const std::vector<std::string> sets = SetsOf(flags);
   if (!flags.sweep.axes.empty()) return SubmitSweep(session, flags.file, sets, flags.sweep);
   NSA_ASSIGN_OR_RETURN(const JobFile job, LoadJobSource(flags.file, sets));
@@ -165,7 +187,10 @@ absl::StatusOr<v1::SubmitJobResponse> Send(Session& session, const JobFile& job,
   ErrorDetails details;
   auto response = Resend(
       session, [&] { return client->Call<v1::SubmitJobResponse>(request, {.details = &details}); });
-  if (!absl::IsInvalidArgument(response.status())) return response;
+  if (!absl::IsInvalidArgument(response.status())) {
+    if (response.ok() || options.request_id.empty()) return response;
+    return AboutFlag(response.status(), "request_id", "--request-id");
+  }
   return ExplainRefusal(session, client, options.name, job, response.status(), details);
 }
 
@@ -226,9 +251,10 @@ void AddSubmit(Cli* cli) {
       "--stop-worst", &sweep.stop_worst,
       "Successive halving by validation loss: the worse half of the jobs stops after 1/2^k "
       "of the steps, …, 1/4 and 1/2");
-  options.List("--halve-at", "STEP,...", &sweep.halve_at, "The steps for --stop-worst");
-  options.Text("--request-id", "UUID", &flags->request_id,
-               "Submitting twice with the same id creates one job (default: a new UUID)");
+  options.Numbers("--halve-at", "STEP,...", &sweep.halve_at, {.least = 1},
+                  "The steps for --stop-worst");
+  options.ShortText("--request-id", "TEXT", kLongestRequestId, &flags->request_id,
+                    "Submitting twice with the same text creates one job (default: a new UUID)");
 }
 
 }  // namespace nsa::client

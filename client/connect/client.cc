@@ -11,6 +11,7 @@
 #include "client/show/clean_message.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
+#include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/rpc/rpc.h"
@@ -187,9 +188,16 @@ absl::Status Client::StreamInto(const Message& request, Message* response,
 absl::Status WithViolations(const absl::Status& status, const ErrorDetails& details) {
   std::string text;
   for (const FieldViolation& violation : details.violations) {
+    if (violation.description == status.message()) continue;
     absl::StrAppend(&text, violation.field, ": ", violation.description, "\n");
   }
-  return text.empty() ? status : WithMessage(status, absl::StrCat(text, status.message()));
+  if (text.empty()) return status;
+  // The coordinator's message is about the first of them.
+  const bool preflight = details.reason == Word(Reason::kPreflightRefused);
+  return WithMessage(
+      status, absl::StrCat(text, preflight ? "preflight: the job is refused (errors above); change "
+                                             "what they name"
+                                           : status.message()));
 }
 
 absl::StatusOr<v1::Job> Client::GetJob(const std::string& job, v1::JobUse use) {

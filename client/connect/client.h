@@ -44,7 +44,7 @@ inline bool NoAnswer(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// `status`, after a line for each violation that its details name.
+// `status`, after a line for each violation that its details name. Each is said once.
 absl::Status WithViolations(const absl::Status& status, const ErrorDetails& details);
 
 struct CallOptions {

@@ -84,16 +84,18 @@ void DropPlaces(const SourceMap& set, SourceMap* places) {
   }
 }
 
-absl::Status BadSet(const std::string& assignment, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("--set ", assignment, ": ", what));
+absl::Status BadSet(const std::string& flag, const std::string& assignment,
+                    absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(flag, " ", assignment, ": ", what));
 }
 
 }  // namespace
 
-absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec) {
+absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec,
+                                   const std::string& flag) {
   const size_t equals = assignment.find('=');
   if (equals == std::string::npos || equals == 0) {
-    return BadSet(assignment, "is not FIELD=VALUE; write e.g. --set train.steps=100");
+    return BadSet(flag, assignment, "is not FIELD=VALUE; write e.g. --set train.steps=100");
   }
   const std::vector<std::string> path =
       absl::StrSplit(absl::string_view(assignment).substr(0, equals), '.');
@@ -102,24 +104,25 @@ absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* s
   for (const std::string& name : path) absl::StrAppend(&yaml, "{", name, ": ");
   absl::StrAppend(&yaml, assignment.substr(equals + 1), std::string(path.size(), '}'));
   v1::JobSpec overlay;
-  absl::StatusOr<LoadResult> loaded = LoadYamlText(yaml, "--set", &overlay);
+  absl::StatusOr<LoadResult> loaded = LoadYamlText(yaml, flag, &overlay);
   if (!loaded.ok()) {
     // Without the place, which is one in our own line of YAML.
     std::vector<std::string> mistakes;
     for (const LoadError& error : LoadErrorsOf(loaded.status())) {
       mistakes.push_back(absl::StrCat(error.field, ": ", error.text));
     }
-    return BadSet(assignment, absl::StrJoin(mistakes, "; "));
+    return BadSet(flag, assignment, absl::StrJoin(mistakes, "; "));
   }
   ClearNamed(loaded->places, spec);
   Overlay(overlay, spec);
   return std::move(loaded->places);
 }
 
-absl::Status ApplySets(const std::vector<std::string>& assignments, v1::JobSpec* spec) {
+absl::Status ApplySets(const std::vector<std::string>& assignments, v1::JobSpec* spec,
+                       const std::string& flag) {
   if (assignments.empty()) return absl::OkStatus();
   for (const std::string& assignment : assignments) {
-    NSA_RETURN_IF_ERROR(ApplySet(assignment, spec).status());
+    NSA_RETURN_IF_ERROR(ApplySet(assignment, spec, flag).status());
   }
   NSA_ASSIGN_OR_RETURN(const std::filesystem::path here, CurrentFolder());
   return PlaceJob("-", here, spec);

@@ -15,12 +15,14 @@ namespace nsa::client {
 // Applies "train.steps=100" to a spec. The value is YAML, read by the loader of job files with its
 // rules; lists are replaced, maps (labels, preflight.waive) gain or change an entry.
 // Returns the fields that were set, with places that mean nothing. The error is InvalidArgument and
-// says what is wrong with the assignment.
-absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec);
+// says what is wrong with the assignment, which the user gave to `flag`.
+absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec,
+                                   const std::string& flag = "--set");
 
 // Applies several to the spec of a job that the coordinator knows. Relative paths in them start at
 // the current directory, as those of a job file.
-absl::Status ApplySets(const std::vector<std::string>& assignments, v1::JobSpec* spec);
+absl::Status ApplySets(const std::vector<std::string>& assignments, v1::JobSpec* spec,
+                       const std::string& flag = "--set");
 
 // Reads `file` ("-": standard input), applies `sets` in order, and resolves relative paths against
 // the current directory. Places of fields that --set changed are dropped. Every error is

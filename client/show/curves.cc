@@ -279,7 +279,7 @@ std::optional<JobCurves::Evaluation> JobCurves::Best() const {
 }
 
 std::optional<JobCurves::Recent> JobCurves::RecentLoss() const {
-  const v1::CurveColumn* const loss = ColumnIn(curves_.steps(), "loss");
+  const v1::CurveColumn* const loss = ColumnIn(curves_.steps(), kLoss);
   if (loss == nullptr || points() == 0) return std::nullopt;
   double sum = 0;
   int64_t finite = 0;
@@ -294,7 +294,7 @@ std::optional<JobCurves::Recent> JobCurves::RecentLoss() const {
 }
 
 double JobCurves::MedianSpeed() const {
-  const v1::CurveColumn* const column = ColumnIn(curves_.steps(), "tokens_per_second");
+  const v1::CurveColumn* const column = ColumnIn(curves_.steps(), kSpeed);
   std::vector<double> speeds;
   for (int point = 0; column != nullptr && point < column->count_size(); ++point) {
     if (column->count(point) > 0) speeds.push_back(Shortest(column->mean(point)));
@@ -306,7 +306,7 @@ double JobCurves::MedianSpeed() const {
 }
 
 int64_t JobCurves::PeakMemory() const {
-  const v1::CurveColumn* const column = ColumnIn(curves_.steps(), "memory_bytes");
+  const v1::CurveColumn* const column = ColumnIn(curves_.steps(), kMemory);
   float most = 0;
   for (int point = 0; column != nullptr && point < column->count_size(); ++point) {
     if (column->count(point) > 0) most = std::max(most, column->greatest(point));
@@ -371,10 +371,10 @@ Chart ChartOf(const Metric& metric, Across across, const std::vector<NamedCurves
     curve.colour = static_cast<int>(chart.curves.size());
     chart.curves.push_back(std::move(curve));
   }
-  const bool with_validations = jobs.size() == 1 && std::string_view(metric.name) == "loss" &&
-                                jobs[0].curves->Newest().has_value();
+  const bool with_validations =
+      jobs.size() == 1 && metric.name == kLoss && jobs[0].curves->Newest().has_value();
   if (with_validations) {
-    chart.title = "loss";
+    chart.title = metric.view.brief;
     chart.curves[0].name = "training";
     Curve curve = jobs[0].curves->CurveOf(*FindMetric(kValidationLoss), across);
     curve.name = "validation";

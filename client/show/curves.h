@@ -22,6 +22,10 @@ const std::vector<const Metric*>& Metrics();
 const std::vector<const Metric*>& MetricsShown();
 const std::vector<std::string_view>& NamesShown();
 
+// Those of JobCurves::RecentLoss(), MedianSpeed() and PeakMemory().
+inline constexpr std::string_view kLoss = "loss", kSpeed = "tokens_per_second",
+                                  kMemory = "memory_bytes";
+
 // By its name; null when there is none of this name.
 const Metric* FindMetric(std::string_view name);
 // "loss, learning_rate, …".

@@ -164,6 +164,24 @@ int DisplayWidth(const std::string& text) {
   return width;
 }
 
+std::string Shorten(const std::string& text, int width, bool unicode) {
+  if (DisplayWidth(text) <= width) return text;
+  const std::string mark = unicode ? "…" : "...";
+  const int left = width - DisplayWidth(mark);
+  return left < 1 ? Clip(text, width) : Clip(text, left) + mark;
+}
+
+std::string JoinFitting(const std::vector<std::string>& parts, const std::string& separator,
+                        int width, bool unicode) {
+  std::string line;
+  for (const std::string& part : parts) {
+    const std::string longer = line.empty() ? part : absl::StrCat(line, separator, part);
+    if (!line.empty() && DisplayWidth(longer) > width) break;
+    line = longer;
+  }
+  return Shorten(line, width, unicode);
+}
+
 std::string ClipMiddle(const std::string& text, int width) {
   if (DisplayWidth(text) <= width) return text;
   const int left = (width - 3) / 2;

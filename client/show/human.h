@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -54,6 +55,15 @@ int DisplayWidth(const std::string& text);
 
 // What fits into `width` columns; characters and escape sequences are never split.
 std::string Clip(const std::string& text, int width);
+
+// The text in at most `width` columns. One that is wider is cut and ends with a mark: "…", or "..."
+// without `unicode`.
+std::string Shorten(const std::string& text, int width, bool unicode);
+
+// As many of the parts as fit into `width` columns, the most important ones first, with `separator`
+// between them. Only the first is shortened, if it does not fit.
+std::string JoinFitting(const std::vector<std::string>& parts, const std::string& separator,
+                        int width, bool unicode);
 
 // The text in at most `width` (at least 5) columns: of one that is wider the middle is left out, so
 // that names that end differently stay different: "pretrain-...-s17x". Without colours.

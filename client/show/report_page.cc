@@ -207,7 +207,7 @@ std::string CurvesSection(const Report& report) {
     const bool first = metric == MetricsShown().front();
     if (report.curves.CurveOf(*metric, Across::kSteps).y.empty() && !first) continue;
     Chart chart = ChartOf(*metric, Across::kSteps, {{.name = "", .curves = &report.curves}});
-    chart.title = first ? "loss" : metric->view.label;
+    chart.title = first ? metric->view.brief : metric->view.label;
     chart.title[0] = absl::ascii_toupper(chart.title[0]);
     html += SvgChart(chart, first ? kWide : kHalf, first ? 340 : 220);
     if (first) html += "<div class=\"pair\">\n";

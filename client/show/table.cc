@@ -1,6 +1,8 @@
 #include "client/show/table.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "client/show/human.h"
@@ -8,6 +10,8 @@
 
 namespace nsa::client {
 namespace {
+
+constexpr int64_t kColumnGap = 2;  // columns between two columns
 
 const char* Code(Colour colour) {
   switch (colour) {
@@ -41,13 +45,56 @@ void Table::Add(std::vector<Cell> row) {
   rows_.push_back(std::move(row));
 }
 
-std::string Table::Format(bool colours, bool header) const {
+std::vector<int> Table::Widths() const {
   std::vector<int> widths;
   for (size_t i = 0; i < columns_.size(); ++i) {
     int width = std::max(columns_[i].min_width, DisplayWidth(columns_[i].title));
     for (const auto& row : rows_) width = std::max(width, DisplayWidth(row[i].text));
     widths.push_back(width);
   }
+  return widths;
+}
+
+void Table::LeaveOut(size_t column) {
+  const auto at = static_cast<std::ptrdiff_t>(column);
+  columns_.erase(columns_.begin() + at);
+  for (auto& row : rows_) row.erase(row.begin() + at);
+}
+
+void Table::Fit(int width, bool unicode) {
+  std::vector<int> widths = Widths();
+  const auto excess = [&] {
+    return std::accumulate(widths.begin(), widths.end(), kColumnGap * (std::ssize(widths) - 1)) -
+           width;
+  };
+  // What texts can become shorter counts: a column goes only if that is not enough.
+  const auto spare = [&] {
+    int64_t all = 0;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      if (columns_[i].shorten_to > 0) all += std::max(0, widths[i] - columns_[i].shorten_to);
+    }
+    return all;
+  };
+  while (excess() > spare()) {
+    const auto least = std::ranges::max_element(columns_, {}, &Column::leave_out);
+    if (least == columns_.end() || least->leave_out == 0) break;
+    const auto at = least - columns_.begin();
+    LeaveOut(static_cast<size_t>(at));
+    widths.erase(widths.begin() + at);
+  }
+  for (size_t i = columns_.size(); i-- > 0;) {
+    const Column& column = columns_[i];
+    if (excess() <= 0 || column.shorten_to == 0 || widths[i] <= column.shorten_to) continue;
+    widths[i] = std::max<int>(column.shorten_to, static_cast<int>(widths[i] - excess()));
+    for (auto& row : rows_) {
+      row[i].text = column.keep_ends ? ClipMiddle(row[i].text, widths[i])
+                                     : Shorten(row[i].text, widths[i], unicode);
+    }
+  }
+}
+
+std::string Table::Format(bool colours, bool header) const {
+  const std::vector<int> widths = Widths();
   std::string result;
   const auto line = [&](const auto& text_of, const auto& colour_of) {
     std::string text;

@@ -21,6 +21,10 @@ class Table {
     std::string title;
     bool right = false;  // numbers
     int min_width = 0;   // for tables that are printed one row at a time
+    // For Fit(). Of several that may be left out the one with the highest number is the first.
+    int leave_out = 0;       // 0: it is always there
+    int shorten_to = 0;      // the columns that a longer text may be shortened to; 0: it is whole
+    bool keep_ends = false;  // it is shortened in the middle
   };
   struct Cell {
     Cell(std::string t, Colour c = Colour::kNone) : text(std::move(t)), colour(c) {}  // NOLINT
@@ -39,10 +43,18 @@ class Table {
   // `header` the title row is left out.
   std::string Format(bool colours, bool header = true) const;
 
+  // Makes the rows at most `width` wide: leaves out columns, then shortens texts. Of a table
+  // without such columns nothing changes. Call it after the last Add().
+  void Fit(int width, bool unicode);
+
   bool empty() const { return rows_.empty(); }
   void Clear() { rows_.clear(); }
 
  private:
+  // The widest text of each column.
+  std::vector<int> Widths() const;
+  void LeaveOut(size_t column);
+
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
 };

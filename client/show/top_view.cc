@@ -21,13 +21,6 @@
 namespace nsa::client {
 namespace {
 
-// Narrower terminals have fewer columns, so that the words are seen.
-constexpr int kWideColumns = 125;
-constexpr int kNarrowColumns = 100;
-// Of a name in a terminal that is not wide, and in a narrow one.
-constexpr int kMiddleName = 24;
-constexpr int kNarrowName = 16;
-
 // The first line of the reason why it waits, or of its progress.
 std::string Words(const v1::Job& job, absl::Time now) {
   if (!job.problems().empty() && !HasEnded(job)) return ProblemText(job.problems(0));
@@ -41,56 +34,41 @@ std::string Words(const v1::Job& job, absl::Time now) {
   return words.substr(0, words.find('\n'));
 }
 
-std::vector<std::string> Lines(const Table& table, const TopSize& size) {
-  std::vector<std::string> lines =
-      absl::StrSplit(table.Format(size.colours), '\n', absl::SkipEmpty());
-  for (std::string& line : lines) line = Clip(line, size.columns);
-  return lines;
-}
-
-Table JobTable(const std::vector<const v1::Job*>& jobs, absl::Time now, int width) {
-  const bool wide = width >= kWideColumns;
-  const bool narrow = width < kNarrowColumns;
-  std::vector<Table::Column> columns;
-  const auto add = [&columns](bool there, const char* title, bool right) {
-    if (there) columns.push_back({title, right});
-  };
-  add(wide, "ID", false);
-  add(true, "NAME", false);
-  add(true, "STATE", false);
-  add(wide, "STEP", true);
-  add(true, "DONE", true);
-  add(true, "LOSS", true);
-  add(wide, "VAL LOSS", true);
-  add(wide, "MEMORY", true);
-  add(!narrow, "TOK/S", true);
-  add(true, "ENDS IN", true);
-  add(true, "WORDS", false);
-  Table table(columns);
+// What the state and the words say is seen in every terminal; the others are left out of a narrow
+// one, the id first.
+Table JobTable(const std::vector<const v1::Job*>& jobs, absl::Time now) {
+  constexpr int kShortName = 16;
+  constexpr int kShortWords = 20;
+  Table table({{.title = "ID", .leave_out = 8},
+               {.title = "NAME", .shorten_to = kShortName, .keep_ends = true},
+               {.title = "STATE"},
+               {.title = "STEP", .right = true, .leave_out = 5},
+               {.title = "DONE", .right = true, .leave_out = 1},
+               {.title = "LOSS", .right = true, .leave_out = 3},
+               {.title = "VAL LOSS", .right = true, .leave_out = 6},
+               {.title = "MEMORY", .right = true, .leave_out = 7},
+               {.title = "TOK/S", .right = true, .leave_out = 4},
+               {.title = "ENDS IN", .right = true, .leave_out = 2},
+               {.title = "WORDS", .shorten_to = kShortWords}});
   for (const v1::Job* const each : jobs) {
     const v1::Job& job = *each;
     const v1::JobProgress& p = job.progress();
     const bool running = job.state() == v1::Job::STATE_RUNNING;
-    std::vector<Table::Cell> row;
-    if (wide) row.emplace_back(job.id());
-    row.emplace_back(wide ? job.name()
-                          : ClipMiddle(job.name(), narrow ? kNarrowName : kMiddleName));
-    row.emplace_back(StateTitle(job), StateColour(job));
-    if (wide) row.emplace_back(StepText(p));
-    row.emplace_back(p.total_steps() == 0 ? "-" : absl::StrFormat("%.0f%%", 100 * ShareDone(p)));
-    row.emplace_back(HumanLoss(p.loss()));
-    if (wide) {
-      row.emplace_back(HumanLoss(p.val_loss()));
-      row.emplace_back(p.memory_allocated_bytes() == 0 ? "-"
-                                                       : HumanBytes(p.memory_allocated_bytes()));
-    }
-    if (!narrow) row.emplace_back(running ? HumanCount(p.tokens_per_second()) : "-");
-    row.emplace_back(running ? HumanDuration(p.eta_seconds()) : "-");
     const bool wrong = !job.problems().empty() && !HasEnded(job);
-    row.emplace_back(Words(job, now), wrong     ? ProblemColour(job.problems(0))
-                                      : running ? HealthColour(job.health())
-                                                : Colour::kDim);
-    table.Add(std::move(row));
+    const int64_t memory = p.memory_allocated_bytes();
+    table.Add({job.id(),
+               job.name(),
+               {StateTitle(job), StateColour(job)},
+               StepText(p),
+               p.total_steps() == 0 ? "-" : absl::StrFormat("%.0f%%", 100 * ShareDone(p)),
+               HumanLoss(p.loss()),
+               HumanLoss(p.val_loss()),
+               memory == 0 ? "-" : HumanBytes(memory),
+               running ? HumanCount(p.tokens_per_second()) : "-",
+               running ? HumanDuration(p.eta_seconds()) : "-",
+               {Words(job, now), wrong     ? ProblemColour(job.problems(0))
+                                 : running ? HealthColour(job.health())
+                                           : Colour::kDim}});
   }
   return table;
 }
@@ -98,8 +76,11 @@ Table JobTable(const std::vector<const v1::Job*>& jobs, absl::Time now, int widt
 // The title row, and of the jobs as many as there is room for, the selected one among them.
 std::vector<std::string> JobLines(const std::vector<const v1::Job*>& jobs, const TopChoice& choice,
                                   absl::Time now, const TopSize& size, int room) {
-  std::vector<std::string> rows = absl::StrSplit(
-      JobTable(jobs, now, size.columns).Format(size.colours), '\n', absl::SkipEmpty());
+  Table table = JobTable(jobs, now);
+  const int mark = choice.selected.empty() ? 0 : 2;
+  table.Fit(size.columns - mark, size.unicode);
+  std::vector<std::string> rows =
+      absl::StrSplit(table.Format(size.colours), '\n', absl::SkipEmpty());
   const auto selected = std::ranges::find(jobs, choice.selected, &v1::Job::id) - jobs.begin();
   if (!choice.selected.empty()) {
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -122,14 +103,16 @@ std::string Used(int64_t all, int64_t free) {
 
 // One row for each GPU, and one for a machine without any.
 std::vector<std::string> NodeLines(const std::vector<v1::Node>& nodes, const TopSize& size) {
-  Table table({{"MACHINE"},
-               {"STATE"},
-               {"DEVICE"},
-               {"USED", true},
-               {"MEMORY", true},
-               {"BUSY", true},
-               {"POWER", true},
-               {"TEMPERATURE", true}});
+  constexpr int kShortName = 12;
+  constexpr int kShortDevice = 12;
+  Table table({{.title = "MACHINE", .shorten_to = kShortName, .keep_ends = true},
+               {.title = "STATE"},
+               {.title = "DEVICE", .shorten_to = kShortDevice},
+               {.title = "USED", .right = true, .leave_out = 2},
+               {.title = "MEMORY", .right = true, .leave_out = 1},
+               {.title = "BUSY", .right = true},
+               {.title = "POWER", .right = true, .leave_out = 3},
+               {.title = "TEMPERATURE", .right = true, .leave_out = 4}});
   for (const v1::Node& node : nodes) {
     const v1::NodeInfo& info = node.info();
     const Colour colour = node.state() == "READY"  ? Colour::kGood
@@ -160,7 +143,9 @@ std::vector<std::string> NodeLines(const std::vector<v1::Node>& nodes, const Top
                          absl::StrFormat("%.0f °C", gpu.temperature_celsius()))});
     }
   }
-  return table.empty() ? std::vector<std::string>{"no machines"} : Lines(table, size);
+  if (table.empty()) return {"no machines"};
+  table.Fit(size.columns, size.unicode);
+  return absl::StrSplit(table.Format(size.colours), '\n', absl::SkipEmpty());
 }
 
 std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) {
@@ -187,13 +172,13 @@ std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) 
   if (other > 0) parts.push_back(absl::StrCat(other, " starting or stopping"));
   if (training > 0) parts.push_back(absl::StrCat(HumanCount(speed), " tok/s"));
   parts.push_back(Timestamp(absl::ToUnixNanos(now)));
-  std::string line = Paint(Colour::kBold, absl::StrJoin(parts, "  "), size.colours);
+  for (std::string& part : parts) part = Paint(Colour::kBold, part, size.colours);
   // First, because a narrow terminal has no room for all.
   if (!state.connected) {
-    line = absl::StrCat(
-        Paint(Colour::kWarning, "coordinator not reached; trying again", size.colours), "  ", line);
+    parts.insert(parts.begin(),
+                 Paint(Colour::kWarning, "coordinator not reached; trying again", size.colours));
   }
-  return Clip(line, size.columns);
+  return JoinFitting(parts, "  ", size.columns, size.unicode);
 }
 
 // What needs somebody first, then what trains, then what waits; those that have ended last.
@@ -260,7 +245,7 @@ std::vector<std::string> TopView(const TopState& state, const TopChoice& choice,
   const size_t most = std::max(1, size.rows - 1 - own);
   if (lines.size() > most) lines.resize(most);
   if (own > 0) lines.push_back(choice.last_line);
-  for (std::string& line : lines) line = Clip(line, size.columns);
+  for (std::string& line : lines) line = Shorten(line, size.columns, size.unicode);
   return lines;
 }
 

@@ -34,6 +34,7 @@ inline constexpr std::array kTopOrders = {"need",       "name",  "progress", "lo
 struct TopSize {
   int columns = 80;
   int rows = 24;
+  bool unicode = true;
   bool colours = true;
 };
 
@@ -42,8 +43,9 @@ std::vector<const v1::Job*> JobsShown(const TopState& state, const TopChoice& ch
                                       absl::Time now);
 
 // A line that sums up, a table of the jobs, a table of the machines with their GPUs, and the last
-// line. No line is wider than the terminal, and there are fewer than `size.rows`: of too many jobs
-// those around the selected one are shown, and a line says how many are not.
+// line. No line is wider than the terminal, for which columns are left out and texts shortened, and
+// there are fewer than `size.rows`: of too many jobs those around the selected one are shown, and a
+// line says how many are not.
 std::vector<std::string> TopView(const TopState& state, const TopChoice& choice, absl::Time now,
                                  const TopSize& size);
 

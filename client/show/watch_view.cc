@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "client/show/metrics_view.h"
@@ -16,13 +17,22 @@ namespace {
 
 constexpr int kWidestBar = 50;
 
-std::string HeadLine(const v1::Job& job, absl::Time now, bool colours) {
+constexpr char kBetween[] = "  ";
+
+// Without the id where there is no room for it; the state is always there.
+std::string HeadLine(const v1::Job& job, absl::Time now, const ViewOptions& options) {
+  const std::string state = StateTitle(job);
+  std::vector<std::string> parts = {Paint(StateColour(job), state, options.colours)};
   const double seconds = RunSeconds(job, now);
-  return absl::StrCat(Paint(Colour::kBold, job.name(), colours), " ",
-                      Paint(Colour::kDim, job.id(), colours), "  ",
-                      Paint(StateColour(job), StateTitle(job), colours),
-                      seconds >= 0 ? "  " + HumanDuration(seconds) : "",
-                      absl::StrCat("  restarts ", job.restarts()));
+  if (seconds >= 0) parts.push_back(HumanDuration(seconds));
+  parts.push_back(absl::StrCat("restarts ", job.restarts()));
+  const std::string name = Paint(Colour::kBold, job.name(), options.colours);
+  const std::string whole = absl::StrCat(name, " ", Paint(Colour::kDim, job.id(), options.colours),
+                                         kBetween, absl::StrJoin(parts, kBetween));
+  if (DisplayWidth(whole) <= options.columns) return whole;
+  const int room = std::max(5, options.columns - DisplayWidth(state) - 2);
+  parts.insert(parts.begin(), Paint(Colour::kBold, ClipMiddle(job.name(), room), options.colours));
+  return JoinFitting(parts, kBetween, options.columns, options.unicode);
 }
 
 // True when the speed and the time left are meaningful.
@@ -34,21 +44,22 @@ std::string BarLine(const v1::Job& job, const ViewMoment& moment, const ViewOpti
   const v1::JobProgress& p = job.progress();
   const double eta = EtaNow(p, moment);
   const bool moving = IsMoving(job, moment);
-  const std::string numbers =
-      absl::StrCat(absl::StrFormat("%5.1f %%  ", 100 * ShareDone(p)), StepText(p),
-                   moving ? absl::StrCat("  ends in ", HumanDuration(eta)) : "");
+  std::vector<std::string> numbers = {absl::StrFormat("%5.1f %%", 100 * ShareDone(p)), StepText(p)};
+  if (moving) numbers.push_back(absl::StrCat("ends in ", HumanDuration(eta)));
   // The bar keeps its width while the numbers change theirs.
   const int bar = std::clamp(options.columns - 48, 8, kWidestBar);
   const std::string open = options.unicode ? "" : "[";
   const std::string close = options.unicode ? "" : "]";
-  return absl::StrCat(
+  const std::string whole = absl::StrCat(
       open,
       Paint(StateColour(job), ProgressBar(ShareDone(p), bar, options.unicode), options.colours),
-      close, " ", numbers);
+      close, " ", absl::StrJoin(numbers, kBetween));
+  if (DisplayWidth(whole) <= options.columns) return whole;
+  return JoinFitting(numbers, kBetween, options.columns, options.unicode);
 }
 
 // As many numbers as fit; the most important come first.
-std::string NumbersLine(const v1::Job& job, bool moving, int columns) {
+std::string NumbersLine(const v1::Job& job, bool moving, const ViewOptions& options) {
   const v1::JobProgress& p = job.progress();
   std::vector<std::string> parts = {absl::StrCat("loss ", HumanLoss(p.loss()))};
   if (p.val_step() != 0) {
@@ -61,12 +72,7 @@ std::string NumbersLine(const v1::Job& job, bool moving, int columns) {
     parts.push_back(
         absl::StrCat(quantity.view.brief, " ", QuantityText(quantity, quantity.newest(p))));
   }
-  std::string line = parts[0];
-  for (size_t i = 1; i < parts.size(); ++i) {
-    if (line.size() + 2 + parts[i].size() > static_cast<size_t>(columns)) break;
-    absl::StrAppend(&line, "  ", parts[i]);
-  }
-  return line;
+  return JoinFitting(parts, kBetween, options.columns, options.unicode);
 }
 
 std::string CheckpointText(const v1::JobProgress& p, absl::Time now) {
@@ -100,8 +106,10 @@ void AddProblems(const v1::Job& job, const ViewOptions& options, std::vector<std
   for (const v1::Problem& problem : job.problems()) {
     add(ProblemColour(problem), ProblemText(problem));
     if (problem.muted() || problem.remedies().empty()) continue;
+    const v1::Remedy& remedy = problem.remedies(0);
     add(Colour::kDim,
-        absl::StrCat("  ", problem.remedies(0).command(), "  # ", problem.remedies(0).text()));
+        JoinFitting({absl::StrCat("  ", remedy.command()), absl::StrCat("# ", remedy.text())},
+                    kBetween, options.columns, options.unicode));
   }
   if (!job.problems().empty()) return;
   if (const std::string why = TelemetryText(job); !why.empty()) {
@@ -122,14 +130,20 @@ double EtaNow(const v1::JobProgress& progress, const ViewMoment& moment) {
 
 std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
                                   const ViewOptions& options) {
-  std::vector<std::string> lines = {HeadLine(job, moment.now, options.colours),
+  // As many of a text's clauses as fit.
+  const auto clauses = [&](const std::string& text) {
+    return JoinFitting(absl::StrSplit(text, ", "), ", ", options.columns, options.unicode);
+  };
+  std::vector<std::string> lines = {HeadLine(job, moment.now, options),
                                     BarLine(job, moment, options)};
   const v1::JobProgress& p = job.progress();
   if (p.step() > 0) {
-    lines.push_back(NumbersLine(job, IsMoving(job, moment), options.columns));
+    lines.push_back(NumbersLine(job, IsMoving(job, moment), options));
     lines.push_back(CheckpointText(p, moment.now));
-    if (const std::string gates = GatesText(p); !gates.empty()) lines.push_back("gates " + gates);
-    if (std::string text = ResourcesText(p); !text.empty()) lines.push_back(std::move(text));
+    if (const std::string gates = GatesText(p); !gates.empty()) {
+      lines.push_back(clauses("gates " + gates));
+    }
+    if (const std::string text = ResourcesText(p); !text.empty()) lines.push_back(clauses(text));
     if (!job.health().words().empty() && job.problems().empty()) {
       lines.push_back(Paint(HealthColour(job.health()), job.health().words(), options.colours));
     }
@@ -137,13 +151,14 @@ std::vector<std::string> LiveView(const v1::Job& job, const ViewMoment& moment,
   AddProblems(job, options, &lines);
   if (const std::string note = NoteLine(job, moment.now); !note.empty()) lines.push_back(note);
   if (!moment.connected) {
-    lines.push_back(Paint(Colour::kWarning,
-                          absl::StrCat("coordinator not reached for ",
-                                       HumanDuration(absl::ToDoubleSeconds(moment.silence)),
-                                       "; trying again (training goes on without it)"),
-                          options.colours));
+    const std::string silence = HumanDuration(absl::ToDoubleSeconds(moment.silence));
+    const std::string text =
+        JoinFitting({absl::StrCat("coordinator not reached for ", silence, "; trying again"),
+                     "(training goes on without it)"},
+                    " ", options.columns, options.unicode);
+    lines.push_back(Paint(Colour::kWarning, text, options.colours));
   }
-  for (std::string& line : lines) line = Clip(line, options.columns);
+  for (std::string& line : lines) line = Shorten(line, options.columns, options.unicode);
   return lines;
 }
 

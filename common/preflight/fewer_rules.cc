@@ -26,8 +26,13 @@ v1::JobSpec With(const v1::JobSpec& spec, int32_t ranks) {
   return WithFewerRanks(spec, ranks, std::min(ranks, std::max(spec.resources().nodes(), 1)));
 }
 
+// The same data is held by each of fewer ranks.
+PreflightFacts FactsOf(const v1::JobSpec& spec, const PreflightFacts& facts) {
+  return {spec, facts.context, facts.start, facts.policy, facts.paths, facts.corpus_memory};
+}
+
 bool FitsMemory(const PreflightFacts& facts, const v1::JobSpec& spec) {
-  const PreflightFacts fewer = {spec, facts.context, facts.start, facts.policy};
+  const PreflightFacts fewer = FactsOf(spec, facts);
   const int64_t memory = MemoryOfRank(fewer);
   return memory == 0 || TotalBytes(RankMemory(fewer)) <= memory;
 }
@@ -39,7 +44,7 @@ Problems FewerRanksMemory(const PreflightFacts& facts) {
   if (counts.empty()) return {};
   const v1::JobSpec least = With(facts.spec, counts.back());
   if (FitsMemory(facts, least)) return {};
-  const PreflightFacts fewest = {least, facts.context, facts.start, facts.policy};
+  const PreflightFacts fewest = FactsOf(least, facts);
   int32_t fits = facts.spec.resources().gpus();
   for (const int32_t ranks : counts) {
     if (!FitsMemory(facts, With(facts.spec, ranks))) break;

@@ -1,6 +1,9 @@
 #include "common/preflight/preflight.h"
 
 #include <algorithm>
+#include <set>
+#include <span>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -9,6 +12,8 @@
 #include "common/estimate/sampling.h"
 #include "common/estimate/shares.h"
 #include "common/preflight/rules.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/message.h"
 
 namespace nsa {
 namespace {
@@ -66,12 +71,59 @@ std::string WaiverFor(const PreflightRule& rule, const v1::JobSpec& spec) {
   return std::string(absl::StripAsciiWhitespace(waiver->second));
 }
 
-void AddFindings(const PreflightRule& rule, const PreflightFacts& facts,
+// Compares values of a section with their own limits: the rules whose names end so.
+bool ChecksRange(const PreflightRule& rule) { return rule.id.ends_with("_RANGE"); }
+
+// "train.steps" becomes as if the job file did not have it. Of a list or map, the whole of it.
+void ClearField(std::string_view path, google::protobuf::Message* message) {
+  const size_t end = std::min(path.find_first_of(".["), path.size());
+  const google::protobuf::FieldDescriptor* const field =
+      message->GetDescriptor()->FindFieldByName(std::string(path.substr(0, end)));
+  if (field == nullptr) return;
+  const google::protobuf::Reflection& reflection = *message->GetReflection();
+  if (end == path.size() || field->is_repeated() || field->message_type() == nullptr) {
+    reflection.ClearField(message, field);
+  } else {
+    ClearField(path.substr(end + 1), reflection.MutableMessage(message, field));
+  }
+}
+
+// The values that are outside their limits, and the job with the defaults in their places.
+struct InvalidValues {
+  std::set<std::string> fields;
+  v1::JobSpec without;
+};
+
+InvalidValues FindInvalidValues(const v1::JobSpec& spec, const PreflightFacts& facts,
+                                std::span<const PreflightRule> rules) {
+  InvalidValues invalid{.without = spec};
+  for (const PreflightRule& rule : rules) {
+    if (!ChecksRange(rule)) continue;
+    for (const Problem& problem : rule.check(facts)) {
+      invalid.fields.insert(problem.field);
+      ClearField(problem.field, &invalid.without);
+    }
+  }
+  invalid.without = Decided(std::move(invalid.without), facts.machine());
+  return invalid;
+}
+
+// Leaves out what else is found of an invalid value, and what follows from one: what the rule does
+// not find with the defaults.
+void LeaveOutConsequences(const PreflightRule& rule, const InvalidValues& invalid,
+                          const PreflightFacts& with_defaults, Problems* problems) {
+  if (invalid.fields.empty() || ChecksRange(rule) || problems->empty()) return;
+  const Problems lasting = rule.check(with_defaults);
+  std::erase_if(*problems, [&](const Problem& problem) {
+    return invalid.fields.contains(problem.field) ||
+           std::ranges::find(lasting, problem.field, &Problem::field) == lasting.end();
+  });
+}
+
+void AddFindings(const PreflightRule& rule, const PreflightFacts& facts, Problems problems,
                  v1::PreflightReport* report) {
   const v1::Severity severity = SeverityOf(rule, facts.policy);
-  if (severity == v1::SEVERITY_UNSPECIFIED) return;
   constexpr size_t kMostFindings = 100;  // of one rule
-  Problems problems = rule.check(facts);
   if (problems.size() > kMostFindings) {
     absl::StrAppend(&problems[kMostFindings - 1].problem, " (and ", problems.size() - kMostFindings,
                     " more like this)");
@@ -194,11 +246,20 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
     return rule.needs == PreflightRule::kGuardsSizes && !rule.check(facts).empty();
   });
   if (sizes_good) ResolveShard(MemoryForState(facts), &decided);
-  facts.policy = PolicyOf(facts, sizes_good);
+  InvalidValues invalid = FindInvalidValues(spec, facts, rules);
+  PreflightFacts with_defaults{
+      .spec = invalid.without, .context = context, .start = start, .paths = facts.paths};
+  if (sizes_good) ResolveShard(MemoryForState(with_defaults), &invalid.without);
+  facts.policy = PolicyOf(with_defaults, sizes_good);
+  with_defaults.policy = facts.policy;
   report.set_policy(facts.policy);
   for (const PreflightRule& rule : rules) {
     if (facts.abandoned()) return report;
-    if (rule.needs != PreflightRule::kSizes || sizes_good) AddFindings(rule, facts, &report);
+    if (rule.needs == PreflightRule::kSizes && !sizes_good) continue;
+    if (SeverityOf(rule, facts.policy) == v1::SEVERITY_UNSPECIFIED) continue;
+    Problems problems = rule.check(facts);
+    LeaveOutConsequences(rule, invalid, with_defaults, &problems);
+    AddFindings(rule, facts, std::move(problems), &report);
   }
   if (sizes_good) AddEstimates(facts, &report);
   report.set_start(StartText(facts));

@@ -38,6 +38,9 @@ struct PreflightFacts {
   v1::PreflightPolicy policy = v1::PREFLIGHT_POLICY_UNSPECIFIED;
   // What the job's patterns stand for, looked up once for all rules.
   std::shared_ptr<PathExpander> paths = std::make_shared<PathExpander>(context.abandoned);
+  // What CorpusMemory() measured; nothing before the first call.
+  std::shared_ptr<std::optional<int64_t>> corpus_memory =
+      std::make_shared<std::optional<int64_t>>();
 
   // Nobody needs the report any more.
   bool abandoned() const { return context.abandoned && context.abandoned(); }
@@ -120,8 +123,9 @@ std::vector<PreflightRule> AllRules();
 std::string StartText(const PreflightFacts& facts);
 
 // Peak host memory in bytes in which one rank reads and holds the corpus, estimated from the sizes
-// of the files. Large data is not held (common/job/data/large_data.h). 0 if tokens are generated,
-// or the files may not be read or cannot be found. With data.stream, of its windows.
+// of the files, which are looked at once. Large data is not held (common/job/data/large_data.h). 0
+// if tokens are generated, or the files may not be read or cannot be found. With data.stream, of
+// its windows.
 int64_t CorpusMemory(const PreflightFacts& facts);
 
 // MemoryEstimate() of the job. On the CPU, where a rank has only one memory, with the corpus.

@@ -1,5 +1,5 @@
 // Conditions on what training measures, as a job file writes them (AlertSpec.when): "val_loss > 3
-// for 10m", "grad_norm >= 100", "skipped_nonfinite == 1 for 5 steps". Pure.
+// for 10m", "skipped_nonfinite == 1 for 5 steps". Pure.
 #pragma once
 
 #include <cstdint>

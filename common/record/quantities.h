@@ -66,6 +66,8 @@ struct View {
       nullptr;        // over its column in a table and in a line of figures; null: in none
   bool wide = false;  // only in wide tables
   int chart = 0;  // its place among the charts that are shown unasked, from 1; 0: not among them
+  // Curves of other runs are drawn over it: of jobs that are compared, of what a fork continues.
+  bool compared = false;
   // The axis of its chart begins at 0; single values may be so far above the others that an axis
   // that shows them hides the rest, so it shows the usual range or is logarithmic.
   bool from_zero = false;
@@ -116,6 +118,8 @@ struct Quantity {
   int branch = -1;  // one of an array with a value for each branch
   // It has a curve, on disk under its name: under another name it is another curve.
   bool curve = false;
+  // A step in which it is not finite does not change the parameters; charts mark such steps.
+  bool must_be_finite = false;
 
   View view = {};
 
@@ -133,8 +137,10 @@ struct Quantity {
   Reader<Value, Layer> layer = nullptr;
   Reader<Value, Gpu> gpu = nullptr;
   Reader<double, Eval> validation = nullptr;
-  // Its newest value, of those that JobProgress has and that are shown without more words.
+  // Its newest value, of those that JobProgress has and that are shown without more words: how it
+  // is read there, and how the coordinator sets it. Both or none.
   Reader<double, Progress> newest = nullptr;
+  void (*set_newest)(v1::JobProgress*, double) = nullptr;
   // Its place in the order in which a step computes what has the same bits when the step is done
   // again, from 1; 0: it has not, or nobody compares it.
   int computed = 0;
@@ -208,27 +214,29 @@ inline bool Chooses(Layer l) { return l.audit().choice().free_choices() > 0; }
 // The order is that of the columns of a CSV file and of the keys of a heartbeat.
 inline constexpr Quantity kQuantities[] = {
     {.name = "loss", .unit = "nats a token", .meaning = "mean over the tokens of all ranks in this step, before the update",
-     .form = {Form::kSignificant, 9}, .curve = true,
-     .view = {.label = "training loss", .note = "nats a token", .brief = "loss", .chart = 1},
+     .form = {Form::kSignificant, 9}, .curve = true, .must_be_finite = true,
+     .view = {.label = "training loss", .note = "nats a token", .brief = "loss", .chart = 1, .compared = true},
      .csv = "loss", .heartbeat = "loss", .beat = true, .tensorboard = "train/loss",
      .series = {"nsa_job_loss", "Training loss of the last step, nats per token."}, .step = [](Step s) { return s.loss(); }, .computed = 3},
     {.name = "learning_rate", .meaning = "learning rate of this step",
      .form = {Form::kSignificant, 9}, .curve = true,
-     .view = {.kind = View::kRate, .digits = 2, .label = "learning rate", .brief = "lr", .chart = 6, .from_zero = true},
+     .view = {.kind = View::kRate, .digits = 2, .label = "learning rate", .brief = "lr", .chart = 6, .compared = true, .from_zero = true},
      .csv = "lr", .heartbeat = "lr", .tensorboard = "train/lr",
      .series = {"nsa_job_learning_rate", "Learning rate of the last step."}, .step = [](Step s) { return s.learning_rate(); },
-     .newest = [](Progress p) { return p.learning_rate(); }, .computed = 2},
+     .newest = [](Progress p) { return p.learning_rate(); }, .set_newest = [](v1::JobProgress* p, double rate) { p->set_learning_rate(rate); },
+     .computed = 2},
     {.name = "tokens_per_second", .unit = "tokens a second", .meaning = "over all ranks, this step",
      .form = {Form::kDecimals, 1}, .curve = true,
-     .view = {.kind = View::kCount, .label = "throughput", .note = "tokens a second", .brief = "tok/s", .chart = 2, .from_zero = true},
+     .view = {.kind = View::kCount, .label = "throughput", .note = "tokens a second", .brief = "tok/s", .chart = 2, .compared = true, .from_zero = true},
      .csv = "toks_per_s", .heartbeat = "toks_per_s", .beat = true, .tensorboard = "train/toks_per_s",
      .step = [](Step s) { return s.tokens_per_second(); }},
     {.name = "grad_norm", .meaning = "global L2 norm before clipping",
-     .form = {Form::kSignificant, 9}, .curve = true,
-     .view = {.digits = 3, .label = "gradient norm", .note = "before clipping", .brief = "grad norm", .chart = 3, .from_zero = true, .spikes = true},
+     .form = {Form::kSignificant, 9}, .curve = true, .must_be_finite = true,
+     .view = {.digits = 3, .label = "gradient norm", .note = "before clipping", .brief = "grad norm", .chart = 3, .compared = true, .from_zero = true, .spikes = true},
      .csv = "grad_norm", .heartbeat = "grad_norm", .tensorboard = "train/grad_norm",
      .series = {"nsa_job_grad_norm", "Global gradient norm before clipping."}, .step = [](Step s) { return s.grad_norm(); },
-     .newest = [](Progress p) { return p.grad_norm(); }, .computed = 4},
+     .newest = [](Progress p) { return p.grad_norm(); }, .set_newest = [](v1::JobProgress* p, double norm) { p->set_grad_norm(norm); },
+     .computed = 4},
     {.name = "tokens", .unit = "tokens", .meaning = "predicted in this step, all ranks",
      .form = {Form::kCount},
      .series = {"nsa_job_tokens_total", "Predicted tokens over all ranks, repeated steps included."},
@@ -445,6 +453,21 @@ inline constexpr Quantity kQuantities[] = {
      .series = {"nsa_job_phase_seconds_total", nullptr, "phase", "evaluation"}, .validation = [](Eval e) { return e.seconds(); }},
 };
 // clang-format on
+
+consteval size_t ComputedCount() {
+  size_t count = 0;
+  for (const Quantity& quantity : kQuantities) count += quantity.computed > 0 ? 1 : 0;
+  return count;
+}
+
+// The quantities that Quantity::computed numbers, in this order.
+inline constexpr auto kComputed = [] {
+  std::array<const Quantity*, ComputedCount()> computed = {};
+  for (const Quantity& quantity : kQuantities) {
+    if (quantity.computed > 0) computed.at(quantity.computed - 1) = &quantity;
+  }
+  return computed;
+}();
 
 // How many quantities of a kind have a curve.
 consteval size_t CurveCount(Of of) {

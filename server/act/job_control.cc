@@ -294,7 +294,7 @@ absl::StatusOr<v1::SubmitJobResponse> JobControl::Known(const v1::StoredJob& job
                                                         const Asker& asker) const {
   if (asker.own_jobs_only && job.job().owner() != asker.name) {
     return absl::AlreadyExistsError(
-        "request_id: belongs to somebody else's request; use a new request_id");
+        "request_id: in use (that of somebody else's request); choose a new one");
   }
   v1::SubmitJobResponse response;
   *response.mutable_job() = View(job);

@@ -21,4 +21,10 @@ inline v1::JobEvent EventOf(Reason reason, std::string text,
   return event;
 }
 
+// "info", "warning" or "error".
+inline std::string SeverityName(v1::Severity severity) {
+  if (severity == v1::SEVERITY_ERROR) return "error";
+  return severity == v1::SEVERITY_WARNING ? "warning" : "info";
+}
+
 }  // namespace nsa::server

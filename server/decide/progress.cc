@@ -6,6 +6,7 @@
 #include <string>
 
 #include "common/estimate/health.h"
+#include "common/record/quantities.h"
 
 namespace nsa::server {
 namespace {
@@ -30,8 +31,9 @@ void FoldStep(const v1::StepRecord& record, const v1::TrainSpec& train, int64_t 
   progress->set_step(record.step());
   progress->set_loss(record.loss());
   progress->set_total_tokens(record.total_tokens());
-  progress->set_learning_rate(record.learning_rate());
-  progress->set_grad_norm(record.grad_norm());
+  for (const record::Quantity& quantity : record::kQuantities) {
+    if (quantity.set_newest != nullptr) quantity.set_newest(progress, quantity.step(record));
+  }
   *progress->mutable_gates() = SummaryOfGates(record);
   if (progress->gates().branch_share().empty()) progress->clear_gates();
   progress->set_memory_allocated_bytes(record.memory_allocated_bytes());

@@ -26,14 +26,13 @@ bool EndsJob(const v1::JobEvent& event) {
 
 absl::StatusOr<NoticeRule> MakeNoticeRule(const std::vector<std::string>& reasons) {
   NoticeRule rule;
-  const std::vector<std::string> words = ReasonWords();
   for (const std::string& reason : reasons) {
     if (reason == "*") {
       rule.every_reason = true;
-    } else if (std::ranges::count(words, reason) > 0) {
+    } else if (IsReasonWord(reason)) {
       rule.reasons.insert(reason);
     } else {
-      const std::string nearest = Nearest(reason, words);
+      const std::string nearest = Nearest(reason, ReasonWords());
       return absl::InvalidArgumentError(absl::StrCat(
           "events: '", CleanLine(CutText(reason, 64)), "' is not a reason of an event; ",
           nearest.empty() ? "write one that `nsactl events` prints, for example COMPLETED, or '*'"

@@ -86,25 +86,35 @@ absl::Status CurvePointTable::AddNames() {
 
 absl::Status CurvePointTable::LoadNames() {
   NSA_ASSIGN_OR_RETURN(Transaction transaction, Transaction::Begin(&database_));
-  for (const CurveKind kind : kBucketKinds) {
-    const std::span<const std::string_view> names = NamesOf(kind);
-    Columns& columns = columns_[kind];
-    NSA_ASSIGN_OR_RETURN(Statement rows,
-                         database_.Prepare("SELECT list, body FROM curve_columns WHERE kind = ?"));
-    rows.Bind(1, static_cast<int64_t>(kind));
-    while (true) {
-      NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
-      if (!more) break;
-      v1::StoredColumns stored;
-      NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(1), &stored), "names of curves"));
-      columns.lists[rows.Int(0)] = OrderOf(stored, names);
-      if (std::ranges::equal(stored.names(), names)) columns.present = rows.Int(0);
-    }
-    if (columns.present >= 0) continue;
-    columns.present = columns.lists.empty() ? 0 : columns.lists.rbegin()->first + 1;
-    NSA_RETURN_IF_ERROR(WriteNames(kind, columns.present, {names.begin(), names.end()}));
-  }
+  for (const CurveKind kind : kBucketKinds) NSA_RETURN_IF_ERROR(LoadNamesOf(kind));
   return transaction.Commit();
+}
+
+absl::Status CurvePointTable::LoadNamesOf(CurveKind kind) {
+  const std::span<const std::string_view> names = NamesOf(kind);
+  Columns& columns = columns_[kind];
+  NSA_ASSIGN_OR_RETURN(Statement rows,
+                       database_.Prepare("SELECT list, body FROM curve_columns WHERE kind = ?"));
+  rows.Bind(1, static_cast<int64_t>(kind));
+  while (true) {
+    NSA_ASSIGN_OR_RETURN(const bool more, rows.Step());
+    if (!more) break;
+    v1::StoredColumns stored;
+    NSA_RETURN_IF_ERROR(Annotate(Unseal(rows.Blob(1), &stored), "names of curves"));
+    columns.lists[rows.Int(0)] = OrderOf(stored, names);
+    if (std::ranges::equal(stored.names(), names)) columns.present = rows.Int(0);
+  }
+  if (columns.present >= 0) return absl::OkStatus();
+  if (columns.lists.empty()) NSA_RETURN_IF_ERROR(CheckHasNoBuckets(kind));
+  columns.present = columns.lists.empty() ? 0 : columns.lists.rbegin()->first + 1;
+  return WriteNames(kind, columns.present, {names.begin(), names.end()});
+}
+
+// The names of this program would be given to values that another one may have written.
+absl::Status CurvePointTable::CheckHasNoBuckets(CurveKind kind) const {
+  NSA_ASSIGN_OR_RETURN(Statement row, database_.Prepare("SELECT 1 FROM curve WHERE kind = ?"));
+  NSA_ASSIGN_OR_RETURN(const bool found, row.Bind(1, static_cast<int64_t>(kind)).Step());
+  return found ? absl::DataLossError("the names of curves are missing") : absl::OkStatus();
 }
 
 absl::Status CurvePointTable::WriteNames(CurveKind kind, int64_t list,

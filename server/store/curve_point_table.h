@@ -64,7 +64,7 @@ class CurvePointTable {
   // Within a transaction of the caller's: gives the buckets of a store of version 1 their names.
   absl::Status AddNames();
   // Once, before anything else: reads the lists of names, and adds the present ones if they are
-  // new.
+  // new. DataLoss when buckets have lost theirs.
   absl::Status LoadNames();
 
   // Within a transaction of the caller's: looks where the curves of a job end. One that has records
@@ -101,6 +101,8 @@ class CurvePointTable {
     int64_t present = -1;  // the list with the names of this program
   };
 
+  absl::Status LoadNamesOf(CurveKind kind);
+  absl::Status CheckHasNoBuckets(CurveKind kind) const;
   // A statement whose first parameters are these two.
   absl::StatusOr<Statement> Prepare(std::string_view sql, int64_t number, CurveKind kind) const;
   absl::Status Write(int64_t number, CurveKind kind, int64_t step,

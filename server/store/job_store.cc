@@ -98,6 +98,11 @@ std::string FingerprintOf(const std::string& id_or_name) {
 // Adds to an error of opening the store what to do about it.
 absl::Status OpenError(const std::filesystem::path& path, const absl::Status& status) {
   if (absl::IsFailedPrecondition(status) || absl::IsResourceExhausted(status)) return status;
+  if (absl::IsUnavailable(status)) {
+    return absl::UnavailableError(
+        absl::StrCat("job store: ", status.message(),
+                     "; another program writes to it: end that program, then start again"));
+  }
   if (absl::IsPermissionDenied(status)) {
     return absl::PermissionDeniedError(
         absl::StrCat("job store: ", status.message(), "; check who owns the file and its folder"));
@@ -218,8 +223,8 @@ absl::StatusOr<JobPtr> JobStore::FindRequestLocked(const std::string& request_id
   if (const Entry* entry = jobs_.ById(job_id)) return entry->job;
   // The sender may not have received the first answer and tries again. A job that was deleted
   // must not come back because of that.
-  return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " belongs to job ", job_id,
-                                          ", which has been deleted; use a new request_id"));
+  return absl::NotFoundError(absl::StrCat("request_id: ", request_id, " (that of job ", job_id,
+                                          ", which has been deleted); choose a new one"));
 }
 
 absl::StatusOr<JobStore::Inserted> JobStore::Insert(v1::StoredJob job,

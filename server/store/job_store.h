@@ -55,8 +55,9 @@ class JobStore {
   static constexpr char kFileName[] = "jobs.sqlite";  // in the state folder
 
   // Creates the file in a new state folder. DataLoss when it is damaged or unreadable, or lost from
-  // a folder that had one (lost_store.h); FailedPrecondition when a newer version wrote it. The
-  // errors name the file and the remedy.
+  // a folder that had one (lost_store.h); FailedPrecondition when a newer version wrote it;
+  // Unavailable when another program has it locked for five seconds. The errors name the file and
+  // the remedy.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(const std::filesystem::path& state_dir,
                                                         const Clock& clock, Observer observer);
 

@@ -34,8 +34,8 @@ absl::StatusOr<std::string> RequestTable::Find(const std::string& id,
   if (!found) return "";
   if (row.Text(0) == fingerprint) return row.Text(1);
   return absl::AlreadyExistsError(absl::StrCat("request_id: ", id,
-                                               " belongs to another request, about job ",
-                                               row.Text(1), "; use a new request_id"));
+                                               " (that of another request, about job ", row.Text(1),
+                                               "); choose a new one"));
 }
 
 absl::Status RequestTable::Write(const std::string& id, const std::string& fingerprint,

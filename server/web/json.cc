@@ -18,6 +18,7 @@
 #include "common/rpc/cordon_text.h"
 #include "google/protobuf/util/json_util.h"
 #include "server/decide/health.h"
+#include "server/decide/job_event.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
 
@@ -45,11 +46,6 @@ Json Short(float value, bool measured) {
 std::string DeviceWord(v1::Device device) {
   if (device == v1::DEVICE_CUDA) return "cuda";
   return device == v1::DEVICE_CPU ? "cpu" : "auto";
-}
-
-std::string SeverityWord(v1::Severity severity) {
-  if (severity == v1::SEVERITY_ERROR) return "error";
-  return severity == v1::SEVERITY_WARNING ? "warning" : "info";
 }
 
 // Null for a job that belongs to no sweep.
@@ -373,7 +369,7 @@ Json EventJson(const v1::JobEvent& event) {
           {"time", Millis(event.unix_nanos())},
           {"reason", event.reason()},
           {"text", CutText(event.text(), limits::kReportedTextBytes)},
-          {"severity", SeverityWord(event.severity())},
+          {"severity", SeverityName(event.severity())},
           {"state", StateName(event.state())},
           {"generation", event.generation()},
           {"rank", event.rank()}};

@@ -181,6 +181,83 @@ TEST_F(CliTest, AnUnknownCommandIsAnErrorWithHelpToo) {
   EXPECT_EQ(RunAlone({"stop", "demo", "--help"}).code, ExitCode::kOk) << "a job is no command";
 }
 
+TEST_F(CliTest, AValueThatIsNoNumberIsSaidToBeNone) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"needle", "./out", "--lengths", "64,abc"}, "--lengths: 'abc' (a whole number from 32 to"},
+      {{"needle", "./out", "--lengths", "8"}, "--lengths: '8' (a whole number from 32 to 1048576)"},
+      {{"needle", "./out", "--depths", "abc"}, "--depths: 'abc' (a whole number from 1 to 101)"},
+      {{"list", "--limit", "9999999"}, "--limit: '9999999' (a whole number from 0 to 1000000)"},
+      {{"logs", "demo", "--tail", "1.5"}, "--tail: '1.5' (a whole number from 0 to 2147483647)"},
+      {{"submit", "a", "--halve-at", "1,x"}, "--halve-at: 'x' (a whole number of at least 1)"},
+      {{"submit", "a", "--canary", "few"}, "--canary: 'few' (a whole number of at least 1)"},
+      {{"dump-stack", "demo", "--saved", "0"}, "--saved: '0' (a whole number of at least 1)"},
+      {{"list", "--output", "xml"}, "--output: 'xml' (must be table, wide, json, yaml or name)"},
+      {{"completion", "tcsh"}, "SHELL: 'tcsh' (must be bash, zsh or fish)"}};
+  for (const auto& [words, why] : wrong) {
+    const Ran ran = RunAlone(words);
+    EXPECT_EQ(ran.code, ExitCode::kUsage) << why;
+    EXPECT_THAT(ran.err, AllOf(StartsWith("nsactl: " + why),
+                               EndsWith("; see 'nsactl " + words[0] + " --help'\n")));
+  }
+}
+
+TEST_F(CliTest, AnErrorNamesTheFlagAsItWasTyped) {
+  const std::string svg = "(a name that ends in .svg)";
+  EXPECT_THAT(RunAlone({"plot", "demo", "-o", "x"}).err, StartsWith("nsactl: -o: x " + svg));
+  EXPECT_THAT(RunAlone({"plot", "demo", "-ox"}).err, StartsWith("nsactl: -o: x " + svg));
+  EXPECT_THAT(RunAlone({"plot", "demo", "--file=x"}).err, StartsWith("nsactl: --file: x " + svg));
+  EXPECT_THAT(RunAlone({"plot", "demo", "-o"}).err,
+              StartsWith("nsactl: -o: none (a value is needed); see"));
+  EXPECT_THAT(RunAlone({"list", "-o", "xml"}).err, StartsWith("nsactl: -o: 'xml'"));
+  EXPECT_THAT(RunAlone({"serve", "demo", "--output", "json"}).err,
+              StartsWith("nsactl: --output: json or yaml"));
+  EXPECT_THAT(RunAlone({"submit", "a", "-w", "--sweep", "train.lr=1,2"}).err,
+              StartsWith("nsactl: -w, --canary and --request-id are about one job"));
+  // There -o is the file, and the format comes from the environment.
+  setenv("NSACTL_OUTPUT", "xml", 1);
+  EXPECT_THAT(RunAlone({"plot", "demo", "-o", "x.svg"}).err, StartsWith("nsactl: --output: 'xml'"));
+  unsetenv("NSACTL_OUTPUT");
+}
+
+TEST_F(CliTest, AFileThatCannotBeReadIsNamedBeforeAWorkerStarts) {
+  const std::string folder = dir_.path().string();
+  const std::string none = folder + "/none.txt";
+  const std::string why = " (No such file or directory); name a file that you can read\n";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
+      {{"eval", "./out", "--data", none}, "--data: " + none + why},
+      {{"eval", "./out", "--data", folder},
+       "--data: " + folder + " (a folder); name a file that you can read\n"},
+      {{"generate", "./out", "--file", none}, "--file: " + none + why},
+      {{"needle", "./out", "--filler", none}, "--filler: " + none + why},
+      {{"data", "needle", "--out", folder + "/n.jsonl", "--filler", none},
+       "--filler: " + none + why},
+      {{"data", "inspect", none}, "WHAT: " + none + why},
+      {{"export", "./out", folder + "/model", "--tokenizer", none},
+       "--tokenizer: " + none +
+           " (No such file or directory); name a folder or file that you can read\n"},
+      {{"needle", "./out", "--csv", none + "/n.csv"},
+       "--csv: " + none + "/n.csv (No such file or directory); name a file that you can write\n"},
+      {{"data", "needle", "--out", folder},
+       "--out: " + folder + " (a folder); name a file that you can write\n"}};
+  for (const auto& [words, message] : wrong) {
+    const Ran ran = RunAlone(words);
+    EXPECT_EQ(ran.code, ExitCode::kUsage) << message;
+    EXPECT_EQ(ran.err, "nsactl: " + message);
+  }
+}
+
+TEST_F(CliTest, TheNumbersOfDrawingHaveLimits) {
+  for (const auto& [flag, value, limit] : {std::tuple("--temperature", "warm", "at least 0"),
+                                           {"--temperature", "-1", "at least 0"},
+                                           {"--temperature", "nan", "at least 0"},
+                                           {"--top-p", "2", "above 0, at most 1"}}) {
+    const Ran ran = RunAlone({"generate", "./out", flag, value});
+    EXPECT_EQ(ran.code, ExitCode::kUsage);
+    EXPECT_EQ(ran.err, absl::StrCat("nsactl: ", flag, ": '", value, "' (a number, ", limit,
+                                    "); give one, e.g. 0.8\n"));
+  }
+}
+
 TEST_F(CliTest, WrongFlagsAreOneLineThatNamesTheHelp) {
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"list", "--foo"},

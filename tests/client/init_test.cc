@@ -6,6 +6,7 @@
 
 #include "client/commands/init/look.h"
 #include "client/commands/init/plan.h"
+#include "client/show/human.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
@@ -287,6 +288,24 @@ TEST_F(InitTest, CommentsSayWhatWasChosenAndForWhat) {
                     HasSubstr("  # held out for validation\n")));
 }
 
+TEST_F(InitTest, CountsTheTextOfJsonLinesWithoutTheirSyntax) {
+  const std::string lines = JsonLines(400'000, "text");
+  int64_t documents = 0;
+  for (const char c : lines) documents += c == '\n' ? 1 : 0;
+  const double text = 300.0 * static_cast<double>(documents);
+  const std::string plain = Write("train.jsonl", lines);
+  EXPECT_NEAR(static_cast<double>(LookAtData({plain}, {})->tokens), text, 0.01 * text);
+  EXPECT_EQ(LookAtData({plain}, {})->in_words, "1 file, " + HumanBytes(std::ssize(lines)))
+      << "the size is that of the file";
+  v1::JobSpec other;
+  EXPECT_EQ(LookAtData({Write("a.txt", Prose(400'000))}, other)->tokens, 400'000);
+}
+
+TEST_F(InitTest, StepsThatAreSetHaveNoReason) {
+  Accepted({Write("a.txt", Prose(200'000)), "--set", "train.steps=123"});
+  EXPECT_THAT(Read(job()), HasSubstr("  steps: 123\n"));
+}
+
 TEST_F(InitTest, AsksTheCoordinatorForItsMachine) {
   v1::Node node;
   node.set_state("READY");
@@ -353,6 +372,29 @@ TEST(FollowFindings, TakesLessOfWhatIsTooMuch) {
   EXPECT_TRUE(plan.spec.data().stream());
   EXPECT_FALSE(FollowFindings(ReportOf("HOST_MEMORY_EXCEEDED", "data.path", ""), &plan));
   EXPECT_FALSE(FollowFindings(ReportOf("DATA_WRONG_FILE", "data.path[0]", "convert it"), &plan));
+}
+
+// The passes through what is trained on; a tenth is held out.
+TEST(PlanJob, TheTrainingTextIsReadFourTimesAndTheCommentSaysSo) {
+  const InitMachine gpu{
+      .in_words = "gpu", .device = "NVIDIA H200", .cores = 16, .memory_bytes = int64_t{140} << 30};
+  InitData data;
+  data.spec.mutable_data()->set_source(v1::DATA_SOURCE_TEXT);
+  data.tokens = 900'000;
+  InitPlan plan = PlanJob(data, gpu, 1800);
+  const auto tokens = [&] {
+    const v1::TrainSpec& train = plan.spec.train();
+    return static_cast<double>(train.steps()) * train.batch_size() * train.seq_len();
+  };
+  EXPECT_DOUBLE_EQ(plan.spec.data().val_fraction(), 0.1);
+  EXPECT_NEAR(tokens() / (0.9 * 900'000), 4, 0.1);
+  EXPECT_THAT(JobFileText(plan, {}), HasSubstr("  # the training text is read about 4 times\n"));
+  EXPECT_TRUE(FollowFindings(ReportOf("DATA_TOO_SMALL", "data.path", ""), &plan));
+  EXPECT_THAT(JobFileText(plan, {}), HasSubstr("  # the training text is read about 2 times\n"));
+
+  data.spec.mutable_data()->add_val_path("val.txt");
+  plan = PlanJob(data, gpu, 1800);
+  EXPECT_NEAR(tokens() / 900'000, 4, 0.1) << "all of it is trained on";
 }
 
 TEST(PlanJob, LargerDataOnALargerMachineIsALargerModel) {

@@ -164,13 +164,21 @@ TEST_F(CommandsTest, AResumeSendsNoLabelsButThoseThatItChanges) {
 
 TEST_F(CommandsTest, AResumeThatPreflightRefusesPrintsWhy) {
   state().failures["ResumeJob"] = {
-      ToGrpc(absl::InvalidArgumentError("preflight: refused; see the findings"),
+      ToGrpc(absl::InvalidArgumentError(
+                 "preflight: train.steps: it jumps (1 rule refuses this job); see the findings"),
              "PREFLIGHT_REFUSED", {{"train.steps", "SCHEDULE_CHANGED: it jumps; fix it"}})};
   const Ran ran = Run({"resume", "old", "--set", "train.steps=2000"});
   EXPECT_EQ(ran.code, ExitCode::kUsage);
   EXPECT_EQ(ran.err,
             "train.steps: SCHEDULE_CHANGED: it jumps; fix it\n"
-            "nsactl: preflight: refused; see the findings\n");
+            "nsactl: preflight: the job is refused (errors above); change what they name\n");
+}
+
+TEST_F(CommandsTest, WhatAResumeIsRefusedForIsSaidOnce) {
+  const std::string message = "train.out_dir: job jother is using it; choose another";
+  state().failures["ResumeJob"] = {ToGrpc(absl::FailedPreconditionError(message), "OUT_DIR_IN_USE",
+                                          {{"train.out_dir", message}})};
+  EXPECT_EQ(Run({"resume", "old"}).err, "nsactl: " + message + "\n");
 }
 
 TEST_F(CommandsTest, AResumeIsSentAgainWithTheSameRequestIdUntilItIsAnswered) {

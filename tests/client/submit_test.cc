@@ -20,6 +20,7 @@ using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 class SubmitTest : public NsactlTest {
  protected:
@@ -174,6 +175,30 @@ TEST_F(SubmitTest, ARequestThatIsSentAgainKeepsItsId) {
   EXPECT_NE(service().Requests("SubmitJob").back(), requests[0]) << "a new call is a new job";
   Run({"submit", file_, "--request-id", "mine"});
   EXPECT_THAT(service().Requests("SubmitJob").back(), HasSubstr("request_id: \"mine\""));
+}
+
+TEST_F(SubmitTest, ARequestIdIsAShortText) {
+  for (const std::string& id : {std::string(), std::string(129, 'x')}) {
+    const Ran ran = Run({"submit", file_, "--request-id", id});
+    EXPECT_EQ(ran.code, ExitCode::kUsage);
+    EXPECT_THAT(ran.err, AllOf(StartsWith("nsactl: --request-id: '"),
+                               HasSubstr("' (a text of 1 to 128 bytes); see 'nsactl submit")));
+  }
+  EXPECT_EQ(Run({"submit", file_, "--request-id", std::string(128, 'x')}).code, ExitCode::kOk);
+  state().failures["SubmitJob"] = {
+      grpc::Status(grpc::ALREADY_EXISTS,
+                   "request_id: abc (that of another request, about job jold); choose a new one")};
+  const Ran used = Run({"submit", file_, "--request-id", "abc"});
+  EXPECT_EQ(used.code, ExitCode::kPrecondition);
+  EXPECT_EQ(used.err,
+            "nsactl: --request-id: abc (that of another request, about job jold); choose a new "
+            "one\n");
+}
+
+TEST_F(SubmitTest, AJobToWaitForIsNamedLikeAJob) {
+  const Ran ran = Run({"submit", file_, "--after", "prep,["});
+  EXPECT_EQ(ran.code, ExitCode::kUsage);
+  EXPECT_EQ(ran.err, "nsactl: --after: '[' (the id or name of a job); see 'nsactl list'\n");
 }
 
 TEST_F(SubmitTest, PathsBecomeAbsoluteFromTheCurrentDirectory) {

@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 std::vector<SweepAxis> Axes(const std::vector<std::string>& texts) {
   std::vector<SweepAxis> axes;
@@ -115,6 +116,11 @@ TEST(SweepJobsTest, WrongValuesAndFieldsOfTheirOwnAreRefused) {
         SweepJobs(Base(), {.name = "x", .axes = axes, .points = SweepGrid(axes).value()}).ok())
         << text;
   }
+  const auto wrong = Axes({"train.lr=1e-4,fast"});
+  const absl::Status status =
+      SweepJobs(Base(), {.name = "x", .axes = wrong, .points = SweepGrid(wrong).value()}).status();
+  EXPECT_THAT(std::string(status.message()),
+              StartsWith("--sweep train.lr=fast: train.lr: 'fast' is not a number"));
   const auto twice = Axes({"train.lr=1,2", "train.lr=3,4"});
   EXPECT_FALSE(
       SweepJobs(Base(), {.name = "x", .axes = twice, .points = SweepGrid(twice).value()}).ok());

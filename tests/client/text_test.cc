@@ -154,6 +154,39 @@ TEST(Clip, CutsNoCharacterAndSwitchesColoursOff) {
   EXPECT_EQ(Clip("\x1B[31mabc\x1B[0m", 3), "\x1B[31mabc\x1B[0m");
 }
 
+TEST(Shorten, MarksWhatIsCut) {
+  EXPECT_EQ(Shorten("abcdef", 6, true), "abcdef");
+  EXPECT_EQ(Shorten("abcdef", 5, true), "abcd…");
+  EXPECT_EQ(Shorten("abcdef", 5, false), "ab...");
+  EXPECT_EQ(Shorten("\x1B[31mabcdef\x1B[0m", 3, true), "\x1B[31mab\x1B[0m…");
+  EXPECT_EQ(Shorten("abcdef", 1, true), "a") << "no room for a mark";
+}
+
+TEST(JoinFitting, TakesTheFirstPartsWhole) {
+  EXPECT_EQ(JoinFitting({"one", "two", "three"}, "  ", 15, true), "one  two  three");
+  EXPECT_EQ(JoinFitting({"one", "two", "three"}, "  ", 14, true), "one  two");
+  EXPECT_EQ(JoinFitting({"one", "two"}, "  ", 2, true), "o…");
+}
+
+TEST(TableFit, LeavesOutColumnsThenShortensTexts) {
+  Table table({{.title = "ID", .leave_out = 2},
+               {.title = "NAME", .shorten_to = 5, .keep_ends = true},
+               {.title = "LOSS", .leave_out = 1},
+               {.title = "WORDS", .shorten_to = 6}});
+  table.Add({"j123", "pretrain", "2.1034", "the loss rises"});
+  const auto row = [&](int width) {
+    Table fitted = table;
+    fitted.Fit(width, true);
+    return fitted.Format(false, false);
+  };
+  EXPECT_EQ(row(38), "j123  pretrain  2.1034  the loss rises\n");
+  EXPECT_EQ(row(37), "j123  pretrain  2.1034  the loss ris…\n");
+  EXPECT_EQ(row(28), "j123  p...in  2.1034  the l…\n");
+  EXPECT_EQ(row(26), "pretrain  2.1034  the los…\n") << "the id is left out first";
+  EXPECT_EQ(row(20), "pretrain  the loss …\n");
+  EXPECT_EQ(row(2), "p...n  the l…\n") << "as narrow as it can be";
+}
+
 TEST(TableFormat, AlignsColumnsAndEndsNoLineInBlanks) {
   Table table({{"NAME"}, {"STEP", true}, {"NOTE"}});
   table.Add({"a", "12", "x"});

@@ -94,6 +94,27 @@ TEST(TopView, FitsIntoEveryTerminal) {
               AllOf(HasSubstr("... 87 more; nsactl list shows all"), HasSubstr("GPU 1, H200")));
 }
 
+TEST(TopView, ANarrowTerminalHasFewerColumnsAndMarksWhatIsCut) {
+  TopState state;
+  state.active = {JobIn(v1::Job::STATE_RUNNING, "pretrain-of-a-larger-model-s17")};
+  state.active[0].mutable_health()->set_words("the loss has not improved for 1200 steps");
+  state.nodes = {NodeWithGpus()};
+  const auto view = [&](int columns) {
+    return TopView(state, {.selected = state.active[0].id(), .last_line = std::string(90, 'k')},
+                   kNow, {.columns = columns, .rows = 24, .colours = false});
+  };
+  EXPECT_THAT(JoinedLines(view(59)),
+              AllOf(HasSubstr("  NAME                 STATE     DONE  WORDS\n"),
+                    HasSubstr("> pretrain...odel-s17  training   38%  the loss has not im…\n"),
+                    HasSubstr("MACHINE  STATE  DEVICE")));
+  EXPECT_THAT(JoinedLines(view(79)), HasSubstr("DONE    LOSS     ENDS IN  WORDS\n"));
+  EXPECT_THAT(JoinedLines(view(150)), HasSubstr("> jdemo1234567  pretrain-of-a-larger-model"));
+  EXPECT_THAT(view(79).back(), testing::EndsWith("kk…"));
+  for (const int columns : {40, 59, 79, 150}) {
+    for (const std::string& line : view(columns)) EXPECT_LE(DisplayWidth(line), columns) << line;
+  }
+}
+
 TEST(TopView, TheSelectedJobIsSeenAndTheLastLineToo) {
   TopState state;
   for (int i = 0; i < 100; ++i) {

@@ -42,6 +42,30 @@ TEST(WatchView, ShowsBarLossRateEtaCheckpointAndRestarts) {
                   "loss 2.1034  val loss 2.2101 at 300  12.3k tok/s", "checkpoint 300, 41 s ago"));
 }
 
+TEST(WatchView, ANarrowTerminalKeepsWhatMattersWholeAndMarksWhatIsCut) {
+  v1::Job job = DemoJob();
+  job.set_name("a-name-that-leaves-no-room-for-an-id");
+  for (const double share : {0.31, 0.33, 0.36}) {
+    job.mutable_progress()->mutable_gates()->add_branch_share(share);
+  }
+  v1::Problem& problem = *job.add_problems();
+  problem.set_cause("The loss rises");
+  problem.set_word("diverging");
+  problem.set_evidence("it was 2.1 at step 300 and is 7.4 at step 375");
+  v1::Remedy& remedy = *problem.add_remedies();
+  remedy.set_command("nsactl fork demo --at-step 300 --set train.lr=1e-4");
+  remedy.set_text("begin again with half the rate");
+  const auto lines = LiveView(job, {.now = kNoon, .received = kNoon, .connected = false},
+                              {.columns = 59, .unicode = true, .colours = false});
+  EXPECT_THAT(lines, ElementsAre("a-name-that-leaves-no-room-for-an-id  training  10 min 00 s",
+                                 testing::EndsWith("  37.5 %  375/1000"),
+                                 "loss 2.1034  val loss 2.2101 at 300  1.02M tokens",
+                                 "checkpoint 300, 41 s ago", "gates cmp 0.31 sel 0.33 win 0.36",
+                                 "The loss rises (diverging): it was 2.1 at step 300 and is …",
+                                 "  nsactl fork demo --at-step 300 --set train.lr=1e-4",
+                                 "coordinator not reached for 0 s; trying again"));
+}
+
 TEST(WatchView, OnlyAJobThatRunsHasASpeedAndATimeLeft) {
   const ViewOptions plain = {.columns = 100, .unicode = false, .colours = false};
   v1::Job job = DemoJob();

@@ -11,10 +11,16 @@
 #include "client/commands/data/show_data.h"
 #include "client/commands/model/run_program.h"
 #include "client/connect/job_source.h"
+#include "client/connect/local/data_folder.h"
+#include "client/connect/local/input_file.h"
 #include "client/connect/local/local_worker.h"
+#include "client/connect/local/output_file.h"
 #include "client/show/shell_word.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
+#include "common/job/data/data_files.h"
+#include "common/job/data/prepared.h"
+#include "common/job/data/url.h"
 #include "common/run/atomic_file.h"
 
 namespace nsa::client {
@@ -49,9 +55,30 @@ absl::StatusOr<ExitCode> Prepare(Session& session, const PrepareFlags& flags) {
   return ExitCode::kOk;
 }
 
+// What the worker shall inspect of WHAT: of a folder that nobody prepared the files of each kind.
+absl::StatusOr<std::vector<std::string>> ThingsToInspect(Session& session,
+                                                         const std::string& what) {
+  std::error_code error;
+  const fs::path path(what);
+  if (IsUrl(what)) return std::vector{what};
+  if (!fs::is_directory(path, error)) {
+    const bool pattern = IsPattern(what) && !fs::exists(path, error);
+    NSA_RETURN_IF_ERROR(pattern ? FilesOfWord(what).status() : CheckInputFile("WHAT", what));
+    return std::vector{what};
+  }
+  const auto has = [&](const char* name) { return fs::exists(path / name, error); };
+  if (has(kPreparedManifest) || has(kPreparedJob)) return std::vector{what};
+  NSA_ASSIGN_OR_RETURN(const DataFolder folder, LookAtFolder(path));
+  if (!folder.left_out.empty()) session.Note(folder.left_out);
+  return folder.patterns;
+}
+
 absl::StatusOr<ExitCode> Inspect(Session& session, const std::vector<std::string>& what) {
   std::vector<std::string> words = {"inspect"};
-  words.insert(words.end(), what.begin(), what.end());
+  for (const std::string& each : what) {
+    NSA_ASSIGN_OR_RETURN(const std::vector<std::string> things, ThingsToInspect(session, each));
+    words.insert(words.end(), things.begin(), things.end());
+  }
   v1::DataInspection inspection;
   NSA_RETURN_IF_ERROR(
       AskWorker(WorkerBesideThisProgram(), words, &session.interrupt(), &inspection));
@@ -70,6 +97,8 @@ struct WriteNeedlesFlags {
 
 absl::StatusOr<ExitCode> WriteNeedles(Session& session, const WriteNeedlesFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "data needle"));
+  NSA_RETURN_IF_ERROR(CheckOutputFile("--out", flags.out));
+  if (!flags.filler.empty()) NSA_RETURN_IF_ERROR(CheckInputFile("--filler", flags.filler));
   std::vector<std::string> words = {
       "write-needles", flags.out, absl::StrCat("--documents=", flags.documents),
       absl::StrCat("--document-bytes=", flags.bytes), absl::StrCat("--seed=", flags.seed)};
@@ -106,15 +135,17 @@ void AddInspect(Cli* cli, const Options* group) {
   Options inspects = cli->Add(
       {.name = "inspect",
        .what = "Show documents, lengths, tokens, copies and a sample of data",
-       .more = "WHAT is a job file (its name ends in .yaml), a data file, or a folder of 'data "
-               "prepare'. Everything is read. Texts\nare tokenized only for a job file, which "
-               "names the tokenizer.",
+       .more = "WHAT is a job file (its name ends in .yaml), a data file, a pattern in quotes, a "
+               "folder of data files, or one of\n'data prepare'. Everything is read; of a folder "
+               "the files directly in it, those of one kind together. Texts are\ntokenized only "
+               "for a job file, which names the tokenizer.",
        .examples = "nsactl data inspect job.yaml\n"
                    "nsactl data inspect train.jsonl.zst val.parquet\n"
+                   "nsactl data inspect ./books 'notes/*.txt'\n"
                    "nsactl data inspect ./tokens -o json",
        .run = [what](Session& session) { return Inspect(session, *what); },
        .parent = group});
-  inspects.Argument("WHAT", what.get(), "Job files, data files or prepared folders");
+  inspects.Argument("WHAT", what.get(), "Job files, data files, patterns or folders");
 }
 
 void AddNeedleData(Cli* cli, const Options* group) {

@@ -112,12 +112,20 @@ struct InitResult {
   v1::PreflightReport report;
 };
 
+// The steps are those of --set.
+void DropWhyOfSteps(InitPlan* plan) {
+  plan->comments.erase("train.steps");
+  plan->limited_by_data = false;
+}
+
 // Judges the plan and follows the findings until nothing is left that it can do.
 absl::StatusOr<InitResult> Settle(Session& session, const InitFlags& flags, const InitData& data,
                                   const InitJudge& judge, InitPlan plan) {
   InitResult result;
   for (int round = 0; round < kMostRounds; ++round) {
+    const int64_t chosen = plan.spec.train().steps();
     NSA_RETURN_IF_ERROR(ApplyAll(flags.sets, &plan.spec));
+    if (plan.spec.train().steps() != chosen) DropWhyOfSteps(&plan);
     const std::string text = JobFileText(plan, HeadingOf(data, judge));
     if (text == result.text) break;  // a value of --set stays, whatever the hint
     result.text = text;

@@ -1,7 +1,6 @@
 #include "client/commands/init/look.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -9,6 +8,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/connect/local/data_folder.h"
 #include "client/show/human.h"
 #include "common/base/count.h"
 #include "common/base/job_file.h"
@@ -38,9 +38,10 @@ struct InitSet {
   std::string text_field;  // empty: the default
   std::vector<std::string> paths;
   int64_t files = 0;
-  double bytes = 0;   // of text, or as they are on disk of tokens
-  double tokens = 0;  // of token files and prepared data
-  bool known = true;  // the sizes
+  double bytes = 0;       // unpacked, or as they are on disk of tokens
+  double text_share = 1;  // of these bytes; the rest of JSON lines is no text
+  double tokens = 0;      // of token files and prepared data
+  bool known = true;      // the sizes
 };
 
 // What is found out word by word.
@@ -98,6 +99,23 @@ std::string TextFieldOfLine(const std::string& line) {
   return longest;
 }
 
+// The share of text in JSON lines, from the first of them.
+double TextShareOf(const std::string& path, const std::string& field) {
+  constexpr int64_t kSampled = 1 << 20;
+  const std::string head = IsPacked(path) ? UnpackedHead(path, kSampled) : HeadOf(path, kSampled);
+  double text = 0, all = 0;
+  for (size_t begin = 0; begin < head.size();) {
+    const size_t end = head.find('\n', begin);
+    if (end == std::string::npos && begin > 0) break;  // perhaps not a whole line
+    const std::string line = head.substr(begin, end - begin);
+    const auto found = TextOfJsonLine(line, field.empty() ? kDefaultTextField : field);
+    if (found.ok() && found->has_value()) text += static_cast<double>((*found)->size());
+    all += static_cast<double>(line.size() + 1);
+    begin = end == std::string::npos ? head.size() : end + 1;
+  }
+  return text > 0 ? text / all : 1;
+}
+
 // The column of a Parquet file that has the text: the default if it is there, else the largest.
 std::string TextColumnOf(const std::string& path) {
   constexpr int64_t kMostFooter = 64 << 20;  // the worker takes no larger one
@@ -129,8 +147,7 @@ InitSet& SetOf(v1::DataSource source, const std::string& text_field, InitLook* l
   for (InitSet& set : look->sets) {
     if (set.source == source && set.text_field == text_field) return set;
   }
-  look->sets.push_back({.source = source, .text_field = text_field});
-  return look->sets.back();
+  return look->sets.emplace_back(InitSet{.source = source, .text_field = text_field});
 }
 
 // The size of one file of a set.
@@ -165,9 +182,12 @@ absl::Status AddFiles(const std::string& path, InitLook* look) {
     look->remote = true;
     return absl::OkStatus();
   }
-  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, ExpandPath(path));
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> files, FilesOfWord(path));
   const v1::DataSource source = SourceOf(files.front());
   InitSet& set = SetOf(source, FieldOfText(files.front(), source), look);
+  if (source == v1::DATA_SOURCE_JSONL && set.paths.empty()) {
+    set.text_share = TextShareOf(files.front(), set.text_field);
+  }
   set.paths.push_back(path);
   for (const std::string& file : files) AddSize(file, &set, look);
   return absl::OkStatus();
@@ -200,42 +220,15 @@ absl::Status AddPreparedJob(const fs::path& folder, InitLook* look) {
   return AddPrepared(train.string(), look);
 }
 
-// Endings of data, in the order in which a folder is looked through.
-constexpr std::array<std::string_view, 15> kDataEndings = {
-    ".parquet", ".jsonl.zst", ".jsonl.gz", ".jsonl", ".ndjson.zst", ".ndjson.gz", ".ndjson", ".npy",
-    ".bin",     ".txt.zst",   ".txt.gz",   ".txt",   ".md",         ".zst",       ".gz"};
-
 // The pattern of the files of a folder whose ending has the most bytes.
 absl::Status AddFolder(const fs::path& folder, InitLook* look) {
-  std::map<std::string_view, uintmax_t> bytes;
-  std::string inner;  // a folder in it
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(".")) continue;
-    if (entry.is_directory(error)) inner = entry.path().string();
-    if (!entry.is_regular_file(error)) continue;
-    const auto ending = std::ranges::find_if(
-        kDataEndings, [&](std::string_view e) { return std::string_view(name).ends_with(e); });
-    if (ending != kDataEndings.end()) bytes[*ending] += entry.file_size(error);
-  }
-  if (bytes.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder.string(),
-                     ": a folder without data (.txt, .md, .jsonl, .ndjson, .parquet, .npy or "
-                     ".bin, also .gz or .zst, directly in it); name files or a pattern: '",
-                     (folder / "*.ext").string(), "'"));
-  }
-  const auto most = std::ranges::max_element(bytes, {}, [](const auto& e) { return e.second; });
-  const std::string pattern = (folder / absl::StrCat("*", std::string(most->first))).string();
-  if (bytes.size() > 1) {
+  NSA_ASSIGN_OR_RETURN(const DataFolder data, LookAtFolder(folder));
+  const std::string& pattern = data.patterns.front();
+  if (data.patterns.size() > 1) {
     look->notes.push_back(absl::StrCat(folder.string(), " has data of several kinds; taken is ",
                                        pattern, ", name the others as well to mix them"));
   }
-  if (!inner.empty()) {
-    look->notes.push_back(absl::StrCat(folder.string(), ": folders in it are left out, such as ",
-                                       inner, "; name those with data as well"));
-  }
+  if (!data.left_out.empty()) look->notes.push_back(data.left_out);
   return AddFiles(pattern, look);
 }
 
@@ -353,7 +346,7 @@ void AddAmount(const InitLook& look, InitData* result) {
   bool known = true;
   for (const InitSet& set : look.sets) {
     const bool numbers = set.source == v1::DATA_SOURCE_TOKENS;
-    tokens += numbers ? set.tokens : set.bytes / (pairs ? kTextPerToken : 1);
+    tokens += numbers ? set.tokens : set.bytes * set.text_share / (pairs ? kTextPerToken : 1);
     bytes += set.bytes;
     files += set.files;
     known = known && set.known;
@@ -392,9 +385,7 @@ std::string NameAfter(const std::string& word) {
   fs::path path(std::string(WithoutQuery(word)));
   if (!path.has_filename()) path = path.parent_path();
   std::string name = path.filename().string();
-  const auto ending = std::ranges::find_if(
-      kDataEndings, [&](std::string_view e) { return std::string_view(name).ends_with(e); });
-  if (ending != kDataEndings.end()) name.resize(name.size() - ending->size());
+  name.resize(name.size() - DataEndingOf(name).size());
   // Of books/*.txt and books/train.txt the folder says more.
   std::error_code error;
   if ((IsPattern(name) && !fs::exists(path, error)) || name == "train") {
@@ -404,6 +395,11 @@ std::string NameAfter(const std::string& word) {
 }
 
 }  // namespace
+
+void ReadInPassing(v1::JobSpec* spec, FieldComments* comments) {
+  spec->mutable_data()->set_stream(true);
+  (*comments)["data.stream"] = "read in passing, neither downloaded nor held in memory as a whole";
+}
 
 absl::StatusOr<InitData> LookAtData(const std::vector<std::string>& what, const v1::JobSpec& base) {
   InitLook look;
@@ -422,10 +418,7 @@ absl::StatusOr<InitData> LookAtData(const std::vector<std::string>& what, const 
   AddSets(look, &result);
   const bool numbers = ReadsOnlyTokens(result.spec.data());
   if (numbers && !result.has_model) DescribeTokens(look, &result);
-  if (look.remote) {
-    result.spec.mutable_data()->set_stream(true);
-    result.comments["data.stream"] = "read in passing, not downloaded before the first step";
-  }
+  if (look.remote) ReadInPassing(&result.spec, &result.comments);
   AddAmount(look, &result);
   return result;
 }

@@ -33,4 +33,7 @@ struct InitData {
 // model that was not imported, and two checkpoints.
 absl::StatusOr<InitData> LookAtData(const std::vector<std::string>& what, const v1::JobSpec& base);
 
+// Sets data.stream, with its comment.
+void ReadInPassing(v1::JobSpec* spec, FieldComments* comments);
+
 }  // namespace nsa::client

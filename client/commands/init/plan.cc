@@ -108,35 +108,38 @@ double SpeedOf(const v1::JobSpec& spec, const InitMachine& machine) {
 struct Length {
   double tokens = 0;
   std::string why;
-  bool enough = false;  // as many as the model can use
+  bool enough = false;           // as many as the model can use
+  bool limited_by_data = false;  // more would read it too often
 };
 
-Length LengthOf(const v1::JobSpec& spec, const InitData& data, const InitMachine& machine,
+Length LengthOf(const v1::JobSpec& spec, double training_tokens, const InitMachine& machine,
                 double seconds) {
   const double useful =
       kManyTokensPerParameter * static_cast<double>(ParameterCount(WithDefaults(spec)));
   const double timely = SpeedOf(spec, machine) * seconds;
-  const double there = data.tokens < 0 ? std::numeric_limits<double>::infinity()
-                                       : kUsefulEpochs * static_cast<double>(data.tokens);
+  const double there = training_tokens < 0 ? std::numeric_limits<double>::infinity()
+                                           : kUsefulEpochs * training_tokens;
   const std::string in_time = absl::StrCat("as many as take about ", HumanDuration(seconds));
   Length length{.tokens = std::min({useful, timely, there}), .why = in_time};
   length.enough = useful <= timely && useful <= there;
-  if (length.tokens == there) length.why = "the data is read about four times";
   if (length.tokens == useful) length.why = "20 tokens for each parameter";
+  length.limited_by_data = length.tokens == there && !length.enough;
   return length;
 }
 
-void SetLength(const Length& length, const InitData& data, InitPlan* plan) {
+void SetLength(const Length& length, InitPlan* plan) {
   v1::TrainSpec* train = plan->spec.mutable_train();
   const auto step = static_cast<double>(train->batch_size()) * train->seq_len();
   auto steps = static_cast<int64_t>(std::round(length.tokens / step));
   plan->comments["train.steps"] = length.why;
-  const auto all = static_cast<double>(kMostEpochs * data.tokens);
+  plan->limited_by_data = length.limited_by_data;
+  const double all = kMostEpochs * plan->training_tokens;
   const int64_t least =
-      data.tokens < 0 ? kLeastSteps : std::clamp<int64_t>(std::llround(all / step), 1, kLeastSteps);
+      all < 0 ? kLeastSteps : std::clamp<int64_t>(std::llround(all / step), 1, kLeastSteps);
   if (steps < least) {
     steps = least;
     plan->comments["train.steps"] = "fewer would teach the model little";
+    plan->limited_by_data = false;
   }
   int32_t batches = 1;
   for (; steps > kMostInitSteps; steps = (steps + 1) / 2) batches *= 2;
@@ -177,6 +180,23 @@ void SetValidation(const InitData& data, InitPlan* plan) {
   const bool some = data.tokens >= 0 && data.tokens < 10'000'000;
   spec->set_val_fraction(little ? 0.1 : some ? 0.05 : 0.01);
   plan->comments["data.val_fraction"] = "held out for validation";
+}
+
+// How many tokens of the data are trained on.
+double TrainingTokens(const InitData& data, const v1::DataSpec& spec) {
+  if (data.tokens < 0) return -1;
+  const double held_out = spec.val_path().empty() ? spec.val_fraction() : 0;
+  return (1 - std::clamp(held_out, 0.0, 1.0)) * static_cast<double>(data.tokens);
+}
+
+// "the training text is read about 4 times".
+std::string PassesText(const InitPlan& plan) {
+  const v1::TrainSpec& train = plan.spec.train();
+  const double tokens = static_cast<double>(train.steps()) * train.batch_size() *
+                        std::max(1, train.accumulate_grad_batches()) * train.seq_len();
+  const int64_t passes = std::llround(tokens / std::max(1.0, plan.training_tokens));
+  return absl::StrCat("the training text is read about ",
+                      passes < 2 ? "once" : absl::StrCat(passes, " times"));
 }
 
 // "set save_every: 57 or less" and "try lr_schedule: linear with min_lr_ratio: 0", as the fields of
@@ -233,10 +253,8 @@ bool HalveSteps(v1::TrainSpec* train, bool keep_tokens) {
 }
 
 bool Stream(InitPlan* plan) {
-  v1::DataSpec* data = plan->spec.mutable_data();
-  if (data->stream()) return false;
-  data->set_stream(true);
-  plan->comments["data.stream"] = "read in passing: more than fits into the memory";
+  if (plan->spec.data().stream()) return false;
+  ReadInPassing(&plan->spec, &plan->comments);
   return true;
 }
 
@@ -250,7 +268,10 @@ bool Shrink(const std::string& rule, InitPlan* plan) {
   if (rule == "HOST_MEMORY_EXCEEDED") return Stream(plan);
   if (rule == "DATA_TOO_SMALL") return HalveBatch(train, false) || HalveSequence(spec);
   if (rule == "VAL_TOO_SMALL") return HalveSequence(spec);
-  if (rule == "DATA_REPEATED") return HalveSteps(train, false);
+  if (rule == "DATA_REPEATED") {
+    plan->limited_by_data = plan->training_tokens > 0;
+    return HalveSteps(train, false);
+  }
   if (rule == "MODEL_TOO_SMALL_FOR_RUN") return HalveSteps(train, true);
   return false;
 }
@@ -259,17 +280,18 @@ bool Shrink(const std::string& rule, InitPlan* plan) {
 
 InitPlan PlanJob(const InitData& data, const InitMachine& machine, double seconds) {
   InitPlan plan{.spec = data.spec, .comments = data.comments};
+  SetValidation(data, &plan);
+  plan.training_tokens = TrainingTokens(data, plan.spec.data());
   SetBatch(machine, &plan.spec);
-  Length length = LengthOf(plan.spec, data, machine, seconds);
+  Length length = LengthOf(plan.spec, plan.training_tokens, machine, seconds);
   for (auto size = kModelSizes.rbegin(); !data.has_model && size != kModelSizes.rend(); ++size) {
     SetModel(*size, data, &plan.spec);
     SetBatch(machine, &plan.spec);
-    length = LengthOf(plan.spec, data, machine, seconds);
+    length = LengthOf(plan.spec, plan.training_tokens, machine, seconds);
     if (length.enough) break;
   }
-  SetLength(length, data, &plan);
+  SetLength(length, &plan);
   SetRates(data.has_model, &plan);
-  SetValidation(data, &plan);
   plan.spec.mutable_train()->set_seed(1337);
   plan.spec.mutable_train()->set_out_dir("out/{name}-{n}");
   plan.comments["train.out_dir"] = "{n} is the first number that is free";
@@ -288,6 +310,8 @@ bool FollowFindings(const v1::PreflightReport& report, InitPlan* plan) {
 }
 
 std::string JobFileText(const InitPlan& plan, const std::vector<std::string>& heading) {
+  FieldComments comments = plan.comments;
+  if (plan.limited_by_data) comments["train.steps"] = PassesText(plan);
   std::string text;
   for (const std::string& line : heading) absl::StrAppend(&text, "# ", line, "\n");
   const std::vector<std::string> lines = absl::StrSplit(ToYaml(plan.spec), '\n', absl::SkipEmpty());
@@ -302,8 +326,8 @@ std::string JobFileText(const InitPlan& plan, const std::vector<std::string>& he
       field = begin == 2 ? absl::StrCat(section, ".", field) : "";
     }
     text += line;
-    const auto comment = plan.comments.find(field);
-    if (comment != plan.comments.end()) absl::StrAppend(&text, "  # ", comment->second);
+    const auto comment = comments.find(field);
+    if (comment != comments.end()) absl::StrAppend(&text, "  # ", comment->second);
     text += "\n";
   }
   return text;

@@ -7,6 +7,7 @@
 #include "client/cli.h"
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
+#include "client/connect/local/input_file.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -23,6 +24,7 @@ absl::StatusOr<ExitCode> Eval(Session& session, const EvalFlags& flags) {
     return absl::InvalidArgumentError(
         "--data: none (a file of text, JSON lines or Parquet); name one");
   }
+  NSA_RETURN_IF_ERROR(CheckInputFile("--data", flags.data));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   std::vector<std::string> arguments = {"eval", model, flags.data};
   if (!flags.text_field.empty()) {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/model/find_model.h"
+#include "client/connect/local/input_file.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
 #include "common/job/data/url.h"
@@ -46,6 +47,9 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
   ExportOptions options;
   if (flags.bf16) options.type = TensorType::kBf16;
   options.tokenizer = flags.tokenizer;
+  if (!flags.tokenizer.empty()) {
+    NSA_RETURN_IF_ERROR(CheckReadable("--tokenizer", flags.tokenizer, "a folder or file"));
+  }
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   NSA_ASSIGN_OR_RETURN(const ExportResult result, IsUrl(flags.folder)
                                                       ? ExportToStore(model, flags.folder, options)

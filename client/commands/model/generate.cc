@@ -1,5 +1,6 @@
 // nsactl generate: text that a trained model writes. nsa-worker beside this program computes it, on
 // this machine; a coordinator is asked only for the out_dir of a job.
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
+#include "client/connect/local/input_file.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -25,11 +27,22 @@ struct GenerateFlags {
   int context = 0;
 };
 
-absl::Status CheckNumber(const std::string& flag, const std::string& text) {
+// `good` says whether a number is within `limit`, which is "at least 0".
+absl::Status CheckNumber(const std::string& flag, const std::string& text, bool (*good)(double),
+                         const std::string& limit) {
   double value = 0;
-  if (text.empty() || absl::SimpleAtod(text, &value)) return absl::OkStatus();
+  if (text.empty() || (absl::SimpleAtod(text, &value) && std::isfinite(value) && good(value))) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": '", text, "' (a number); give one, e.g. 0.8"));
+      absl::StrCat(flag, ": '", text, "' (a number, ", limit, "); give one, e.g. 0.8"));
+}
+
+absl::Status CheckDraw(const GenerateFlags& flags) {
+  NSA_RETURN_IF_ERROR(CheckNumber(
+      "--temperature", flags.temperature, [](double x) { return x >= 0; }, "at least 0"));
+  return CheckNumber(
+      "--top-p", flags.top_p, [](double x) { return x > 0 && x <= 1; }, "above 0, at most 1");
 }
 
 // The arguments of the worker.
@@ -50,8 +63,10 @@ std::vector<std::string> WorkerWords(const std::string& model, const GenerateFla
 absl::StatusOr<ExitCode> Generate(Session& session, const GenerateFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "generate"));
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
-  NSA_RETURN_IF_ERROR(CheckNumber("--temperature", flags.temperature));
-  NSA_RETURN_IF_ERROR(CheckNumber("--top-p", flags.top_p));
+  NSA_RETURN_IF_ERROR(CheckDraw(flags));
+  if (!flags.file.empty() && flags.file != "-") {
+    NSA_RETURN_IF_ERROR(CheckInputFile("--file", flags.file));
+  }
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   return RunModelInForeground(session, flags.device, WorkerWords(model, flags));
 }

@@ -11,6 +11,8 @@
 #include "client/cli.h"
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
+#include "client/connect/local/input_file.h"
+#include "client/connect/local/output_file.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -19,13 +21,15 @@ namespace {
 struct NeedleFlags {
   std::string device = kDefaultDevice;
   std::string target, filler, csv;
-  std::vector<std::string> lengths;
+  std::vector<int64_t> lengths;
   int depths = 5, trials = 10;
   int64_t seed = 1;
 };
 
 absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
+  if (!flags.filler.empty()) NSA_RETURN_IF_ERROR(CheckInputFile("--filler", flags.filler));
+  if (!flags.csv.empty()) NSA_RETURN_IF_ERROR(CheckOutputFile("--csv", flags.csv));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   std::vector<std::string> words = {"needle", model, absl::StrCat("--depths=", flags.depths),
                                     absl::StrCat("--trials=", flags.trials),
@@ -56,9 +60,9 @@ void AddNeedle(Cli* cli) {
                    "nsactl needle my-job -o json | jq '.cells[] | select(.found < .trials)'",
        .run = [flags](Session& session) { return Needle(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
-  options.List("--lengths", "N,N,...", &flags->lengths,
-               "Tokens of the context; may be more than the model was trained on (default: the "
-               "powers of two from 256 to train.seq_len)");
+  options.Numbers("--lengths", "N,N,...", &flags->lengths, {.least = 32, .most = 1'048'576},
+                  "Tokens of the context; may be more than the model was trained on (default: the "
+                  "powers of two from 256 to train.seq_len)");
   options.Number("--depths", &flags->depths, {.least = 1, .most = 101},
                  "Places of the key, from the beginning to the end (default: 5)");
   options.Number("--trials", &flags->trials, {.least = 1, .most = 1000},

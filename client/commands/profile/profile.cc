@@ -119,7 +119,7 @@ Table TableOf(const TraceTotals& totals) {
   Table table({{"KIND"}, {"NAME"}, {"CALLS", true}, {"MS/STEP", true}, {"OF STEP", true}});
   const auto steps = static_cast<double>(std::max<int64_t>(totals.steps, 1));
   for (const KindRow& row : TopRows(totals)) {
-    table.Add({row.kind, Clip(row.name, kNameColumns),
+    table.Add({row.kind, ClipMiddle(row.name, kNameColumns),
                absl::StrFormat("%.4g", static_cast<double>(row.time.calls) / steps),
                absl::StrFormat("%.3f", row.time.microseconds / steps * 1e-3),
                absl::StrFormat("%.1f %%", 100 * ShareOf(totals, row))});

@@ -196,7 +196,7 @@ absl::StatusOr<std::vector<v1::JobSpec>> SweepJobs(const v1::JobSpec& base, cons
       sets.push_back(absl::StrCat(plan.axes[a].field, "=", value));
       (*spec.mutable_labels())[plan.axes[a].field] = value;
     }
-    NSA_RETURN_IF_ERROR(ApplySets(sets, &spec));
+    NSA_RETURN_IF_ERROR(ApplySets(sets, &spec, "--sweep"));
     (*spec.mutable_labels())["sweep"] = plan.name;
     spec.set_name(absl::StrCat(plan.name, "-", i + 1));
     spec.mutable_train()->set_out_dir(absl::StrCat(base.train().out_dir(), "-", i + 1));

@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -31,23 +30,6 @@ std::string RequestIdOf(const v1::JobSpec& spec) {
                          hash.low64 & 0xffffffffffff);
 }
 
-absl::StatusOr<std::vector<int64_t>> HalvingOf(const SweepFlags& flags, const v1::JobSpec& base,
-                                               size_t jobs) {
-  if (flags.stop_worst && flags.halve_at.empty()) {
-    return DefaultHalving(base, static_cast<int64_t>(jobs));
-  }
-  std::vector<int64_t> steps;
-  for (const std::string& text : flags.halve_at) {
-    int64_t step = 0;
-    if (!absl::SimpleAtoi(text, &step)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--halve-at: '", text, "' (whole steps, separated by commas); write e.g. 100,200"));
-    }
-    steps.push_back(step);
-  }
-  return steps;
-}
-
 absl::StatusOr<SweepPlan> PlanOf(const SweepFlags& flags, const v1::JobSpec& base) {
   SweepPlan plan{.name = flags.name.empty() ? base.name() : flags.name};
   for (const std::string& text : flags.axes) {
@@ -59,7 +41,11 @@ absl::StatusOr<SweepPlan> PlanOf(const SweepFlags& flags, const v1::JobSpec& bas
   } else {
     NSA_ASSIGN_OR_RETURN(plan.points, SweepGrid(plan.axes));
   }
-  NSA_ASSIGN_OR_RETURN(plan.halve_at, HalvingOf(flags, base, plan.points.size()));
+  plan.halve_at = flags.halve_at;
+  if (flags.stop_worst && plan.halve_at.empty()) {
+    NSA_ASSIGN_OR_RETURN(plan.halve_at,
+                         DefaultHalving(base, static_cast<int64_t>(plan.points.size())));
+  }
   return plan;
 }
 

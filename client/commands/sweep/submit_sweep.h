@@ -12,12 +12,12 @@
 namespace nsa::client {
 
 struct SweepFlags {
-  std::vector<std::string> axes;      // --sweep
-  std::string name;                   // --sweep-name; empty: the job's
-  int64_t draw = 0;                   // --draw; 0: all combinations
-  int64_t seed = 1;                   // --draw-seed
-  bool stop_worst = false;            // --stop-worst
-  std::vector<std::string> halve_at;  // --halve-at
+  std::vector<std::string> axes;  // --sweep
+  std::string name;               // --sweep-name; empty: the job's
+  int64_t draw = 0;               // --draw; 0: all combinations
+  int64_t seed = 1;               // --draw-seed
+  bool stop_worst = false;        // --stop-worst
+  std::vector<int64_t> halve_at;  // --halve-at
 };
 
 // Checks all jobs first and submits none unless all are accepted. A repeated call submits what is

@@ -21,9 +21,8 @@ absl::StatusOr<ExitCode> Compare(Session& session, const CompareFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                        ChooseJobs(session, client, "compare", flags.jobs, flags.filter));
-  NSA_ASSIGN_OR_RETURN(
-      const std::vector<ComparedJob> jobs,
-      ReadCurves(client, "compare", names, 2, {"loss", "tokens_per_second", "memory_bytes"}));
+  NSA_ASSIGN_OR_RETURN(const std::vector<ComparedJob> jobs,
+                       ReadCurves(client, "compare", names, 2, {kLoss, kSpeed, kMemory}));
   std::vector<KeyValues> keys = SpecKeys(jobs);
   const size_t count = keys.size();
   if (!flags.all) std::erase_if(keys, [](const KeyValues& key) { return !key.Differs(); });

@@ -36,7 +36,8 @@ struct PlotFlags {
 
 absl::StatusOr<std::vector<const Metric*>> MetricsOf(const PlotFlags& flags) {
   std::vector<const Metric*> metrics;
-  const std::string all = flags.metrics.empty() ? "loss" : absl::StrJoin(flags.metrics, ",");
+  if (flags.metrics.empty()) return std::vector{MetricsShown().front()};
+  const std::string all = absl::StrJoin(flags.metrics, ",");
   for (const std::string& name : std::vector<std::string>(absl::StrSplit(all, ','))) {
     metrics.push_back(FindMetric(name));
     if (metrics.back() == nullptr) {

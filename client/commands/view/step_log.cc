@@ -12,18 +12,6 @@
 namespace nsa::client {
 namespace {
 
-using record::Quantity;
-
-// What is compared, in the order in which a step computes it.
-std::vector<const Quantity*> Computed() {
-  std::vector<const Quantity*> computed;
-  for (const Quantity& quantity : record::kQuantities) {
-    if (quantity.computed > 0) computed.push_back(&quantity);
-  }
-  std::ranges::sort(computed, {}, [](const Quantity* quantity) { return quantity->computed; });
-  return computed;
-}
-
 constexpr char kParametersHash[] = "parameters_hash";
 
 bool SameBits(double a, double b) {
@@ -47,7 +35,7 @@ std::string MeaningOf(const std::string& value, int64_t step) {
 // What differs in a step of both runs; nothing where its values have the same bits.
 std::optional<StepParting> PartingOf(const v1::StepRecord& a, const v1::StepRecord& b) {
   StepParting parting{.step = a.step()};
-  for (const Quantity* quantity : Computed()) {
+  for (const record::Quantity* quantity : record::kComputed) {
     parting.a = quantity->step(a), parting.b = quantity->step(b);
     if (SameBits(parting.a, parting.b)) continue;
     parting.value = quantity->name;

@@ -75,7 +75,7 @@ std::vector<std::string> TopScreen::OpenLines(const OpenJob& open, bool connecte
   if (!charts.empty()) lines.emplace_back();
   lines.insert(lines.end(), charts.begin(), charts.end());
   lines.emplace_back();
-  lines.push_back(Clip(choice_.last_line, options.columns));
+  lines.push_back(Shorten(choice_.last_line, options.columns, options.unicode));
   return lines;
 }
 
@@ -92,6 +92,7 @@ void TopScreen::Draw(const Picture& picture) {
   block_.Draw("", TopView(state, choice_, session_.now(),
                           {.columns = session_.console().columns() - 1,
                            .rows = TerminalRows(),
+                           .unicode = session_.console().unicode,
                            .colours = session_.colours()}));
 }
 
@@ -101,9 +102,13 @@ std::string TopScreen::LastLine() const {
     return absl::StrCat("Stop ", asked_->name(), " after this step, with a checkpoint? y: stop it");
   }
   if (!open_.empty()) return "Esc back   x stop   q quit";
-  return absl::StrCat("Enter open  s order: ", kTopOrders.at(choice_.order),
-                      choice_.reversed ? ", reversed" : "", "  r reverse  / filter",
-                      choice_.filter.empty() ? "" : ": " + choice_.filter, "  x stop  q quit");
+  // A narrow terminal has no room for the last ones.
+  return JoinFitting({"Enter open",
+                      absl::StrCat("s order: ", kTopOrders.at(choice_.order),
+                                   choice_.reversed ? ", reversed" : ""),
+                      absl::StrCat("/ filter", choice_.filter.empty() ? "" : ": ", choice_.filter),
+                      "x stop", "q quit", "r reverse"},
+                     "  ", session_.console().columns() - 1, session_.console().unicode);
 }
 
 void TopScreen::Select(const Picture& picture, std::ptrdiff_t by) {

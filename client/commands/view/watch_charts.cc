@@ -47,7 +47,8 @@ const std::vector<std::string>& WatchCharts::Lines(const GridRoom& room) {
 
 std::vector<std::string> ChartLines(const JobCurves& curves, const std::string& problem,
                                     const GridRoom& room) {
-  if (!problem.empty()) return {Clip(CleanLine("no charts: " + problem), room.columns)};
+  if (!problem.empty())
+    return {Shorten(CleanLine("no charts: " + problem), room.columns, room.unicode)};
   if (curves.points() < 2) return {};
   std::vector<Chart> charts;
   for (const Metric* metric : MetricsShown()) {

@@ -1,4 +1,4 @@
-// Files that commands write with -o.
+// Files that commands write.
 #pragma once
 
 #include <string>
@@ -10,5 +10,9 @@ namespace nsa::client {
 // Replaces the content of a file, which may also be a device such as /dev/stdout. InvalidArgument
 // if it cannot be written.
 absl::Status WriteOutputFile(const std::string& path, const std::string& text);
+
+// Whether this user can write `path`: the file, or its folder if it is not there. It is not
+// opened. InvalidArgument if not; `argument` is what the user gave the path to, e.g. "--csv".
+absl::Status CheckOutputFile(const std::string& argument, const std::string& path);
 
 }  // namespace nsa::client

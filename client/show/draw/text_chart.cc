@@ -245,7 +245,7 @@ std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
   if (std::string names = Legend(chart, size, letters); !names.empty()) lines.push_back(names);
   if (!HasFinite(chart)) {
     lines.emplace_back(note.empty() ? "  no values yet" : "  no finite values");
-    for (std::string& line : lines) line = Clip(line, columns);
+    for (std::string& line : lines) line = Shorten(line, columns, size.unicode);
     return lines;
   }
   const std::vector<std::string> labels = RowLabels(y_axis, rows);
@@ -268,7 +268,7 @@ std::vector<std::string> TextChart(const Chart& chart, const TextSize& size) {
   lines.push_back(floor);
   lines.push_back(std::string(margin + 2, ' ') + Numbers(x_axis, wide));
   lines.push_back(Padded(chart.x_name, margin + 2 + (wide + DisplayWidth(chart.x_name)) / 2));
-  for (std::string& line : lines) line = Clip(line, columns);
+  for (std::string& line : lines) line = Shorten(line, columns, size.unicode);
   return lines;
 }
 

@@ -523,15 +523,21 @@ int64_t StreamMemory(const PreflightFacts& facts) {
   return static_cast<int64_t>(bytes);
 }
 
-}  // namespace
-
-int64_t CorpusMemory(const PreflightFacts& facts) {
+int64_t MeasureCorpusMemory(const PreflightFacts& facts) {
   if (facts.spec.data().stream()) return StreamMemory(facts);
   if (!MayLook(facts)) return 0;
   const std::optional<double> bytes = TextBytes(facts, AllDataFiles(facts.spec.data()));
   if (!bytes) return 0;  // DATA_UNREADABLE reports it
   const double held = IsMapped(facts) ? std::min<double>(*bytes, kLargeDataBytes) : *bytes;
   return static_cast<int64_t>(kHostBytesPerTextByte * held);
+}
+
+}  // namespace
+
+int64_t CorpusMemory(const PreflightFacts& facts) {
+  std::optional<int64_t>& measured = *facts.corpus_memory;
+  if (!measured.has_value()) measured = MeasureCorpusMemory(facts);
+  return *measured;
 }
 
 }  // namespace nsa

@@ -27,18 +27,17 @@ constexpr int kMostMutes = 64;
 using Labels = google::protobuf::Map<std::string, std::string>;
 
 // A job that failed has a problem with the name of its reason.
-bool IsProblem(const std::string& word, const std::vector<std::string>& reasons) {
-  return TemplateOf(word) != nullptr || std::ranges::count(reasons, word) > 0;
+bool IsProblem(const std::string& word) {
+  return TemplateOf(word) != nullptr || IsReasonWord(word);
 }
 
 absl::Status CheckMutes(const v1::EditJobRequest& request) {
-  const std::vector<std::string> reasons = ReasonWords();
   for (const std::string& word : request.mute()) {
     if (std::ranges::count(request.unmute(), word) > 0) {
       return absl::InvalidArgumentError(absl::StrCat(
           "unmute: '", CleanLine(CutText(word, kWordBytes)), "' is also in mute; choose one"));
     }
-    if (IsProblem(word, reasons)) continue;
+    if (IsProblem(word)) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "mute: '", CleanLine(CutText(word, kWordBytes)),
         "' is not the name of a problem; name one that `nsactl describe` shows, such as DIVERGED"));

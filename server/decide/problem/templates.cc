@@ -1,6 +1,7 @@
 #include "server/decide/problem/templates.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -272,6 +273,15 @@ std::string Setting(const google::protobuf::Message& section,
   return std::string(absl::StripSuffix(ToYaml(*only), "\n"));
 }
 
+// INVALID_ARGUMENT and the like.
+std::vector<std::string> ErrorCodes() {
+  std::vector<std::string> codes;
+  for (int code = 1; code < 17; ++code) {
+    codes.push_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
+  }
+  return codes;
+}
+
 }  // namespace
 
 std::span<const ProblemTemplate> ProblemTemplates() { return kTemplates; }
@@ -287,12 +297,16 @@ const ProblemTemplate* TemplateOf(std::string_view word) {
   return nullptr;
 }
 
+bool IsReasonWord(std::string_view word) {
+  if (ReasonFromWord(word).has_value()) return true;
+  const std::vector<std::string> codes = ErrorCodes();
+  return std::ranges::find(codes, word) != codes.end();
+}
+
 std::vector<std::string> ReasonWords() {
   std::vector<std::string> words;
   for (int i = 0; i < kReasonCount; ++i) words.push_back(Word(static_cast<Reason>(i)));
-  for (int code = 1; code <= 16; ++code) {
-    words.push_back(absl::StatusCodeToString(static_cast<absl::StatusCode>(code)));
-  }
+  std::ranges::copy(ErrorCodes(), std::back_inserter(words));
   return words;
 }
 

@@ -50,6 +50,7 @@ const ProblemTemplate* TemplateOf(std::string_view word);
 
 // The words that an event may have for a reason: those of common/base/reason.h, and the codes of
 // errors that workers report without a reason.
+bool IsReasonWord(std::string_view word);
 std::vector<std::string> ReasonWords();
 
 // The words of the row that has `word`: a mute of one of them silences the events of all.

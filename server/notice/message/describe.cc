@@ -10,11 +10,6 @@ constexpr size_t kLineBytes = 200;
 
 }  // namespace
 
-std::string SeverityName(v1::Severity severity) {
-  if (severity == v1::SEVERITY_ERROR) return "error";
-  return severity == v1::SEVERITY_WARNING ? "warning" : "info";
-}
-
 std::string ShownLine(std::string_view text) { return CutText(CleanLine(text), kLineBytes); }
 
 std::string JobLink(const v1::Job& job, const Teller& teller) {

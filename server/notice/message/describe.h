@@ -9,9 +9,6 @@
 
 namespace nsa::server {
 
-// "info", "warning" or "error".
-std::string SeverityName(v1::Severity severity);
-
 // A name or a word on one line: cleaned, at most 200 bytes.
 std::string ShownLine(std::string_view text);
 

@@ -8,6 +8,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/estimate/state_title.h"
+#include "server/decide/job_event.h"
 #include "server/decide/problem/problems.h"
 #include "server/notice/message/describe.h"
 #include "server/notice/message/message.h"

@@ -8,6 +8,7 @@
 #include "common/estimate/state_title.h"
 #include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
+#include "server/decide/job_event.h"
 #include "server/decide/lifecycle.h"
 #include "server/decide/problem/problems.h"
 #include "server/notice/message/describe.h"

@@ -6,7 +6,7 @@ import { Curves } from './curves.js';
 import { h, replace, toast } from './dom.js';
 import { differentData, flatten } from './filter.js';
 import { middle, number, short, span } from './format.js';
-import { chartOf, quantity, readQuantities } from './quantities.js';
+import { chartOf, compared, quantity, readQuantities } from './quantities.js';
 import { Folded, badge, isActive, lossText, runSeconds } from './rows.js';
 
 const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['elapsed', 'Since start'], ['time', 'Clock']];
@@ -14,8 +14,6 @@ const POINTS = 1000;
 const POINTS_OF_MANY = 300;
 const AGAIN = 3000;   // milliseconds until a job that trains is read again
 const SELDOM = 15000;  // until its events are, and until any of many jobs is
-const CHARTS = ['loss', 'tokens_per_second', 'grad_norm', 'learning_rate'];
-const LOGARITHMIC = ['loss', 'grad_norm'];  // on request; those that a NaN breaks, too
 const DASHES = [undefined, [7, 3], [2, 3]];  // of the first four, the next four, and those after them
 const OWN = (key) => key === 'name' || key === 'train.out_dir' || key.startsWith('labels');  // differs between any two jobs
 
@@ -97,22 +95,23 @@ export function ticked(view, { write, untick, point }) {
     const lanes = jobs.length <= MANY ? jobs.map(({ curves, happened }, i) => ({ color: look(i).color, marks: curves.marks(happened.groups, mode()) })) : [];
     const marks = lanes.flatMap((lane, i) => lane.marks.map((one) => ({ ...one, text: jobs.length > 1 ? `${title[i]}: ${one.text}` : one.text })));
     const broken = jobs.flatMap(({ curves }, i) => curves.broken(mode()).map((one) => ({ ...one, name: title[i] })));
-    for (const name of CHARTS) {
+    for (const one of compared()) {
+      const { name, must_be_finite: breaks } = one;
       if (!charts[name]) {
-        charts[name] = new Chart(group, chartOf(quantity(name), name === 'loss' ? { note: 'nats a token; dots: validation', height: 300, big: true, named: true } : {}));
+        charts[name] = new Chart(group, chartOf(one, name === 'loss' ? { note: 'nats a token; dots: validation', height: 300, big: true, named: true } : {}));
         grid.append(charts[name].element);
       }
       charts[name].spikes = view.r === 'all' ? false : 'runs';
       const lines = jobs.map(({ curves }, i) => {
         const value = curves.data.values[name];
         const band = jobs.length <= 4 && weight() === 0;
-        return { ...look(i), x: curves.x(mode()), y: smooth(value.mean, weight()), raw: weight() > 0 && name !== 'learning_rate' ? value.mean : undefined, min: band ? value.min : undefined, max: band ? value.max : undefined, breaks: LOGARITHMIC.includes(name) };
+        return { ...look(i), x: curves.x(mode()), y: smooth(value.mean, weight()), raw: weight() > 0 && name !== 'learning_rate' ? value.mean : undefined, min: band ? value.min : undefined, max: band ? value.max : undefined, breaks };
       });
       const dots = name !== 'loss' ? [] : jobs.map(({ curves }, i) => {
         const evals = Object.values(curves.data.evals)[0] || { step: [], loss: [], time: [] };
         return { ...look(i), part: 'val', x: evals.step.map((step, k) => (mode() === 'time' ? evals.time[k] / 1000 : curves.at(step, mode()))), y: evals.loss, dots: 'only' };
       });
-      charts[name].show({ curves: [...lines, ...dots], mode: mode(), log: view.y === 'log' && LOGARITHMIC.includes(name), broken: LOGARITHMIC.includes(name) ? broken : [], lanes: name === 'loss' ? lanes : [], marks });
+      charts[name].show({ curves: [...lines, ...dots], mode: mode(), log: view.y === 'log' && breaks, broken: breaks ? broken : [], lanes: name === 'loss' ? lanes : [], marks });
     }
     showFinals(title);
     showDifferences(title);

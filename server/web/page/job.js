@@ -20,8 +20,6 @@ const MODES = [['step', 'Step'], ['tokens', 'Tokens'], ['time', 'Time']];
 const POINTS = 1024;  // as many as a chart has pixels; early.js asks for them, too
 const PHASES = 'nsa_job_phase_seconds_total';  // the family of the parts of a step, which are drawn in the chart of the whole
 const LINES = ['--c1', '--c1', '--c5', '--c3', '--c4', '--c8'];  // of the charts with one line, by turns
-const FORKED = ['loss', 'tokens_per_second', 'grad_norm', 'learning_rate'];  // the curve of a fork's original is drawn, too
-const BROKEN = ['loss', 'grad_norm'];  // a NaN breaks them
 
 // `parameters` are those of the address: axis x, smoothing s, scale y and zoom. Without any, axis and smoothing are those of the page before.
 export function jobPage(main, id, parameters) {
@@ -159,8 +157,8 @@ export function jobPage(main, id, parameters) {
       const main = curve(one.member || (parts.length > 0 ? 'whole' : one.brief), one.name, colour);
       const lines = parts.filter(({ name }) => curves.data.values[name].max.some((value) => value > 0))
         .map((other, k) => ({ ...curve(other.member, other.name, COLORS.filter((mine) => mine !== colour)[k]), min: undefined, max: undefined }));
-      chart(one, { tokens_per_second: { height: 260 }, step_seconds: { big: true } }[one.name]).show({ ...shared, broken: BROKEN.includes(one.name) ? lost : [],
-        log: one.spikes && parts.length === 0 && isWide(curves.data.values[one.name].max), curves: [main, ...lines, ...(FORKED.includes(one.name) ? before(one.name) : [])] });
+      chart(one, { tokens_per_second: { height: 260 }, step_seconds: { big: true } }[one.name]).show({ ...shared, broken: one.must_be_finite ? lost : [],
+        log: one.spikes && parts.length === 0 && isWide(curves.data.values[one.name].max), curves: [main, ...lines, ...(one.compared ? before(one.name) : [])] });
     });
     const sets = Object.entries(curves.data.val_sets || {}).slice(0, COLORS.length).map(([name, one], i) => ({ name, color: COLORS[i], dots: true,
       x: one.step.map((step, k) => (mode === 'time' ? one.time[k] / 1000 : curves.at(step, mode))), y: one.loss }));

@@ -19,6 +19,9 @@ export const quantity = (name) => all.find((one) => one.name === name);
 // Those with a curve of a kind: step, layer or gpu.
 export const withCurve = (kind) => all.filter((one) => one.kind === kind && one.curve);
 
+// Those that are drawn over the curves of other jobs, in the order of their charts.
+export const compared = () => all.filter((one) => one.compared).sort((a, b) => a.chart - b.chart);
+
 // Those that belong to a family, such as the phases of a step.
 export const family = (name) => all.filter((one) => one.family === name && one.kind === 'step' && one.curve);
 

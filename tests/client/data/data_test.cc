@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // A folder with a job on two files of JSON lines.
 class DataTest : public ProgramsInFolder {
@@ -101,8 +102,26 @@ TEST_F(DataTest, InspectsJobsFilesAndFolders) {
   ASSERT_EQ(json["sets"].size(), 3u);
   EXPECT_EQ(json["sets"][1]["documents"], "200");
   const Ran none = Run({"nsactl", "data", "inspect", "none.jsonl"});
-  EXPECT_NE(none.exit.code, 0);
-  EXPECT_THAT(none.said, HasSubstr("none.jsonl"));
+  EXPECT_EQ(none.exit.code, 2);
+  EXPECT_THAT(none.said, StartsWith("nsactl: WHAT: none.jsonl (No such file or directory)"));
+}
+
+TEST_F(DataTest, InspectsTheFilesOfAFolderByTheirKind) {
+  std::filesystem::create_directories(dir_ / "books" / "old");
+  std::ofstream(dir_ / "books" / "a.txt") << "First.";
+  std::ofstream(dir_ / "books" / "b.txt") << "Second.";
+  std::ofstream(dir_ / "books" / "c.jsonl") << "{\"text\": \"Third.\"}\n";
+  const Ran folder = Run({"nsactl", "data", "inspect", "books"});
+  EXPECT_EQ(folder.exit.code, 0) << folder.said;
+  EXPECT_THAT(folder.said, AllOf(HasSubstr("books/*.txt: text, 2 files\n"),
+                                 HasSubstr("books/*.jsonl: jsonl, 1 file\n"),
+                                 HasSubstr("folders in it are left out, such as books/old")));
+  const Ran pattern = Run({"nsactl", "data", "inspect", "books/*.txt"});
+  EXPECT_THAT(pattern.said, HasSubstr("books/*.txt: text, 2 files\n"));
+  const Ran without = Run({"nsactl", "data", "inspect", "books/old"});
+  EXPECT_EQ(without.exit.code, 2);
+  EXPECT_THAT(without.said, StartsWith("nsactl: books/old: a folder without data"));
+  EXPECT_EQ(Run({"nsactl", "data", "inspect", "books/*.md"}).exit.code, 2) << "no file matches";
 }
 
 TEST_F(DataTest, ALimitOfFileSizesIsAnErrorOfItsFile) {

@@ -93,7 +93,7 @@ TEST_F(EvaluateTest, WritesDocumentsThatAWorkerTrainsOn) {
 TEST_F(EvaluateTest, RefusesWithTheExitCodesOfNsactl) {
   EXPECT_EQ(Run({"nsactl", "needle", "artifacts/none"}).exit.code, 3);
   EXPECT_EQ(Run({"nsactl", "eval", "artifacts/tiny", "--data", "none.txt", "-o", "json"}).exit.code,
-            1);
+            2);
   const Ran json = Run({"nsa-worker", "score", "artifacts/tiny", "val.txt", "--json", "x"});
   EXPECT_EQ(json.exit.code, 2);
   EXPECT_THAT(json.said, HasSubstr("--json"));

@@ -42,8 +42,8 @@ TEST_F(GenerateTest, RefusesWithTheExitCodesOfNsactl) {
   EXPECT_EQ(absent.exit.code, 3);
   EXPECT_THAT(absent.said, HasSubstr("nsactl: artifacts/none: no checkpoint"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
-      {{"--temperature", "warm"}, "--temperature: 'warm' (a number)"},
-      {{"--top-p", "x"}, "--top-p: 'x' (a number)"},
+      {{"--temperature", "warm"}, "--temperature: 'warm' (a number, at least 0)"},
+      {{"--top-p", "x"}, "--top-p: 'x' (a number, above 0, at most 1)"},
       {{"-o", "json"}, "generate prints plain text"},
       {{"--prompt", "a", "--file", "b"}, "--file excludes --prompt"},
       {{"--top-k", "-1"}, "--top-k"}};
@@ -54,7 +54,7 @@ TEST_F(GenerateTest, RefusesWithTheExitCodesOfNsactl) {
     EXPECT_EQ(ran.exit.code, 2) << flags[0];
     EXPECT_THAT(ran.said, HasSubstr(why));
   }
-  const Ran out_of_range = Run({"nsactl", "generate", "artifacts/tiny", "--top-p", "2"});
+  const Ran out_of_range = Run({"nsa-worker", "sample", "artifacts/tiny", "--top-p", "2"});
   EXPECT_EQ(out_of_range.exit.code, 2);
   EXPECT_THAT(out_of_range.said, StartsWith("nsa-worker: sample: top-p: 2"));
 }

@@ -446,6 +446,41 @@ TEST(Preflight, AcceptsTheGoodJobWithNothingButItsLength) {
                                                            HasSubstr(" and 20.48 million tokens")));
 }
 
+// Of what an invalid value would lead to nothing is said, of other mistakes everything.
+TEST(Preflight, AnInvalidValueIsOneFinding) {
+  struct Invalid {
+    const char* rule;
+    std::function<void(GoodJob*)> break_it;
+  };
+  const Invalid cases[] = {
+      {"TRAIN_RANGE", [](GoodJob* job) { Train(job)->set_steps(0); }},
+      {"TRAIN_RANGE", [](GoodJob* job) { Train(job)->set_lr(50); }},
+      {"TRAIN_RANGE", [](GoodJob* job) { Train(job)->set_batch_size(0); }},
+      {"TRAIN_RANGE", [](GoodJob* job) { Train(job)->set_batch_size(99'999'999); }},
+      {"TRAIN_RANGE", [](GoodJob* job) { Train(job)->set_save_every(-1); }},
+      {"TRAIN_RANGE", [](GoodJob* job) { Train(job)->set_warmup_steps(99'999'999'999); }},
+      {"MODEL_RANGE", [](GoodJob* job) { job->spec.mutable_model()->set_vocab(1); }},
+      {"RESOURCES_RANGE", [](GoodJob* job) { job->spec.mutable_resources()->set_gpus(0); }},
+      {"RESOURCES_RANGE", [](GoodJob* job) { job->spec.mutable_resources()->set_nodes(99'999); }},
+      {"RESTART_RANGE",
+       [](GoodJob* job) { job->spec.mutable_restart()->set_hang_timeout_seconds(0); }},
+      {"PREFLIGHT_RANGE",
+       [](GoodJob* job) { job->spec.mutable_preflight()->set_max_lost_seconds(1); }}};
+  for (const Invalid& invalid : cases) {
+    GoodJob job;
+    invalid.break_it(&job);
+    v1::PreflightReport report = job.Check();
+    ASSERT_NE(FindingOf(report, invalid.rule), nullptr) << report.DebugString();
+    EXPECT_LE(report.findings_size(), FindingOf(report, "LONG_RUN") == nullptr ? 1 : 2)
+        << report.DebugString();
+    job.spec.mutable_runtime()->set_gradient_checkpointing(false);
+    job.spec.set_name("Not A Name");
+    report = job.Check();
+    EXPECT_NE(FindingOf(report, invalid.rule), nullptr);
+    EXPECT_NE(FindingOf(report, "NAME_INVALID"), nullptr);
+  }
+}
+
 TEST(Preflight, OrdersErrorsThenWarningsThenNotes) {
   GoodJob job;
   Train(&job)->set_eval_every(0);                                 // warning

@@ -135,6 +135,23 @@ TEST(PreflightWork, AFileMayGoAwayAtAnyMoment) {
   EXPECT_GT(removed, 3);
 }
 
+// The rules, the hint and the estimate all ask for the memory of the text.
+TEST(PreflightWork, ATextThatDoesNotFitIsMeasuredNoMoreOften) {
+  const auto opened = [](int64_t memory) {
+    GoodJob job;
+    job.MoveToCpu();
+    job.machine.memory_bytes = memory;
+    int times = 0;
+    const JobFileScope scope({{}, "", [&] {
+                                ++times;
+                                return false;
+                              }});
+    EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED") == nullptr, memory > 24 << 20);
+    return times;
+  };
+  EXPECT_EQ(opened(24 << 20), opened(int64_t{64} << 30));
+}
+
 TEST(JsonShape, KnowsWhatBecomesLargerThanItLooks) {
   std::string empties = "{\"shards\":[{}";
   for (int i = 0; i < 1'000'000; ++i) empties += ",{}";

@@ -12,6 +12,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -93,14 +94,34 @@ TEST(Quantities, ALayerHasNoValueOfAPartThatItLacks) {
 }
 
 TEST(Quantities, WhatAStepComputesHasAnOrder) {
-  std::map<int, std::string> computed;
-  for (const Quantity& quantity : kQuantities) {
-    if (quantity.computed == 0) continue;
-    EXPECT_TRUE(quantity.step != nullptr) << quantity.name;
-    EXPECT_TRUE(computed.emplace(quantity.computed, quantity.name).second) << quantity.name;
+  std::vector<std::string> names;
+  for (const Quantity* quantity : kComputed) {
+    ASSERT_NE(quantity, nullptr) << "places without a gap";
+    EXPECT_TRUE(quantity->step != nullptr) << quantity->name;
+    names.emplace_back(quantity->name);
   }
-  EXPECT_THAT(computed, ElementsAre(testing::Pair(1, "tokens"), testing::Pair(2, "learning_rate"),
-                                    testing::Pair(3, "loss"), testing::Pair(4, "grad_norm")));
+  EXPECT_THAT(names, ElementsAre("tokens", "learning_rate", "loss", "grad_norm"));
+}
+
+TEST(Quantities, TheNewestValueIsReadWhereItIsSet) {
+  for (const Quantity& quantity : kQuantities) {
+    ASSERT_EQ(quantity.newest != nullptr, quantity.set_newest != nullptr) << quantity.name;
+    if (quantity.newest == nullptr) continue;
+    ASSERT_TRUE(quantity.step != nullptr) << quantity.name;
+    v1::JobProgress progress;
+    quantity.set_newest(&progress, 0.25);
+    EXPECT_EQ(quantity.newest(progress), 0.25) << quantity.name;
+  }
+}
+
+TEST(Quantities, AStepIsSkippedWhenTheseAreNotFinite) {
+  std::vector<std::string> names;
+  for (const Quantity& quantity : kQuantities) {
+    if (!quantity.must_be_finite) continue;
+    EXPECT_TRUE(quantity.step != nullptr && quantity.curve) << quantity.name;
+    names.emplace_back(quantity.name);
+  }
+  EXPECT_THAT(names, ElementsAre("loss", "grad_norm"));
 }
 
 TEST(Quantities, WhatHasACurveOrAColumnHasALabelOfItsOwn) {
@@ -125,6 +146,7 @@ TEST(Quantities, WhatHasACurveOrAColumnHasALabelOfItsOwn) {
       EXPECT_TRUE(quantity.curve) << quantity.name << " has no curve";
     }
     EXPECT_TRUE(!view.map || quantity.of() == Of::kLayer) << quantity.name;
+    EXPECT_TRUE(!view.compared || (quantity.of() == Of::kStep && view.chart > 0)) << quantity.name;
   }
   EXPECT_EQ(*charts.rbegin(), static_cast<int>(charts.size())) << "places without a gap";
 }

@@ -29,14 +29,22 @@ class CurveNamesTest : public JobStoreFixture {
     std::ifstream in(SourceDir() + "/tests/server/store/" + name);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  void OpenVersion1() {
+  void MakeVersion1() {
     store_.reset();
     for (const char* name : {"jobs.sqlite", "jobs.sqlite-wal", "jobs.sqlite-shm"}) {
       std::filesystem::remove(folder_ / name);
     }
+    Execute("PRAGMA journal_mode=WAL");
     Execute(File("version_1.sql"));
     Execute("PRAGMA user_version=1");
+  }
+  void OpenVersion1() {
+    MakeVersion1();
     Reopen();
+  }
+  absl::Status Opened() {
+    store_.reset();
+    return JobStore::Open(folder_.path(), clock_, {}).status();
   }
   void Execute(const std::string& sql) {
     auto database = Database::Open(folder_ / "jobs.sqlite");
@@ -124,6 +132,37 @@ TEST_F(CurveNamesTest, AStoreOfVersion1HasTheSameCurvesAndGoesOn) {
   }
 }
 
+// A program that kept no curves wrote version 1, too.
+TEST_F(CurveNamesTest, AStoreOfVersion1WithoutCurvesGetsThemFromItsRecords) {
+  MakeVersion1();
+  Execute(
+      "DROP TABLE curve; DROP TABLE identity; DROP TABLE clock; DROP TABLE gpu_time; "
+      "DROP INDEX requests_by_time; ALTER TABLE requests DROP COLUMN unix_seconds;");
+  Reopen();
+  EXPECT_EQ(Query("PRAGMA user_version"), kSchemaVersion);
+  const std::string before = File("version_1.curves");
+  EXPECT_EQ(Curves(kOld, 4), before.substr(0, before.find("gpus "))) << "GPUs are in no record";
+}
+
+TEST_F(CurveNamesTest, WhatStopsTheMigrationLeavesVersion1) {
+  MakeVersion1();
+  {
+    auto other = *Database::Open(folder_ / "jobs.sqlite");
+    const auto lock = Transaction::Begin(other.get());
+    ASSERT_OK(lock.status());
+    EXPECT_THAT(Opened(), StatusIs(absl::StatusCode::kUnavailable,
+                                   HasSubstr("another program writes to it")));
+  }
+  Execute(CurvePointTable::kColumnsSchema);
+  EXPECT_THAT(Opened(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("already exists")));
+  EXPECT_EQ(Query("PRAGMA user_version"), 1);
+  EXPECT_EQ(Query("SELECT COUNT(*) FROM curve_columns"), 0);
+  Execute("DROP TABLE curve_columns");
+  Reopen();
+  EXPECT_EQ(Query("PRAGMA user_version"), kSchemaVersion);
+  EXPECT_EQ(Curves(kOld, 4), File("version_1.curves"));
+}
+
 TEST_F(CurveNamesTest, BucketsOfBothVersionsBecomeOne) {
   OpenVersion1();
   const int loss = PlaceOf("loss");
@@ -178,6 +217,20 @@ TEST_F(CurveNamesTest, TheNamesStandOnceInTheStore) {
   EXPECT_EQ(Query("SELECT MAX(LENGTH(body)) FROM curve WHERE kind = 1"),
             static_cast<int64_t>(Seal(bucket).size()) + 3)
       << "its list, and the larger number of tokens";
+}
+
+// As sqlite3's .recover leaves it when the page of the names is lost.
+TEST_F(CurveNamesTest, NamesAreNotMadeUpForBucketsThatHaveLostTheirs) {
+  store_.reset();
+  Execute("DELETE FROM curve_columns");  // a coordinator that ended before it wrote any
+  Reopen();
+  EXPECT_EQ(Query("SELECT COUNT(*) FROM curve_columns"), 3);
+  AppendSteps(Insert("demo"), 1, 1, 1);
+  store_.reset();
+  Execute("DELETE FROM curve_columns WHERE kind = 2");
+  EXPECT_THAT(Opened(),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the names of curves are missing")));
+  EXPECT_EQ(Query("SELECT COUNT(*) FROM curve_columns"), 2);
 }
 
 TEST_F(CurveNamesTest, ABucketWithoutNamesIsDamage) {

@@ -113,11 +113,11 @@ MuonArgs Optimizer::MuonArguments(const Arena& gradients, Arena* parameters) {
           .lr_factor = static_cast<float>(MuonFactor(train_))};
 }
 
-absl::Status Optimizer::Update(const Exec& exec, int64_t step, double learning_rate,
-                               double grad_norm, const Arena& gradients, Arena* parameters) {
+absl::Status Optimizer::Update(const Exec& exec, int64_t step, double learning_rate, double norm,
+                               const Arena& gradients, Arena* parameters) {
   if (share_.empty()) return absl::OkStatus();
   const double clip = train_.grad_clip();
-  const double scale = clip > 0 && grad_norm > clip ? clip / grad_norm : 1.0;
+  const double scale = clip > 0 && norm > clip ? clip / norm : 1.0;
   AdamWArgs args = Arguments(gradients, parameters);
   args.k = step;
   args.lr = static_cast<float>(learning_rate);

@@ -33,10 +33,10 @@ class Optimizer {
   // L2 norm of all gradients, which clipping uses and telemetry shows.
   absl::StatusOr<double> GlobalNorm(const Exec& exec, const Arena& gradients) const;
 
-  // One update of the share. `grad_norm` is the norm of all gradients, which are clipped to
+  // One update of the share. `norm` is that of all gradients, which are clipped to
   // train.grad_clip. `gradients` and `parameters` have at least the elements of the share. `step`,
   // the 1-based optimizer step, determines the bias correction; skipped steps count.
-  absl::Status Update(const Exec& exec, int64_t step, double learning_rate, double grad_norm,
+  absl::Status Update(const Exec& exec, int64_t step, double learning_rate, double norm,
                       const Arena& gradients, Arena* parameters);
 
   // The same on a GPU, where the host does not know the norm: `device_step` is an AdamWStep in

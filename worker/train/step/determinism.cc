@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/record/quantities.h"
 #include "worker/train/step/trainer.h"
 
 namespace nsa::train {
@@ -11,10 +12,11 @@ namespace {
 
 constexpr int kRepeats = 4;
 
-// Names the tensor that contains byte `at`, counted over parameters, first moment and second moment
-// in this order.
+// Names what byte `at` of StateAfterStep() belongs to.
 std::string PlaceOfByte(const ParameterLayout& layout, size_t at) {
   constexpr const char* kParts[] = {"parameters", "first moment", "second moment"};
+  const size_t numbers = 3 * sizeof(float) * layout.size();
+  if (at >= numbers) return record::kComputed.at((at - numbers) / sizeof(double))->name;
   const auto element = static_cast<int64_t>(at / sizeof(float));
   const int64_t part = element / layout.size(), offset = element % layout.size();
   for (const ParameterInfo& tensor : layout.tensors()) {
@@ -28,7 +30,7 @@ std::string PlaceOfByte(const ParameterLayout& layout, size_t at) {
 }  // namespace
 
 // Does one step with the parameters `start`, moments of zero and the first batch; returns the
-// resulting state as bytes.
+// bytes of the parameters, the first and the second moment, and what the step computed.
 absl::StatusOr<std::string> Trainer::StateAfterStep(const Arena& start) {
   const Exec exec = executor_->exec();
   ModelState& trained = executor_->state();
@@ -46,8 +48,10 @@ absl::StatusOr<std::string> Trainer::StateAfterStep(const Arena& start) {
     NSA_RETURN_IF_ERROR(CopyArena(exec, *part, &host));
     state.append(reinterpret_cast<const char*>(host.flat().data()), host.flat().size_bytes());
   }
-  const double numbers[] = {result.record.loss(), result.record.grad_norm()};
-  state.append(reinterpret_cast<const char*>(numbers), sizeof(numbers));
+  for (const record::Quantity* quantity : record::kComputed) {
+    const double number = quantity->step(result.record);
+    state.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  }
   return state;
 }
 
@@ -65,8 +69,7 @@ absl::StatusOr<std::string> Trainer::CheckDeterminism() {
     return absl::DataLossError(absl::StrFormat(
         "determinism: repetition %d differs from the first step in %s (equal bits wanted); report "
         "it with this job file",
-        repeat,
-        at >= 3 * sizeof(float) * layout_.size() ? "loss or norm" : PlaceOfByte(layout_, at)));
+        repeat, PlaceOfByte(layout_, at)));
   }
   return absl::StrFormat(
       "deterministic: %d times the first step, %d parameters, moments, loss and "

@@ -345,5 +345,16 @@ TEST(Problems, AnUploadThatFailsOrLagsIsOne) {
   EXPECT_THAT(words(job), ElementsAre("CHECKPOINT_UPLOAD_FAILED"));
 }
 
+TEST(Problems, AnEventsReasonIsAReasonOrTheCodeOfAnError) {
+  const std::vector<std::string> words = ReasonWords();
+  for (const std::string& word : words) EXPECT_TRUE(IsReasonWord(word)) << word;
+  for (const char* word : {"PEER_LOST", "MUTED", "CANCELLED", "UNAUTHENTICATED"}) {
+    EXPECT_THAT(words, ::testing::Contains(word));
+  }
+  for (const char* word : {"", "OK", "peer_lost", "NO_SUCH_REASON"}) {
+    EXPECT_FALSE(IsReasonWord(word)) << word;
+  }
+}
+
 }  // namespace
 }  // namespace nsa::server

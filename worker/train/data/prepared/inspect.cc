@@ -232,7 +232,8 @@ absl::StatusOr<v1::DataInspection> InspectPaths(const std::vector<std::string>& 
                                .paths = {path},
                                .text_field = std::string(kDefaultTextField)};
       const Reading reading = {.separator = kNoSeparator, .progress = progress};
-      NSA_ASSIGN_OR_RETURN(*inspection.add_sets(), InspectSet(files, files.paths, reading));
+      NSA_ASSIGN_OR_RETURN(const std::vector<std::string> found, ExpandPath(path));
+      NSA_ASSIGN_OR_RETURN(*inspection.add_sets(), InspectSet(files, found, reading));
     }
   }
   return inspection;
