@@ -74,18 +74,21 @@ std::string WaiverFor(const PreflightRule& rule, const v1::JobSpec& spec) {
 // Compares values of a section with their own limits: the rules whose names end so.
 bool ChecksRange(const PreflightRule& rule) { return rule.id.ends_with("_RANGE"); }
 
-// "train.steps" becomes as if the job file did not have it. Of a list or map, the whole of it.
-void ClearField(std::string_view path, google::protobuf::Message* message) {
+// "train.steps" becomes as if the job file did not have it; false if it has not. Of a list or map,
+// the whole of it.
+bool ClearField(std::string_view path, google::protobuf::Message* message) {
   const size_t end = std::min(path.find_first_of(".["), path.size());
   const google::protobuf::FieldDescriptor* const field =
       message->GetDescriptor()->FindFieldByName(std::string(path.substr(0, end)));
-  if (field == nullptr) return;
+  if (field == nullptr) return false;
   const google::protobuf::Reflection& reflection = *message->GetReflection();
-  if (end == path.size() || field->is_repeated() || field->message_type() == nullptr) {
-    reflection.ClearField(message, field);
-  } else {
-    ClearField(path.substr(end + 1), reflection.MutableMessage(message, field));
+  if (end != path.size() && !field->is_repeated() && field->message_type() != nullptr) {
+    return ClearField(path.substr(end + 1), reflection.MutableMessage(message, field));
   }
+  const bool there = field->is_repeated() ? reflection.FieldSize(*message, field) > 0
+                                          : reflection.HasField(*message, field);
+  reflection.ClearField(message, field);
+  return there;
 }
 
 // The values that are outside their limits, and the job with the defaults in their places.
@@ -100,8 +103,7 @@ InvalidValues FindInvalidValues(const v1::JobSpec& spec, const PreflightFacts& f
   for (const PreflightRule& rule : rules) {
     if (!ChecksRange(rule)) continue;
     for (const Problem& problem : rule.check(facts)) {
-      invalid.fields.insert(problem.field);
-      ClearField(problem.field, &invalid.without);
+      if (ClearField(problem.field, &invalid.without)) invalid.fields.insert(problem.field);
     }
   }
   invalid.without = Decided(std::move(invalid.without), facts.machine());

@@ -177,6 +177,12 @@ void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
 
 Problems ModelRange(const PreflightFacts& facts) {
   Problems problems = Outside(facts, kModelLimits);
+  for (Problem& problem : problems) {
+    if (problem.field != "model.vocab" || facts.spec.model().vocab() != 0) continue;
+    if (facts.spec.data().tokenizer() != v1::TOKENIZER_BPE) continue;
+    problem.problem = "not set (tokenizer: bpe has no vocabulary of its own)";
+    problem.fix = "set it to the number of tokens in the tokenizer.json";
+  }
   const double cap = facts.spec.model().logit_softcap();
   if (cap != 0 && !(cap >= 1 && cap <= 1000)) {
     problems.push_back({"model.logit_softcap", absl::StrFormat("%.10g (0, or from 1 to 1000)", cap),

@@ -177,13 +177,7 @@ std::optional<int> TokenizerSize(const PreflightFacts& facts) {
 
 Problems VocabTooSmall(const PreflightFacts& facts) {
   const int vocab = facts.spec.model().vocab();
-  const std::optional<int> size = TokenizerSize(facts);
-  if (vocab == 0 && facts.spec.data().tokenizer() == v1::TOKENIZER_BPE) {
-    return {{"model.vocab", "not set (tokenizer: bpe has no vocabulary of its own)",
-             size ? absl::StrFormat("set it to the tokenizer's, %d", *size)
-                  : "set it to the number of tokens in the tokenizer.json"}};
-  }
-  const int tokens = size.value_or(0);
+  const int tokens = TokenizerSize(facts).value_or(0);
   if (vocab == 0 || vocab >= tokens) return {};
   return {{"model.vocab", absl::StrFormat("%d (the tokenizer has %d tokens)", vocab, tokens),
            absl::StrFormat("remove it, or set at least %d", tokens)}};

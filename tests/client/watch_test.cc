@@ -59,7 +59,7 @@ TEST(WatchView, ANarrowTerminalKeepsWhatMattersWholeAndMarksWhatIsCut) {
                               {.columns = 59, .unicode = true, .colours = false});
   EXPECT_THAT(lines, ElementsAre("a-name-that-leaves-no-room-for-an-id  training  10 min 00 s",
                                  testing::EndsWith("  37.5 %  375/1000"),
-                                 "loss 2.1034  val loss 2.2101 at 300  1.02M tokens",
+                                 "loss 2.1034  val loss 2.2101 at 300  3.07M tokens",
                                  "checkpoint 300, 41 s ago", "gates cmp 0.31 sel 0.33 win 0.36",
                                  "The loss rises (diverging): it was 2.1 at step 300 and is …",
                                  "  nsactl fork demo --at-step 300 --set train.lr=1e-4",

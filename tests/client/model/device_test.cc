@@ -23,6 +23,7 @@ class InstalledTest : public ProgramsInFolder {
     AddProgram("nsa-worker");
     fs::create_directories(dir_ / "out/checkpoints/step-00000002");
     std::ofstream(dir_ / "out/checkpoints/step-00000002/state.json") << "{}";
+    std::ofstream(dir_ / "text.txt") << "Once upon a time\n";
   }
 
   // A program that prints its name and its arguments.

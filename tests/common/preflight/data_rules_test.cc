@@ -350,7 +350,8 @@ TEST(Preflight, AVocabularyHasRoomForTheTokenizersFile) {
   EXPECT_EQ(FoundBy(job, "VOCAB_TOO_SMALL"), "");
   EXPECT_EQ(FoundBy(job, "TOKENIZER_MISSING"), "");
   job.spec.mutable_model()->clear_vocab();
-  EXPECT_THAT(FoundBy(job, "VOCAB_TOO_SMALL"), HasSubstr("not set"));
+  EXPECT_EQ(FoundBy(job, "VOCAB_TOO_SMALL"), "");
+  EXPECT_THAT(FoundBy(job, "MODEL_RANGE"), HasSubstr("not set (tokenizer: bpe"));
   job.spec.mutable_model()->set_vocab(2);
   job.Write("tokenizer.json", "{");
   EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("is not JSON"));
