@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""State and gradients divided over GPUs (runtime.shard) and gradients that travel in bf16 (runtime.gradient_precision): memory, bits and speed
+"""State, gradients and weights divided over GPUs (runtime.shard) and gradients that travel in bf16 (runtime.gradient_precision): memory, bits and speed
 with and without them, and checkpoints that continue with the other setting.
 
     tests/faults/gpu/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
@@ -17,7 +17,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import SHAPES, Outcome, check_equal, differences, main, order_bound, steps_done  # noqa: E402
 
 WHOLE, SHARD, GRADIENTS, BF16 = "shard: none", "shard: optimizer", "shard: gradients", "gradient_precision: bf16"
-WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16 = f"{WHOLE}, {BF16}", f"{SHARD}, {BF16}", f"{GRADIENTS}, {BF16}"
+PARAMETERS = "shard: parameters"
+WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16, PARAMETERS_BF16 = (f"{shard}, {BF16}" for shard in (WHOLE, SHARD, GRADIENTS, PARAMETERS))
 MUON = "optimizer: muon"
 STEPS, SAVE_EVERY = 40, 20
 MIB = 1 << 20
@@ -79,7 +80,7 @@ def check_killed(runner, name, divided, ranks, batch, runtime):
 
 
 def check_optimizer(runner, name, train, ranks, batch):
-    """Returns the runs with divided state and with divided gradients."""
+    """Returns the runs with divided state, with divided gradients and with divided weights."""
     # Two ranks have one order of sums. Muon on a GPU multiplies the matrices of a share in other batches. Otherwise the first loss is the same, and
     # the others differ by roundings that grow.
     exact = runner.options.device == "cpu" or (ranks == 2 and not train)
@@ -108,7 +109,8 @@ def check_optimizer(runner, name, train, ranks, batch):
     across = differences(bf16, whole)
     print(f"{name}: gradients in bf16 against fp32: losses differ by at most {max(across):.2g}")
     assert 0 < max(across) <= BF16_ROUNDING and across[0] <= 2e-5, "not the rounding to bf16"
-    return divided, check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16)
+    gradients = check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16)
+    return divided, gradients, check_parameters(runner, name, run, train, ranks, batch, rounding, gradients)
 
 
 def check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16):
@@ -127,19 +129,35 @@ def check_gradients(runner, name, run, train, ranks, batch, exact, rounding, who
     return gradients
 
 
+def check_parameters(runner, name, run, train, ranks, batch, rounding, gradients):
+    """Returns the run with divided weights: gathers copy, so its bits are those of divided gradients."""
+    divided = run("parameters", PARAMETERS)
+    check_equal(f"{name}: divided weights against divided gradients", divided, gradients)
+    check_equal(f"{name}: divided weights of two passes against divided gradients of two", run("parameters-apart", PARAMETERS, apart=True),
+                run("gradients-apart-again", GRADIENTS, apart=True))
+    check_equal(f"{name}: divided weights and gradients in bf16", run("parameters-bf16", PARAMETERS_BF16), run("gradients-bf16-again", GRADIENTS_BF16))
+    print(f"memory of a rank with divided weights, MiB: {allocated(divided, ranks) / MIB:.0f}")
+    middle = f"checkpoints/step-{SAVE_EVERY:08d}"
+    check_continues(runner, f"{name}-parameters-to-gradients", divided.out_dir / middle, ranks, batch, divided, GRADIENTS, train, True, rounding)
+    check_continues(runner, f"{name}-gradients-to-parameters", gradients.out_dir / middle, ranks, batch, gradients, PARAMETERS, train, True, rounding)
+    return divided
+
+
 def test(runner):
     ranks = runner.options.ranks
     batch = max(4, ranks)
-    divided, gradients = check_optimizer(runner, "adamw", "", ranks, batch)
+    divided, gradients, weights = check_optimizer(runner, "adamw", "", ranks, batch)
     check_optimizer(runner, "muon", MUON, ranks, batch)
     check_killed(runner, "killed", divided, ranks, batch, SHARD)
     check_killed(runner, "killed-gradients", gradients, ranks, batch, GRADIENTS)
+    check_killed(runner, "killed-parameters", weights, ranks, batch, PARAMETERS)
 
 
 def bench(runner):
     """Three rounds of all settings, so that a slow minute of the machine does not count for one of them only."""
     ranks, seq_len = runner.options.ranks, SHAPES[runner.options.shape]["seq_len"]
-    settings = [(optimizer, runtime) for optimizer in ("", MUON) for runtime in (WHOLE, SHARD, GRADIENTS, WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16)]
+    settings = [(optimizer, runtime) for optimizer in ("", MUON)
+                for runtime in (WHOLE, SHARD, GRADIENTS, PARAMETERS, WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16, PARAMETERS_BF16)]
     for sequences in (16, 2):
         runs = {setting: [] for setting in settings}
         for repeat in range(3):
