@@ -4,6 +4,8 @@ with and without them, and checkpoints that continue with the other setting.
 
     tests/faults/gpu/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --ranks 2                 the same with two of them
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR --gradients               only divided gradients, with AdamW; also with --bench
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR --parameters              only divided weights, and what they need
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --bench                   speed and memory of each setting, with the model m7c
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
@@ -79,23 +81,37 @@ def check_killed(runner, name, divided, ranks, batch, runtime):
     check_equal(f"{name} and resumed", Outcome(out_dir), divided)
 
 
-def check_optimizer(runner, name, train, ranks, batch):
-    """Returns the runs with divided state, with divided gradients and with divided weights."""
-    # Two ranks have one order of sums. Muon on a GPU multiplies the matrices of a share in other batches. Otherwise the first loss is the same, and
-    # the others differ by roundings that grow.
-    exact = runner.options.device == "cpu" or (ranks == 2 and not train)
+def is_exact(runner, train, ranks):
+    """Two ranks have one order of sums. Muon on a GPU multiplies the matrices of a share in other batches. Otherwise the first loss is the same,
+    and the others differ by roundings that grow."""
+    return runner.options.device == "cpu" or (ranks == 2 and not train)
 
-    def run(what, runtime, apart=False):
-        outcome = runner.run(f"{name}-{what}", ranks, batch, STEPS, save_every=SAVE_EVERY, runtime=runtime, train=train, apart=apart)
+
+def runs_of(runner, name, train, ranks, batch):
+    def run(what, runtime, **more):
+        outcome = runner.run(f"{name}-{what}", ranks, batch, STEPS, save_every=SAVE_EVERY, runtime=runtime, train=train, **more)
         assert all(outcome.losses(rank) == outcome.losses(0) for rank in range(ranks)), f"{name}-{what}: the ranks report different losses"
         return outcome
 
-    whole, divided = run("whole", WHOLE), run("divided", SHARD)
+    return run
+
+
+def run_whole(name, run):
+    """The run with whole state, and how far another order of sums may be from it."""
+    whole = run("whole", WHOLE)
     assert whole.losses()[-1] < whole.losses()[0], "it does not learn"
-    check_equal(f"{name}: divided state twice", divided, run("divided-again", SHARD))
     order = differences(run("other-order", WHOLE, apart=True), whole)
-    rounding = order_bound(order)
     print(f"{name}: another order of summation differs by {max(order):.2g}")
+    return whole, order_bound(order)
+
+
+def check_optimizer(runner, name, train, ranks, batch):
+    """Returns the runs with divided state, with divided gradients and with divided weights."""
+    exact = is_exact(runner, train, ranks)
+    run = runs_of(runner, name, train, ranks, batch)
+    whole, rounding = run_whole(name, run)
+    divided = run("divided", SHARD)
+    check_equal(f"{name}: divided state twice", divided, run("divided-again", SHARD))
     compare(f"{name}: divided against whole state", divided, whole, exact, rounding)
     check_memory(runner, whole, divided, ranks)
     middle = f"checkpoints/step-{SAVE_EVERY:08d}"
@@ -123,6 +139,9 @@ def check_gradients(runner, name, run, train, ranks, batch, exact, rounding, who
     compare(f"{name}: divided gradients in bf16 against whole ones", run("gradients-bf16", GRADIENTS_BF16), bf16, one_pass,
             rounding if one_pass else BF16_ROUNDING)
     print(f"memory of a rank with divided gradients, MiB: {allocated(gradients, ranks) / MIB:.0f}")
+    if runner.options.device == "cuda":
+        state = 12 * parameters(whole) * (1 - 1 / ranks)
+        assert allocated(gradients, ranks) < allocated(whole, ranks) - state, "divided gradients save nothing beside the state"
     middle = f"checkpoints/step-{SAVE_EVERY:08d}"
     check_continues(runner, f"{name}-gradients-to-whole", gradients.out_dir / middle, ranks, batch, gradients, WHOLE, train, one_pass, rounding)
     check_continues(runner, f"{name}-whole-to-gradients", whole.out_dir / middle, ranks, batch, whole, GRADIENTS, train, one_pass, rounding)
@@ -143,11 +162,42 @@ def check_parameters(runner, name, run, train, ranks, batch, rounding, gradients
     return divided
 
 
+def check_shared_sequences(runner, run):
+    """Ranks that share sequences exchange heads in backward: sums, exchanges and what follows have one order on one stream."""
+    whole, gradients, weights = (run(f"context-{what}", runtime, context=2, accumulate=1)
+                                 for what, runtime in (("whole", WHOLE), ("gradients", GRADIENTS), ("parameters", PARAMETERS)))
+    if runner.options.ranks == 2:
+        check_equal("divided gradients of ranks that share sequences", gradients, whole)
+    check_equal("divided weights of ranks that share sequences", weights, gradients)
+
+
+def test_gradients(runner, ranks, batch):
+    run = runs_of(runner, "adamw", "", ranks, batch)
+    whole, rounding = run_whole("adamw", run)
+    gradients = check_gradients(runner, "adamw", run, "", ranks, batch, is_exact(runner, "", ranks), rounding, whole, run("bf16", WHOLE_BF16))
+    check_shared_sequences(runner, run)
+    check_killed(runner, "killed-gradients", gradients, ranks, batch, GRADIENTS)
+
+
+def test_parameters(runner, ranks, batch):
+    run = runs_of(runner, "adamw", "", ranks, batch)
+    _, rounding = run_whole("adamw", run)
+    gradients = run("gradients", GRADIENTS)
+    weights = check_parameters(runner, "adamw", run, "", ranks, batch, rounding, gradients)
+    check_shared_sequences(runner, run)
+    check_killed(runner, "killed-parameters", weights, ranks, batch, PARAMETERS)
+
+
 def test(runner):
     ranks = runner.options.ranks
     batch = max(4, ranks)
+    if runner.options.gradients:
+        return test_gradients(runner, ranks, batch)
+    if runner.options.parameters:
+        return test_parameters(runner, ranks, batch)
     divided, gradients, weights = check_optimizer(runner, "adamw", "", ranks, batch)
     check_optimizer(runner, "muon", MUON, ranks, batch)
+    check_shared_sequences(runner, runs_of(runner, "adamw", "", ranks, batch))
     check_killed(runner, "killed", divided, ranks, batch, SHARD)
     check_killed(runner, "killed-gradients", gradients, ranks, batch, GRADIENTS)
     check_killed(runner, "killed-parameters", weights, ranks, batch, PARAMETERS)
@@ -158,6 +208,10 @@ def bench(runner):
     ranks, seq_len = runner.options.ranks, SHAPES[runner.options.shape]["seq_len"]
     settings = [(optimizer, runtime) for optimizer in ("", MUON)
                 for runtime in (WHOLE, SHARD, GRADIENTS, PARAMETERS, WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16, PARAMETERS_BF16)]
+    if runner.options.gradients:
+        settings = [("", WHOLE), ("", GRADIENTS)]
+    if runner.options.parameters:
+        settings = [("", WHOLE), ("", GRADIENTS), ("", PARAMETERS)]
     for sequences in (16, 2):
         runs = {setting: [] for setting in settings}
         for repeat in range(3):
