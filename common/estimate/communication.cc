@@ -11,6 +11,11 @@ namespace nsa {
 int64_t GradientBytes(const v1::JobSpec& spec) {
   const int32_t ranks = RanksOf(spec);
   const int64_t bytes = ParameterCount(spec) * (SendsBf16Gradients(spec, ranks) ? 2 : 4);
+  if (ShardsParameters(spec, ranks)) {
+    const int64_t weights =
+        ParameterCount(spec) * (spec.runtime().device() == v1::DEVICE_CPU ? 4 : 2);
+    return PassesOf(spec).count * (bytes + 2 * weights) / 2;
+  }
   return ShardsGradients(spec, ranks) ? bytes * (PassesOf(spec).count + 1) / 2 : bytes;
 }
 

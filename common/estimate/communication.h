@@ -5,7 +5,8 @@
 // Yuan, 2009), also where the optimizer's state is divided over them: a reduce-scatter and an
 // all-gather are the two halves of that sum. With several ranks on a machine the ring leaves it
 // once. A step sums once, however many micro-batches it has; with runtime.shard: gradients, where a
-// rank cannot keep the sum of its micro-batches, each pass (passes.h) does.
+// rank cannot keep the sum of its micro-batches, each pass (passes.h) does. With `parameters` each
+// pass also gathers the weights, for forward and for backward.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,12 @@
 
 namespace nsa {
 
-// Bytes of the gradients of one rank as it sends them in a step: 4 for each parameter, or 2 where
-// SendsBf16Gradients() (shares.h). With ShardsGradients() each of P passes has the first half of a
-// sum, and the step one second half: (P + 1) / 2 times as many.
+// What the ranks exchange in a step, as bytes of gradients that are summed once: 4 for each
+// parameter, or 2 where SendsBf16Gradients() (shares.h). With ShardsGradients() each of P passes
+// has the first half of a sum, and the step one second half: (P + 1) / 2 times as many. With
+// ShardsParameters() there is no second half, but each pass gathers the weights twice, of 2 bytes
+// on a GPU and 4 on the CPU, each time as much as half a sum of them. (The last parts of the model,
+// which backward reads first, are gathered once; that is not counted.)
 int64_t GradientBytes(const v1::JobSpec& spec);
 
 // Seconds of one step.

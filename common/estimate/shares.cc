@@ -1,6 +1,7 @@
 #include "common/estimate/shares.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "common/estimate/memory/memory.h"
 #include "common/estimate/optimizer_traits.h"
@@ -8,9 +9,16 @@
 
 namespace nsa {
 
-std::span<const v1::Shard> LevelsOf(const v1::ModelSpec& model) {
-  const std::span<const v1::Shard> all(kShards);
-  return model.tie_embeddings() ? all.first(all.size() - 1) : all;
+std::string_view RulesOut(v1::Shard shard, const v1::JobSpec& spec) {
+  if (shard >= v1::SHARD_GRADIENTS && spec.model().tie_embeddings()) return "model.tie_embeddings";
+  if (shard >= v1::SHARD_PARAMETERS && !spec.sample().prompts().empty()) return "sample.prompts";
+  return "";
+}
+
+std::span<const v1::Shard> LevelsOf(const v1::JobSpec& spec) {
+  const auto* const end = std::ranges::find_if(
+      kShards, [&](v1::Shard shard) { return !RulesOut(shard, spec).empty(); });
+  return {std::begin(kShards), end};
 }
 
 std::string_view ShardName(v1::Shard shard) {
@@ -48,6 +56,10 @@ bool ShardsGradients(const v1::JobSpec& spec, int32_t ranks) {
   return ShardOf(spec, ranks) >= v1::SHARD_GRADIENTS;
 }
 
+bool ShardsParameters(const v1::JobSpec& spec, int32_t ranks) {
+  return ShardOf(spec, ranks) >= v1::SHARD_PARAMETERS;
+}
+
 bool DefaultShards(const v1::JobSpec& spec) {
   return TraitsOf(spec.train()).whole_matrices && spec.resources().gpus() > 1 &&
          spec.resources().nodes() <= 1 && ContextOf(spec) == 1;
@@ -61,7 +73,7 @@ void ResolveShard(int64_t memory, v1::JobSpec* spec) {
     return !decides || TotalBytes(MemoryEstimate(*spec, RecomputeOf(*spec, memory))) <= memory;
   };
   // Where none fits the last one stays.
-  static_cast<void>(std::ranges::any_of(LevelsOf(spec->model()), fits));
+  static_cast<void>(std::ranges::any_of(LevelsOf(*spec), fits));
 }
 
 bool SendsBf16Gradients(const v1::JobSpec& spec, int32_t ranks) {

@@ -10,13 +10,18 @@
 namespace nsa {
 
 // The levels of runtime.shard that ranks can work at, each of which divides what the one before it
-// does and more. SHARD_PARAMETERS is not among them.
-inline constexpr v1::Shard kShards[] = {v1::SHARD_NONE, v1::SHARD_OPTIMIZER, v1::SHARD_GRADIENTS};
+// does and more.
+inline constexpr v1::Shard kShards[] = {v1::SHARD_NONE, v1::SHARD_OPTIMIZER, v1::SHARD_GRADIENTS,
+                                        v1::SHARD_PARAMETERS};
 
-// The levels at which ranks can train this model, the first of kShards. SHARD_GRADIENTS is not
-// among them with model.tie_embeddings: the gradients of a head are complete before all others,
-// unless it is the embedding, whose are complete last.
-std::span<const v1::Shard> LevelsOf(const v1::ModelSpec& model);
+// The key that rules a level out for this job, as "model.tie_embeddings"; empty where nothing does.
+// From SHARD_GRADIENTS on model.tie_embeddings does: the gradients of a head are complete before
+// all others, unless it is the embedding, whose are complete last. SHARD_PARAMETERS also
+// sample.prompts: rank 0 continues them alone, with all weights.
+std::string_view RulesOut(v1::Shard shard, const v1::JobSpec& spec);
+
+// The levels at which ranks can train this job: the first of kShards, up to one that is ruled out.
+std::span<const v1::Shard> LevelsOf(const v1::JobSpec& spec);
 
 // "none", "optimizer", "gradients", "parameters", "auto".
 std::string_view ShardName(v1::Shard shard);
@@ -35,6 +40,10 @@ bool ShardsOptimizer(const v1::JobSpec& spec, int32_t ranks);
 
 // Whether each also keeps the gradients of its share only (worker/train/model/gradient_window.h).
 bool ShardsGradients(const v1::JobSpec& spec, int32_t ranks);
+
+// Whether each also keeps the weights of its share only, and gathers those of a part of the model
+// before it reads them (worker/train/model/weight_window.h).
+bool ShardsParameters(const v1::JobSpec& spec, int32_t ranks);
 
 // runtime.shard_optimizer of a job on GPUs that sets neither it nor runtime.shard: true with Muon
 // on several GPUs of one machine, unless they share sequences. There it is faster, because each

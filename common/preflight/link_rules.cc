@@ -1,6 +1,7 @@
 // Rules about the links between ranks, and the estimate of what they cost.
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -55,6 +56,11 @@ StepSeconds TimesOver(const PreflightFacts& facts, const Link& link) {
               SumSeconds(GradientBytes(facts.spec), RanksOf(facts.spec), link.bytes_per_second)};
 }
 
+// What the ranks send in a step, for messages.
+std::string_view Sent(const PreflightFacts& facts) {
+  return ShardsParameters(facts.spec, RanksOf(facts.spec)) ? "gradients and weights" : "gradients";
+}
+
 std::string WhatToDo(const PreflightFacts& facts) {
   const bool full = facts.spec.runtime().gradient_precision() != v1::PRECISION_BF16;
   const bool each_pass = ShardsGradients(facts.spec, RanksOf(facts.spec));
@@ -74,10 +80,11 @@ Problems CommunicationSlow(const PreflightFacts& facts) {
   const StepSeconds times = TimesOver(facts, *link);
   if (times.communicating <= kMostCommunication * times.computing) return {};
   return {{"resources.gpus",
-           absl::StrFormat("%d ranks: gradients %.0f MB a step; at %s %.2g s; step %.2g s "
+           absl::StrFormat("%d ranks: %s %.0f MB a step; at %s %.2g s; step %.2g s "
                            "(communication of %g times the step): a step will take %.2g to %.2g s",
-                           facts.ranks(), static_cast<double>(GradientBytes(facts.spec)) / 1e6,
-                           link->name, times.communicating, times.computing, kMostCommunication,
+                           facts.ranks(), Sent(facts),
+                           static_cast<double>(GradientBytes(facts.spec)) / 1e6, link->name,
+                           times.communicating, times.computing, kMostCommunication,
                            times.Overlapped(), times.OneAfterTheOther()),
            WhatToDo(facts)}};
 }
@@ -103,13 +110,15 @@ std::vector<v1::EstimateItem> LinkEstimates(const PreflightFacts& facts) {
   if (!link.has_value()) return items;
   const auto bytes = static_cast<double>(GradientBytes(facts.spec));
   if (link->bytes_per_second <= 0) {
-    add(absl::StrCat("gradients a step (speed of ", link->name, " unknown)"), bytes, "bytes");
+    add(absl::StrFormat("%s a step (speed of %s unknown)", Sent(facts), link->name), bytes,
+        "bytes");
     return items;
   }
   const StepSeconds times = TimesOver(facts, *link);
-  add("gradients a step", bytes, "bytes");
+  add(absl::StrFormat("%s a step", Sent(facts)), bytes, "bytes");
   add("time of a step, computing", times.computing, "seconds");
-  add(absl::StrCat("time of its gradients at ", link->name), times.communicating, "seconds");
+  add(absl::StrFormat("time of its %s at %s", Sent(facts), link->name), times.communicating,
+      "seconds");
   add("a step if they overlap", times.Overlapped(), "seconds");
   add("a step if they do not", times.OneAfterTheOther(), "seconds");
   return items;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -27,8 +28,8 @@ Problems CpuBf16(const PreflightFacts& facts) {
   return {{"runtime.precision", "bf16 on the cpu (must be fp32)", "set precision: fp32"}};
 }
 
-// runtime.shard_optimizer is an older name of two levels. The level `parameters` is on no device,
-// and `gradients` is not for every model (LevelsOf()).
+// runtime.shard_optimizer is an older name of two levels, and not every level is for every job
+// (RulesOut()).
 Problems ShardInvalid(const PreflightFacts& facts) {
   const v1::RuntimeSpec& runtime = facts.spec.runtime();
   Problems problems;
@@ -41,15 +42,12 @@ Problems ShardInvalid(const PreflightFacts& facts) {
                                         ShardName(runtime.shard()), ShardName(older)),
                         "remove it"});
   }
-  const std::span<const v1::Shard> levels = LevelsOf(facts.spec.model());
-  if (runtime.shard() != v1::SHARD_AUTO && runtime.shard() > levels.back()) {
-    const bool tied = runtime.shard() == v1::SHARD_GRADIENTS;
+  const std::string_view why = RulesOut(runtime.shard(), facts.spec);
+  if (runtime.shard() != v1::SHARD_AUTO && !why.empty()) {
+    const std::span<const v1::Shard> levels = LevelsOf(facts.spec);
     const auto add_name = [](std::string* out, v1::Shard shard) { out->append(ShardName(shard)); };
     problems.push_back({"runtime.shard",
-                        absl::StrFormat("%s %s (%s or auto)", ShardName(runtime.shard()),
-                                        tied           ? "with model.tie_embeddings"
-                                        : facts.cuda() ? "on cuda"
-                                                       : "on the cpu",
+                        absl::StrFormat("%s with %s (%s or auto)", ShardName(runtime.shard()), why,
                                         absl::StrJoin(levels, ", ", add_name)),
                         absl::StrFormat("set shard: %s", ShardName(levels.back()))});
   }

@@ -38,7 +38,7 @@ std::vector<Change> SmallerJobs(const PreflightFacts& facts) {
   const auto ranks = static_cast<int32_t>(facts.ranks());
   for (const bool recomputes : {false, true}) {
     if (ranks < 2 || (recomputes && !keeps)) break;
-    for (const v1::Shard shard : LevelsOf(spec.model())) {
+    for (const v1::Shard shard : LevelsOf(spec)) {
       if (shard <= ShardOf(spec, ranks)) continue;
       add("runtime.shard",
           absl::StrFormat("%s%s", ShardName(shard),

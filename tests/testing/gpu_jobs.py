@@ -137,6 +137,7 @@ def main(doc, test, bench, gpus_needed, cpu_ranks=1):
     parser.add_argument("--data", type=pathlib.Path, help="with --bench: what the job reads instead of its own data")
     parser.add_argument("--killed", action="store_true", help="run only the check that kills a rank, and what it needs")
     parser.add_argument("--gradients", action="store_true", help="run only the checks of runtime.shard: gradients, and what they need")
+    parser.add_argument("--parameters", action="store_true", help="run only the checks of runtime.shard: parameters, and what they need")
     parser.add_argument("--ranks", type=int, help="how many GPUs to use; default: all")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="m7c")

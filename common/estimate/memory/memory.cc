@@ -152,11 +152,10 @@ int64_t LargestShare(const v1::JobSpec& spec, const std::vector<LayerKind>& kind
   return std::min(parameters, (parameters + ranks - 1) / ranks + matrix);
 }
 
-// Memory for gradients on their way to their owners, in elements (worker/train/model/
-// gradient_window.h): on a GPU for two parts of the model that follow each other, the first with
+// Memory for parts of the model on their way between ranks, in elements (worker/train/model/
+// gradient_window.h, weight_window.h): on a GPU for two that follow each other, the first with
 // `tail` elements more, on the CPU for one. A part has gaps of a few elements, which do not count.
-int64_t WindowElements(const v1::JobSpec& spec, bool cuda, int64_t tail) {
-  std::vector<int64_t> parts = PartParameters(spec);
+int64_t WindowElements(std::vector<int64_t> parts, bool cuda, int64_t tail) {
   if (!cuda) return *std::ranges::max_element(parts);
   parts.front() += tail;
   int64_t largest = 0;
@@ -166,17 +165,27 @@ int64_t WindowElements(const v1::JobSpec& spec, bool cuda, int64_t tail) {
   return largest;
 }
 
+// The parameters of the parts by which weights travel: those of PartParameters(), but blocks whole.
+std::vector<int64_t> WeightPartParameters(const v1::JobSpec& spec) {
+  const std::vector<int64_t> halves = PartParameters(spec);
+  std::vector<int64_t> parts = {halves.front()};
+  for (size_t i = 1; i + 2 < halves.size(); i += 2) parts.push_back(halves[i] + halves[i + 1]);
+  parts.push_back(halves.back());
+  return parts;
+}
+
 // Weights, gradients and moments, and what of them travels between ranks.
 std::vector<MemoryItem> StateItems(const v1::JobSpec& spec, const std::vector<LayerKind>& kinds) {
   const bool cuda = spec.runtime().device() != v1::DEVICE_CPU, bf16 = IsBf16(spec);
   const bool windows = ShardsGradients(spec, RanksOf(spec));
+  const bool weights = ShardsParameters(spec, RanksOf(spec));
   const int64_t parameters = ParameterCount(spec), share = LargestShare(spec, kinds);
   const int64_t vocab = kinds[0].sizes.vocab;
   const int64_t tail = bf16 ? (PaddedVocab(vocab) - vocab) * kinds[0].sizes.dim : 0;
-  const int64_t window = windows ? WindowElements(spec, cuda, tail) : 0;
+  const int64_t window = windows ? WindowElements(PartParameters(spec), cuda, tail) : 0;
 
   std::vector<MemoryItem> items = {
-      {"master weights", 4 * (cuda ? share : parameters)},
+      {"master weights", 4 * (cuda || weights ? share : parameters)},
       {"gradients", 4 * (windows ? share : parameters + tail)},
       {"optimizer moments", 8 * share},
   };
@@ -186,7 +195,11 @@ std::vector<MemoryItem> StateItems(const v1::JobSpec& spec, const std::vector<La
     items.push_back(
         {"gradients in bf16", cuda ? int64_t{8} << 20 : 2 * (windows ? window : parameters)});
   }
-  if (bf16) items.push_back({"bf16 weights", 2 * (parameters + tail)});
+  if (bf16) items.push_back({"bf16 weights", 2 * (weights ? share : parameters + tail)});
+  if (weights) {
+    items.push_back({"weights on their way",
+                     (cuda ? 2 : 4) * WindowElements(WeightPartParameters(spec), cuda, tail)});
+  }
   return items;
 }
 

@@ -33,6 +33,24 @@ TEST(Communication, DividedGradientsTravelInEachPass) {
   EXPECT_EQ(GradientBytes(spec), once);
 }
 
+// Each of three passes has half a sum of the gradients, and two gathers, each half a sum of the
+// weights.
+TEST(Communication, DividedWeightsTravelTwiceInEachPass) {
+  v1::JobSpec spec;
+  spec.mutable_resources()->set_gpus(2);
+  spec.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  spec.mutable_train()->set_accumulate_grad_batches(3);
+  ApplyDefaults(&spec);
+  const int64_t once = GradientBytes(spec);
+  spec.mutable_runtime()->set_shard(v1::SHARD_PARAMETERS);
+  EXPECT_EQ(GradientBytes(spec), 3 * 3 * once / 2) << "weights of 4 bytes";
+  spec.mutable_runtime()->set_device(v1::DEVICE_CUDA);
+  spec.mutable_runtime()->set_merge_micro_batches(1);
+  EXPECT_EQ(GradientBytes(spec), 3 * once) << "of 2 bytes";
+  spec.mutable_runtime()->set_gradient_precision(v1::PRECISION_BF16);
+  EXPECT_EQ(GradientBytes(spec), 3 * 3 * once / 4);
+}
+
 TEST(Communication, ARingSendsNearlyTwiceTheGradients) {
   EXPECT_EQ(SumSeconds(1'000, 1, 1'000), 0);
   EXPECT_EQ(SumSeconds(1'000, 2, 1'000), 1);

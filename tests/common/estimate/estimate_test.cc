@@ -287,6 +287,30 @@ TEST(MemoryEstimate, HasTheGradientsOfAShareAndWindowsForTheOthersWhereTheyAreDi
   }
 }
 
+// docs/two_gpus.md: 18 / R bytes a parameter on a GPU, 16 / R on the CPU, and parts of the weights
+// and of the gradients on their way: of the weights two blocks on a GPU, a block on the CPU.
+TEST(MemoryEstimate, HasTheWeightsOfAShareAndAWindowForTheOthersWhereTheyAreDivided) {
+  const auto bytes = [](int gpus, v1::Shard shard, bool cuda) {
+    v1::JobSpec spec = M7c();
+    spec.mutable_train()->set_batch_size(4);
+    spec.mutable_resources()->set_gpus(gpus);
+    spec.mutable_runtime()->set_shard(shard);
+    spec.mutable_runtime()->set_device(cuda ? v1::DEVICE_CUDA : v1::DEVICE_CPU);
+    if (!cuda) spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+    return TotalBytes(MemoryEstimate(spec));
+  };
+  constexpr int64_t kParameters = 78'295'332;
+  const std::vector<int64_t> parts = PartParameters(M7c());
+  const int64_t block = parts[1] + parts[2];
+  EXPECT_EQ(bytes(1, v1::SHARD_PARAMETERS, true), bytes(1, v1::SHARD_NONE, true));
+  for (const int ranks : {2, 4}) {
+    EXPECT_EQ(bytes(ranks, v1::SHARD_GRADIENTS, true) - bytes(ranks, v1::SHARD_PARAMETERS, true),
+              2 * kParameters * (ranks - 1) / ranks - 2 * (2 * block));
+    EXPECT_EQ(bytes(ranks, v1::SHARD_GRADIENTS, false) - bytes(ranks, v1::SHARD_PARAMETERS, false),
+              4 * kParameters * (ranks - 1) / ranks - 4 * block);
+  }
+}
+
 TEST(PartParameters, HaveWhatEachKeyOfTheModelAddsToItsPart) {
   const std::vector<int64_t> plain = PartParameters(M7c());
   const auto parts_with = [](const std::function<void(v1::ModelSpec*)>& set) {
@@ -328,6 +352,23 @@ TEST(ShardOf, IsTheKeyOrItsOlderNameAndNothingForOneRank) {
   EXPECT_FALSE(spec.runtime().has_shard_optimizer());
   EXPECT_TRUE(ShardsOptimizer(spec, 2)) << "each level divides what the one before it does";
   EXPECT_TRUE(ShardsGradients(spec, 2));
+  EXPECT_FALSE(ShardsParameters(spec, 2));
+  SetShard(v1::SHARD_PARAMETERS, &spec);
+  EXPECT_TRUE(ShardsGradients(spec, 2));
+  EXPECT_TRUE(ShardsParameters(spec, 2));
+  EXPECT_FALSE(ShardsParameters(spec, 1));
+}
+
+TEST(LevelsOf, EndBeforeTheOneThatAKeyRulesOut) {
+  v1::JobSpec spec;
+  EXPECT_EQ(LevelsOf(spec).back(), v1::SHARD_PARAMETERS);
+  spec.mutable_sample()->add_prompts("To be");
+  EXPECT_EQ(LevelsOf(spec).back(), v1::SHARD_GRADIENTS);
+  EXPECT_EQ(RulesOut(v1::SHARD_PARAMETERS, spec), "sample.prompts");
+  spec.mutable_model()->set_tie_embeddings(true);
+  EXPECT_EQ(LevelsOf(spec).back(), v1::SHARD_OPTIMIZER);
+  EXPECT_EQ(RulesOut(v1::SHARD_PARAMETERS, spec), "model.tie_embeddings");
+  EXPECT_EQ(RulesOut(v1::SHARD_OPTIMIZER, spec), "");
 }
 
 TEST(ResolveShard, TakesTheFirstLevelThatFits) {
@@ -340,7 +381,7 @@ TEST(ResolveShard, TakesTheFirstLevelThatFits) {
     return TotalBytes(MemoryEstimate(spec));
   };
   const int64_t none = bytes(v1::SHARD_NONE), optimizer = bytes(v1::SHARD_OPTIMIZER);
-  const int64_t gradients = bytes(v1::SHARD_GRADIENTS);
+  const int64_t gradients = bytes(v1::SHARD_GRADIENTS), parameters = bytes(v1::SHARD_PARAMETERS);
   const auto resolved = [&spec](int64_t memory, int ranks = 4) {
     spec.mutable_resources()->set_gpus(ranks);
     SetShard(v1::SHARD_AUTO, &spec);
@@ -350,9 +391,12 @@ TEST(ResolveShard, TakesTheFirstLevelThatFits) {
   EXPECT_EQ(resolved(none), "none");
   EXPECT_EQ(resolved(none - 1), "optimizer");
   EXPECT_EQ(resolved(optimizer - 1), "gradients");
-  EXPECT_EQ(resolved(gradients - 1), "gradients") << "preflight says that none fits";
+  EXPECT_EQ(resolved(gradients - 1), "parameters");
+  EXPECT_EQ(resolved(parameters - 1), "parameters") << "preflight says that none fits";
   EXPECT_EQ(resolved(0), "none") << "nobody knows the memory";
   EXPECT_EQ(resolved(1, 1), "none") << "there is nothing to divide";
+  spec.mutable_sample()->add_prompts("To be");
+  EXPECT_EQ(resolved(1), "gradients") << "rank 0 needs all weights";
   spec.mutable_model()->set_tie_embeddings(true);
   EXPECT_EQ(resolved(1), "optimizer") << "its gradients cannot be divided";
   SetShard(v1::SHARD_NONE, &spec);

@@ -50,6 +50,9 @@ const Verdict kVerdicts[] = {
     {"legacy/m7c_125m_fast_log.yaml", kM7cGpt2, true, kExperiment, {}},
     {"legacy/m7c_3090_smoke.yaml", 4'659'858, true, kExperiment, {}},
     {"legacy/m7c_small_smoke.yaml", 4'659'858, true, kExperiment, {}},
+    {"nsa_1b.yaml", 1'213'302'784, true, kProduction, {}},
+    {"nsa_3b.yaml", 3'015'355'392, true, kProduction, {}},
+    {"nsa_7b.yaml", 7'241'732'096, true, kProduction, {}},
     {"openstax_cpu.yaml", 461'894, true, kExperiment, {}},
     {"openstax_best.yaml", 73'550'592, true, kExperiment, {}},
     {"openstax_gpu.yaml", 77'571'090, true, kExperiment, {}},
@@ -124,14 +127,23 @@ const OnGpus kOnGpus[] = {
     {"legacy/m7c_125m_24g.yaml", "NVIDIA GeForce RTX 3090", 2},
     {"legacy/m7c_125m_40g.yaml", "NVIDIA A100-SXM4-40GB", 2},
     {"legacy/m7c_125m_80g.yaml", "NVIDIA A100-SXM4-80GB", 2},
+    {"nsa_1b.yaml", "NVIDIA A100-SXM4-40GB", 2},
+    {"nsa_3b.yaml", "NVIDIA A100-SXM4-80GB", 2},
+    {"nsa_7b.yaml", "NVIDIA A100-SXM4-80GB", 2},
 };
+
+// What CUDA can give of a GPU's memory, by its name; 24 GiB are enough for the others.
+int64_t MemoryOf(const std::string& gpu) {
+  const int64_t gib = gpu.ends_with("-80GB") ? 79 : gpu.ends_with("-40GB") ? 39 : 24;
+  return gib << 30;
+}
 
 TEST(ConfigFiles, OfLongRunsSuitTheSpeedOfTheirGpus) {
   for (const OnGpus& want : kOnGpus) {
     const absl::StatusOr<JobFile> job = LoadJobFile(kTree / "configs" / "jobs" / want.file, kTree);
     ASSERT_TRUE(job.ok()) << job.status();
     MachineView machine = {.cuda_worker = true};
-    const int64_t memory = int64_t{24} << 30;
+    const int64_t memory = MemoryOf(want.gpu);
     machine.gpus.assign(want.count, {want.gpu, memory, memory, 80});
     const v1::PreflightReport report = Preflight(job->spec, {.machine = &machine});
     EXPECT_TRUE(report.accepted()) << FormatReport(report, want.file);

@@ -101,6 +101,9 @@ TEST_F(Links, DividedGradientsAreAdvisedToTravelOnceInAStep) {
   job.spec.mutable_runtime()->set_shard(v1::SHARD_GRADIENTS);
   EXPECT_THAT(Slow(), HasSubstr("runtime.shard: optimizer, which sums once in a step"));
   EXPECT_THAT(Slow(), Not(HasSubstr("train.accumulate_grad_batches")));
+  EXPECT_THAT(Slow(), HasSubstr("2 ranks: gradients "));
+  job.spec.mutable_runtime()->set_shard(v1::SHARD_PARAMETERS);
+  EXPECT_THAT(Slow(), HasSubstr("2 ranks: gradients and weights "));
 }
 
 TEST_F(Links, NothingIsSaidOfRanksThatSendNothingOverALink) {

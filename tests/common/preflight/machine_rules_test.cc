@@ -164,7 +164,8 @@ class Levels : public ::testing::Test {
 TEST_F(Levels, TheFirstThatFitsIsNamed) {
   EXPECT_THAT(Fix(2, v1::SHARD_NONE), HasSubstr("runtime.shard: optimizer"));
   EXPECT_THAT(Fix(2, v1::SHARD_OPTIMIZER), HasSubstr("runtime.shard: gradients"));
-  EXPECT_THAT(Fix(2, v1::SHARD_GRADIENTS), Not(HasSubstr("runtime.shard")));
+  EXPECT_THAT(Fix(2, v1::SHARD_GRADIENTS), HasSubstr("runtime.shard: parameters"));
+  EXPECT_THAT(Fix(2, v1::SHARD_PARAMETERS), Not(HasSubstr("runtime.shard")));
   EXPECT_THAT(Fix(1, v1::SHARD_NONE), Not(HasSubstr("shard"))) << "there is nothing to divide";
   Divide(4, v1::SHARD_OPTIMIZER);
   const int64_t optimizer = Needed();
@@ -205,17 +206,24 @@ TEST_F(Levels, AutoIsJudgedAsTheFirstThatFits) {
   EXPECT_EQ(windows(), 1);
 }
 
-TEST_F(Levels, OneThatNoDeviceHasIsRefusedByName) {
+TEST_F(Levels, EachIsForBothDevices) {
   for (const bool cuda : {true, false}) {
     Divide(2, v1::SHARD_PARAMETERS);
     if (!cuda) job.MoveToCpu();
-    const v1::PreflightReport report = job.Check();
-    const v1::Finding* const finding = FindingOf(report, "SHARD_INVALID");
-    ASSERT_NE(finding, nullptr);
-    EXPECT_EQ(finding->field(), "runtime.shard");
-    EXPECT_THAT(finding->problem(),
-                HasSubstr(cuda ? "parameters on cuda" : "parameters on the cpu"));
+    EXPECT_EQ(FindingOf(job.Check(), "SHARD_INVALID"), nullptr);
   }
+}
+
+TEST_F(Levels, ParametersOfAJobThatWritesSamplesAreRefusedAndNotAdvised) {
+  job.spec.mutable_sample()->add_prompts("To be");
+  Divide(2, v1::SHARD_PARAMETERS);
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* const finding = FindingOf(report, "SHARD_INVALID");
+  ASSERT_NE(finding, nullptr);
+  EXPECT_EQ(finding->problem(),
+            "parameters with sample.prompts (none, optimizer, gradients or auto)");
+  EXPECT_EQ(finding->fix(), "set shard: gradients");
+  EXPECT_THAT(Fix(2, v1::SHARD_GRADIENTS), Not(HasSubstr("runtime.shard")));
 }
 
 TEST_F(Levels, GradientsOfATiedModelAreRefusedAndNotAdvised) {

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""State and gradients divided over GPUs (runtime.shard) and gradients that travel in bf16 (runtime.gradient_precision): memory, bits and speed
+"""State, gradients and weights divided over GPUs (runtime.shard) and gradients that travel in bf16 (runtime.gradient_precision): memory, bits and speed
 with and without them, and checkpoints that continue with the other setting.
 
     tests/faults/gpu/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --ranks 2                 the same with two of them
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --gradients               only divided gradients, with AdamW; also with --bench
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR --parameters              only divided weights, and what they need
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --bench                   speed and memory of each setting, with the model m7c
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
@@ -18,7 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "testing"))
 from gpu_jobs import SHAPES, Outcome, check_equal, differences, main, order_bound, steps_done  # noqa: E402
 
 WHOLE, SHARD, GRADIENTS, BF16 = "shard: none", "shard: optimizer", "shard: gradients", "gradient_precision: bf16"
-WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16 = f"{WHOLE}, {BF16}", f"{SHARD}, {BF16}", f"{GRADIENTS}, {BF16}"
+PARAMETERS = "shard: parameters"
+WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16, PARAMETERS_BF16 = (f"{shard}, {BF16}" for shard in (WHOLE, SHARD, GRADIENTS, PARAMETERS))
 MUON = "optimizer: muon"
 STEPS, SAVE_EVERY = 40, 20
 MIB = 1 << 20
@@ -104,7 +106,7 @@ def run_whole(name, run):
 
 
 def check_optimizer(runner, name, train, ranks, batch):
-    """Returns the runs with divided state and with divided gradients."""
+    """Returns the runs with divided state, with divided gradients and with divided weights."""
     exact = is_exact(runner, train, ranks)
     run = runs_of(runner, name, train, ranks, batch)
     whole, rounding = run_whole(name, run)
@@ -123,7 +125,8 @@ def check_optimizer(runner, name, train, ranks, batch):
     across = differences(bf16, whole)
     print(f"{name}: gradients in bf16 against fp32: losses differ by at most {max(across):.2g}")
     assert 0 < max(across) <= BF16_ROUNDING and across[0] <= 2e-5, "not the rounding to bf16"
-    return divided, check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16)
+    gradients = check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16)
+    return divided, gradients, check_parameters(runner, name, run, train, ranks, batch, rounding, gradients)
 
 
 def check_gradients(runner, name, run, train, ranks, batch, exact, rounding, whole, bf16):
@@ -145,11 +148,27 @@ def check_gradients(runner, name, run, train, ranks, batch, exact, rounding, who
     return gradients
 
 
+def check_parameters(runner, name, run, train, ranks, batch, rounding, gradients):
+    """Returns the run with divided weights: gathers copy, so its bits are those of divided gradients."""
+    divided = run("parameters", PARAMETERS)
+    check_equal(f"{name}: divided weights against divided gradients", divided, gradients)
+    check_equal(f"{name}: divided weights of two passes against divided gradients of two", run("parameters-apart", PARAMETERS, apart=True),
+                run("gradients-apart-again", GRADIENTS, apart=True))
+    check_equal(f"{name}: divided weights and gradients in bf16", run("parameters-bf16", PARAMETERS_BF16), run("gradients-bf16-again", GRADIENTS_BF16))
+    print(f"memory of a rank with divided weights, MiB: {allocated(divided, ranks) / MIB:.0f}")
+    middle = f"checkpoints/step-{SAVE_EVERY:08d}"
+    check_continues(runner, f"{name}-parameters-to-gradients", divided.out_dir / middle, ranks, batch, divided, GRADIENTS, train, True, rounding)
+    check_continues(runner, f"{name}-gradients-to-parameters", gradients.out_dir / middle, ranks, batch, gradients, PARAMETERS, train, True, rounding)
+    return divided
+
+
 def check_shared_sequences(runner, run):
     """Ranks that share sequences exchange heads in backward: sums, exchanges and what follows have one order on one stream."""
-    whole, divided = (run(f"context-{what}", runtime, context=2, accumulate=1) for what, runtime in (("whole", WHOLE), ("gradients", GRADIENTS)))
+    whole, gradients, weights = (run(f"context-{what}", runtime, context=2, accumulate=1)
+                                 for what, runtime in (("whole", WHOLE), ("gradients", GRADIENTS), ("parameters", PARAMETERS)))
     if runner.options.ranks == 2:
-        check_equal("divided gradients of ranks that share sequences", divided, whole)
+        check_equal("divided gradients of ranks that share sequences", gradients, whole)
+    check_equal("divided weights of ranks that share sequences", weights, gradients)
 
 
 def test_gradients(runner, ranks, batch):
@@ -160,24 +179,39 @@ def test_gradients(runner, ranks, batch):
     check_killed(runner, "killed-gradients", gradients, ranks, batch, GRADIENTS)
 
 
+def test_parameters(runner, ranks, batch):
+    run = runs_of(runner, "adamw", "", ranks, batch)
+    _, rounding = run_whole("adamw", run)
+    gradients = run("gradients", GRADIENTS)
+    weights = check_parameters(runner, "adamw", run, "", ranks, batch, rounding, gradients)
+    check_shared_sequences(runner, run)
+    check_killed(runner, "killed-parameters", weights, ranks, batch, PARAMETERS)
+
+
 def test(runner):
     ranks = runner.options.ranks
     batch = max(4, ranks)
     if runner.options.gradients:
         return test_gradients(runner, ranks, batch)
-    divided, gradients = check_optimizer(runner, "adamw", "", ranks, batch)
+    if runner.options.parameters:
+        return test_parameters(runner, ranks, batch)
+    divided, gradients, weights = check_optimizer(runner, "adamw", "", ranks, batch)
     check_optimizer(runner, "muon", MUON, ranks, batch)
     check_shared_sequences(runner, runs_of(runner, "adamw", "", ranks, batch))
     check_killed(runner, "killed", divided, ranks, batch, SHARD)
     check_killed(runner, "killed-gradients", gradients, ranks, batch, GRADIENTS)
+    check_killed(runner, "killed-parameters", weights, ranks, batch, PARAMETERS)
 
 
 def bench(runner):
     """Three rounds of all settings, so that a slow minute of the machine does not count for one of them only."""
     ranks, seq_len = runner.options.ranks, SHAPES[runner.options.shape]["seq_len"]
-    settings = [(optimizer, runtime) for optimizer in ("", MUON) for runtime in (WHOLE, SHARD, GRADIENTS, WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16)]
+    settings = [(optimizer, runtime) for optimizer in ("", MUON)
+                for runtime in (WHOLE, SHARD, GRADIENTS, PARAMETERS, WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16, PARAMETERS_BF16)]
     if runner.options.gradients:
         settings = [("", WHOLE), ("", GRADIENTS)]
+    if runner.options.parameters:
+        settings = [("", WHOLE), ("", GRADIENTS), ("", PARAMETERS)]
     for sequences in (16, 2):
         runs = {setting: [] for setting in settings}
         for repeat in range(3):

@@ -6,6 +6,8 @@
 //      sends them to the others; OUT_FILE has these, as floats.
 //      window, window16: the same, the gradients come in windows whose memory later ones reuse, in
 //      two passes whose sums are added up: those of the second are 0.
+//      part, part16: the same, the weights are divided, too: they are gathered part by part before
+//      they are read, in turn with the sums. OUT_FILE has what the step after has read.
 //      die: sums for ever; rank 1 is killed by SIGKILL in between.   stand: rank 1 gets SIGSTOP.
 //      cut: rank 1's GPU waits in a sum that rank 0 never joins, and rank 1 is killed.
 // Exit codes: 0 done, 1 wrong or failed, 5 a peer was lost (said on stderr).
@@ -18,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -106,6 +109,10 @@ class Rank {
     if (windows()) {
       NSA_ASSIGN_OR_RETURN(windows_, cuda::DeviceMemory::Allocate(2 * 4 * kPiece, "windows"));
     }
+    if (parts()) {
+      NSA_ASSIGN_OR_RETURN(own_, cuda::DeviceMemory::Allocate(2 * kGradients, "own weights"));
+      NSA_ASSIGN_OR_RETURN(gathered_, cuda::DeviceMemory::Allocate(2 * 2 * kPiece, "gathered"));
+    }
     if (shares()) {
       NSA_ASSIGN_OR_RETURN(weights_, cuda::DeviceMemory::Allocate(2 * kGradients, "weights"));
       NSA_ASSIGN_OR_RETURN(squares_, cuda::DeviceMemory::Allocate(8 * arguments_.world, "squares"));
@@ -134,7 +141,8 @@ class Rank {
 
  private:
   float* Sums() const { return static_cast<float*>(sums_.data()); }
-  bool windows() const { return arguments_.mode.starts_with("window"); }
+  bool parts() const { return arguments_.mode.starts_with("part"); }
+  bool windows() const { return arguments_.mode.starts_with("window") || parts(); }
   bool shares() const { return arguments_.mode.starts_with("share") || windows(); }
   bool bf16() const { return arguments_.mode.ends_with("16"); }
 
@@ -152,7 +160,7 @@ class Rank {
   absl::Status EnqueueStep() {
     if (windows()) {
       NSA_RETURN_IF_ERROR(EnqueueWindows());
-      return EnqueueGather();
+      return parts() ? EnqueueUpdate(own_.data()) : EnqueueGather();
     }
     NSA_RETURN_IF_ERROR(cuda::CopyBytes(stream_.get(), sums_.data(), input_.data(), 4 * kElements));
     for (int64_t begin = kElements - kExtras - kPiece; begin > 0; begin -= kPiece) {
@@ -163,11 +171,63 @@ class Rank {
     return shares() ? EnqueueGather() : absl::OkStatus();
   }
 
+  // Parts are cut from the end, as backward completes them.
+  static constexpr int64_t kParts = (kGradients + kPiece - 1) / kPiece;
+  static Bucket PartOf(int64_t part) {
+    const int64_t end = kGradients - (kParts - 1 - part) * kPiece;
+    return {std::max<int64_t>(end - kPiece, 0), end};
+  }
+  std::byte* GatheredIn(int64_t part) const {
+    return static_cast<std::byte*>(gathered_.data()) + part % 2 * 2 * kPiece;
+  }
+
+  // Enqueues that all ranks bring a part of the weights together.
+  absl::Status Gather(int64_t part) {
+    auto* const own = static_cast<std::byte*>(own_.data());
+    const Bucket elements = PartOf(part);
+    std::vector<NcclPiece> pieces;
+    for (const Piece& piece : PiecesOf(elements, Cuts(), kPiece)) {
+      pieces.push_back({.from = own + 2 * piece.begin,
+                        .to = GatheredIn(part) + 2 * (piece.begin - elements.begin),
+                        .bytes = 2 * (piece.end - piece.begin),
+                        .root = piece.root});
+    }
+    return reducer_->Gather(stream_.get(), static_cast<int>(part % 2), pieces);
+  }
+
+  // Reads the weights of a part, while the other ranks' weights of `next` come, if there is one.
+  absl::Status ReadPart(int64_t part, std::optional<int64_t> next) {
+    if (next.has_value()) NSA_RETURN_IF_ERROR(Gather(*next));
+    NSA_RETURN_IF_ERROR(reducer_->AwaitGather(stream_.get(), static_cast<int>(part % 2)));
+    const Bucket elements = PartOf(part);
+    return cuda::CopyBytes(stream_.get(),
+                           static_cast<std::byte*>(weights_.data()) + 2 * elements.begin,
+                           GatheredIn(part), 2 * (elements.end - elements.begin));
+  }
+
+  absl::Status EnqueueForward() {
+    NSA_RETURN_IF_ERROR(Gather(0));
+    for (int64_t part = 0; part < kParts; ++part) {
+      NSA_RETURN_IF_ERROR(
+          ReadPart(part, part + 1 < kParts ? std::optional(part + 1) : std::nullopt));
+    }
+    return absl::OkStatus();
+  }
+
+  // Backward reads the last two parts where forward has left them.
+  absl::Status ReadAgain(int64_t part) {
+    const bool gathers = part + 1 < kParts && part > 0;
+    return ReadPart(part, gathers ? std::optional(part - 1) : std::nullopt);
+  }
+
   // The same in windows, two of which take turns in memory.
   absl::Status EnqueueWindows() {
     const auto* const input = static_cast<const float*>(input_.data());
     reducer_->Reset();
-    for (const bool second : {false, true}) NSA_RETURN_IF_ERROR(EnqueuePass(second));
+    for (const bool second : {false, true}) {
+      if (parts()) NSA_RETURN_IF_ERROR(EnqueueForward());
+      NSA_RETURN_IF_ERROR(EnqueuePass(second));
+    }
     NSA_RETURN_IF_ERROR(
         cuda::CopyBytes(stream_.get(), Sums() + kGradients, input + kGradients, 4 * kExtras));
     return reducer_->Finish(stream_.get());
@@ -178,8 +238,10 @@ class Rank {
     const auto* const input = static_cast<const float*>(input_.data());
     const int64_t own = Cuts()[arguments_.rank], size = Cuts()[arguments_.rank + 1] - own;
     float* window = static_cast<float*>(windows_.data());
-    for (int64_t end = kGradients, turn = kPiece; end > 0; end -= kPiece, turn = -turn) {
-      const int64_t begin = std::max<int64_t>(end - kPiece, 0), bytes = 4 * (end - begin);
+    for (int64_t part = kParts - 1, turn = kPiece; part >= 0; --part, turn = -turn) {
+      const auto [begin, end] = PartOf(part);
+      const int64_t bytes = 4 * (end - begin);
+      if (parts()) NSA_RETURN_IF_ERROR(ReadAgain(part));
       NSA_RETURN_IF_ERROR(reducer_->AwaitWindow(stream_.get(), end == kGradients));
       NSA_RETURN_IF_ERROR(second ? cuda::ZeroBytes(stream_.get(), window, bytes)
                                  : cuda::CopyBytes(stream_.get(), window, input + begin, bytes));
@@ -209,6 +271,12 @@ class Rank {
   // What follows the sums of a share: the number of this rank, as its sum of squares, goes to all,
   // and the sums, as its new weights.
   absl::Status EnqueueGather() {
+    NSA_RETURN_IF_ERROR(EnqueueUpdate(weights_.data()));
+    return reducer_->GatherWeights(stream_.get(), static_cast<std::byte*>(weights_.data()));
+  }
+
+  // The sums become the weights of this rank's share in `all`.
+  absl::Status EnqueueUpdate(void* all) {
     const int64_t begin = Cuts()[arguments_.rank], size = Cuts()[arguments_.rank + 1] - begin;
     Exec exec;
     exec.backend = Backend::kCuda;
@@ -218,10 +286,8 @@ class Rank {
     NSA_RETURN_IF_ERROR(SquareSum(
         exec, {.values = {Sums() + begin, 0, DType::kF32}, .sum = squares + arguments_.rank}));
     NSA_RETURN_IF_ERROR(reducer_->ShareSquareSums(stream_.get(), squares));
-    auto* const weights = static_cast<std::byte*>(weights_.data());
-    NSA_RETURN_IF_ERROR(Convert(exec, ConstTensor(Sums() + begin, size, DType::kF32),
-                                Tensor(weights + 2 * begin, size, DType::kBf16)));
-    return reducer_->GatherWeights(stream_.get(), weights);
+    return Convert(exec, ConstTensor(Sums() + begin, size, DType::kF32),
+                   Tensor(static_cast<std::byte*>(all) + 2 * begin, size, DType::kBf16));
   }
 
   absl::Status WaitForStep() {
@@ -269,6 +335,10 @@ class Rank {
   }
 
   absl::Status SumAndCheck() {
+    if (parts()) {  // whose weights the next step reads
+      NSA_RETURN_IF_ERROR(EnqueueStep());
+      NSA_RETURN_IF_ERROR(WaitForStep());
+    }
     NSA_RETURN_IF_ERROR(EnqueueStep());
     NSA_RETURN_IF_ERROR(WaitForStep());
     NSA_ASSIGN_OR_RETURN(const std::vector<float> first, Read());
@@ -322,6 +392,8 @@ class Rank {
   cuda::DeviceMemory input_, sums_;
   cuda::DeviceMemory weights_, squares_;  // with shares
   cuda::DeviceMemory windows_;            // float [2, kPiece], with windows
+  cuda::DeviceMemory own_;                // bf16 [kGradients], of which a rank has its share
+  cuda::DeviceMemory gathered_;           // bf16 [2, kPiece]
   std::unique_ptr<GradientReducer> reducer_;
 };
 

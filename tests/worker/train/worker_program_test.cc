@@ -227,6 +227,10 @@ TEST(WorkerProgram, ARankKilledWithAShareOfTheGradientsIsNoLoss) {
   ExpectToSurviveAKilledRank("{shard: gradients}");
 }
 
+TEST(WorkerProgram, ARankKilledWithAShareOfTheWeightsIsNoLoss) {
+  ExpectToSurviveAKilledRank("{shard: parameters}");
+}
+
 TEST(WorkerProgram, ASampleIsShownAsItIsDrawnAndEndsAtOnceOnASignal) {
   const TempDir dir;
   std::ofstream(dir / "text.txt") << "To be, or not to be, that is the question:\n"

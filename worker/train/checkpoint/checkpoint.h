@@ -138,14 +138,15 @@ class CheckpointWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// Where to load a checkpoint to: full arenas in the layout's order, of the moments also a slice.
-// Empty moments are not loaded, unless a slice is given, which may be empty.
+// Where to load a checkpoint to: full arenas in the layout's order, or slices of them. Empty
+// moments are not loaded, unless a slice is given, which may be empty.
 struct RestoreTarget {
   const ParameterLayout* layout = nullptr;
   std::span<float> parameters;
   std::span<float> first_moment;
   std::span<float> second_moment;
-  std::optional<Slice> slice;  // the elements that the moments hold, if not all
+  std::optional<Slice> slice;    // the elements that the moments hold, if not all
+  std::optional<Slice> weights;  // the elements that `parameters` holds, if not all
 
   // The elements that the moments hold.
   Slice moments() const {

@@ -15,8 +15,11 @@
 namespace nsa::train {
 namespace {
 
+constexpr auto kWidth = static_cast<int64_t>(sizeof(float));
+
 absl::Status LoadParameters(const std::filesystem::path& path, const RestoreTarget& target) {
   NSA_ASSIGN_OR_RETURN(const auto file, SafetensorsFile::Open(path));
+  const Slice wanted = target.weights.value_or(Slice{0, target.layout->size()});
   for (const ParameterInfo& tensor : target.layout->tensors()) {
     const auto found = file->tensors().find(tensor.name);
     if (found == file->tensors().end() || found->second.shape != tensor.shape) {
@@ -26,9 +29,12 @@ absl::Status LoadParameters(const std::filesystem::path& path, const RestoreTarg
           found == file->tensors().end() ? "absent" : absl::StrJoin(found->second.shape, ", "),
           absl::StrJoin(tensor.shape, ", ")));
     }
-    NSA_RETURN_IF_ERROR(
-        file->Read(tensor.name, target.parameters.subspan(static_cast<size_t>(tensor.offset),
-                                                          static_cast<size_t>(tensor.size))));
+    const Slice part = wanted.Common({tensor.offset, tensor.offset + tensor.size});
+    if (part.empty()) continue;
+    const std::span<float> to = target.parameters.subspan(
+        static_cast<size_t>(part.begin - wanted.begin), static_cast<size_t>(part.size()));
+    NSA_RETURN_IF_ERROR(file->ReadBytes(found->second, kWidth * (part.begin - tensor.offset),
+                                        std::as_writable_bytes(to)));
   }
   if (file->tensors().size() != target.layout->tensors().size()) {
     return absl::FailedPreconditionError(
@@ -56,7 +62,6 @@ absl::Status ReadPart(const SafetensorsFile& file, const char* name, const Slice
         absl::StrFormat("tensor %s has %d elements (its metadata says %d)", name,
                         found == file.tensors().end() ? 0 : found->second.size, shard.size()));
   }
-  constexpr auto kWidth = static_cast<int64_t>(sizeof(float));
   return file.ReadBytes(found->second, kWidth * (part.begin - shard.begin),
                         std::as_writable_bytes(to));
 }

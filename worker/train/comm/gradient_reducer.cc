@@ -64,6 +64,10 @@ absl::StatusOr<std::unique_ptr<GradientReducer>> GradientReducer::Create(
   for (cuda::Event& done : reducer->window_done_) {
     NSA_ASSIGN_OR_RETURN(done, cuda::Event::Create());
   }
+  NSA_ASSIGN_OR_RETURN(reducer->read_, cuda::Event::Create());
+  for (cuda::Event& gathered : reducer->gathered_) {
+    NSA_ASSIGN_OR_RETURN(gathered, cuda::Event::Create());
+  }
   NSA_ASSIGN_OR_RETURN(reducer->in_flight_,
                        cuda::PinnedMemory::Allocate(sizeof(int32_t), "the mark of the reduction"));
   if (options.bf16) {
@@ -141,6 +145,20 @@ absl::Status GradientReducer::SumWindow(void* stream, const WindowSum& sum) {
   NSA_RETURN_IF_ERROR(Sum(stream, sum.values, sum.first));
   NSA_RETURN_IF_ERROR(TakeShare(lane, sum));
   return window_done_[windows_++ % 2].Record(lane);
+}
+
+absl::Status GradientReducer::Gather(void* stream, int turn, std::span<const NcclPiece> pieces) {
+  void* const lane = Lane(stream);
+  NSA_RETURN_IF_ERROR(read_.Record(stream));
+  NSA_RETURN_IF_ERROR(read_.Wait(lane));
+  NSA_RETURN_IF_ERROR(MarkInFlight(lane, kGatherMark));
+  NSA_RETURN_IF_ERROR(comm_->Broadcast(kGather, pieces, lane));
+  NSA_RETURN_IF_ERROR(MarkInFlight(lane, 0));
+  return gathered_[turn].Record(lane);
+}
+
+absl::Status GradientReducer::AwaitGather(void* stream, int turn) {
+  return gathered_[turn].Wait(stream);
 }
 
 absl::Status GradientReducer::Finish(void* stream) {

@@ -9,6 +9,11 @@
 // Where each rank also keeps the gradients of its share only, they come a part of the model at a
 // time, in memory that later parts reuse (worker/train/model/gradient_window.h): SumWindow() takes
 // the place of Ready(), once for each part of each pass.
+//
+// Where each rank has the weights of its share only, Gather() brings those of a part together
+// before it is computed with (worker/train/model/weight_window.h). It runs on the stream of the
+// sums: operations of one communicator may not run at the same time, and all ranks enqueue them in
+// one order.
 #pragma once
 
 #include <array>
@@ -78,8 +83,8 @@ struct SumOptions {
   bool bf16 = false;
   // Gradients come by SumWindow(); with `cuts`.
   bool windows = false;
-  // Windows are summed on the step's own stream instead of beside it, for a step with other
-  // operations of NCCL.
+  // Windows are summed and gathered on the step's own stream instead of beside it, for a step with
+  // other operations of NCCL.
   bool in_line = false;
 };
 
@@ -121,6 +126,14 @@ class GradientReducer {
   // The window's gradients are final once `stream`, which may be capturing, reaches this point.
   absl::Status SumWindow(void* stream, const WindowSum& sum);
 
+  // Brings the weights of a part together in one of two windows, `turn` 0 or 1, which what `stream`
+  // was given so far is the last to read. `pieces` are those of all ranks. `stream` may be
+  // capturing.
+  absl::Status Gather(void* stream, int turn, std::span<const NcclPiece> pieces);
+
+  // What follows on `stream` reads what the last Gather() of this turn has brought.
+  absl::Status AwaitGather(void* stream, int turn);
+
   // To be called after Ready(stream, 0) or the last window, when the extra values are final, too.
   // What follows on `stream` sees all sums that this rank gets; those of the extra values, always
   // in fp32, are for all ranks.
@@ -154,7 +167,7 @@ class GradientReducer {
         options_(options),
         cutter_(size, bucket_elements) {}
 
-  // Where sums run that `stream` makes the values of.
+  // Where sums and gathers run for `stream`, one after another.
   void* Lane(void* stream) const { return options_.in_line ? stream : stream_.get(); }
   absl::Status Sum(void* stream, std::span<float> values, int64_t first, bool extras = false);
   absl::Status SumPiece(void* lane, std::span<float> values, int root, bool bf16);
@@ -167,11 +180,13 @@ class GradientReducer {
   const int64_t bucket_elements_;
   const SumOptions options_;
   BucketCutter cutter_;
-  cuda::Stream stream_;                     // runs the sums, one after another
+  cuda::Stream stream_;                     // runs sums and gathers, one after another
   cuda::DeviceMemory rounded_;              // bf16 [bucket_elements_], with options_.bf16
   cuda::Event ready_;                       // a bucket's gradients are final
   cuda::Event done_;                        // all sums of a step are done
   std::array<cuda::Event, 2> window_done_;  // the last two windows are summed, in turn
+  cuda::Event read_;                        // weights are read for the last time
+  std::array<cuda::Event, 2> gathered_;     // the weights in each of two windows are there
   int64_t windows_ = 0;                     // of this step
   cuda::PinnedMemory in_flight_;            // number of the bucket being summed, from 1; 0: none
   int32_t next_ = 0;

@@ -101,6 +101,7 @@ class NcclComm::Impl {
   absl::Status ReduceSum(std::string_view name, const NcclValues& values, int root, void* stream);
   absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
                          void* stream);
+  absl::Status Broadcast(std::string_view name, std::span<const NcclPiece> pieces, void* stream);
   absl::Status Exchange(std::string_view name, std::span<const NcclTransfer> transfers,
                         void* stream);
   absl::Status WaitFor(std::string_view name, const std::function<absl::StatusOr<bool>()>& done);
@@ -123,7 +124,8 @@ class NcclComm::Impl {
   absl::Status Settle(std::string_view call, nccl::Result result);
   absl::Status Enqueue(std::string_view name, std::string_view call,
                        const std::function<nccl::Result()>& enqueue);
-  absl::Status EnqueueExchange(std::span<const NcclTransfer> transfers, void* stream);
+  absl::Status EnqueueGroup(std::string_view name, const std::function<absl::Status()>& enqueue);
+  absl::Status InGroup(const std::function<absl::Status()>& enqueue);
   absl::Status WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done);
   absl::Status Late() const;
   void End(nccl::Result (*call)(nccl::Communicator));
@@ -263,30 +265,53 @@ absl::Status NcclComm::Impl::Broadcast(std::string_view name, const void* from, 
   });
 }
 
-absl::Status NcclComm::Impl::EnqueueExchange(std::span<const NcclTransfer> transfers,
-                                             void* stream) {
+absl::Status NcclComm::Impl::InGroup(const std::function<absl::Status()>& enqueue) {
   NSA_RETURN_IF_ERROR(ToStatus(library_.group_start(), "ncclGroupStart"));
-  absl::Status enqueued;
-  for (const NcclTransfer& t : transfers) {
-    const auto bytes = static_cast<size_t>(t.bytes);
-    enqueued.Update(ToStatus(
-        library_.send(t.send, bytes, nccl::kUint8, t.peer, communicator_, stream), "ncclSend"));
-    enqueued.Update(
-        ToStatus(library_.receive(t.receive, bytes, nccl::kUint8, t.peer, communicator_, stream),
-                 "ncclRecv"));
-  }
+  const absl::Status enqueued = enqueue();
   // Also after an error: a group must not stay open.
   const absl::Status settled = Settle("ncclGroupEnd", library_.group_end());
   return enqueued.ok() ? settled : enqueued;
 }
 
-absl::Status NcclComm::Impl::Exchange(std::string_view name,
-                                      std::span<const NcclTransfer> transfers, void* stream) {
+// Makes the calls of `enqueue`, which enqueue one collective together.
+absl::Status NcclComm::Impl::EnqueueGroup(std::string_view name,
+                                          const std::function<absl::Status()>& enqueue) {
   if (!broken_.ok()) return broken_;
   ++sequence_;
-  broken_ = Annotate(EnqueueExchange(transfers, stream), name);
+  broken_ = Annotate(InGroup(enqueue), name);
   if (!broken_.ok()) Abort();
   return broken_;
+}
+
+absl::Status NcclComm::Impl::Broadcast(std::string_view name, std::span<const NcclPiece> pieces,
+                                       void* stream) {
+  return EnqueueGroup(name, [&] {
+    absl::Status enqueued;
+    for (const NcclPiece& p : pieces) {
+      // Other ranks than the root send nothing, but NCCL wants an address of theirs.
+      const void* const from = p.root == options_.host->rank() ? p.from : p.to;
+      enqueued.Update(ToStatus(library_.broadcast(from, p.to, static_cast<size_t>(p.bytes),
+                                                  nccl::kInt8, p.root, communicator_, stream),
+                               "ncclBroadcast"));
+    }
+    return enqueued;
+  });
+}
+
+absl::Status NcclComm::Impl::Exchange(std::string_view name,
+                                      std::span<const NcclTransfer> transfers, void* stream) {
+  return EnqueueGroup(name, [&] {
+    absl::Status enqueued;
+    for (const NcclTransfer& t : transfers) {
+      const auto bytes = static_cast<size_t>(t.bytes);
+      enqueued.Update(ToStatus(
+          library_.send(t.send, bytes, nccl::kUint8, t.peer, communicator_, stream), "ncclSend"));
+      enqueued.Update(
+          ToStatus(library_.receive(t.receive, bytes, nccl::kUint8, t.peer, communicator_, stream),
+                   "ncclRecv"));
+    }
+    return enqueued;
+  });
 }
 
 absl::Status NcclComm::Impl::WaitFor(std::string_view name,
@@ -352,6 +377,11 @@ absl::Status NcclComm::ReduceSum(std::string_view name, const NcclValues& values
 absl::Status NcclComm::Broadcast(std::string_view name, const void* from, void* to, int64_t bytes,
                                  int root, void* stream) {
   return impl_->Broadcast(name, from, to, bytes, root, stream);
+}
+
+absl::Status NcclComm::Broadcast(std::string_view name, std::span<const NcclPiece> pieces,
+                                 void* stream) {
+  return impl_->Broadcast(name, pieces, stream);
 }
 
 absl::Status NcclComm::Exchange(std::string_view name, std::span<const NcclTransfer> transfers,

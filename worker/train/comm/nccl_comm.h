@@ -52,6 +52,14 @@ struct NcclTransfer {
   int64_t bytes = 0;
 };
 
+// `bytes` bytes of rank `root`, which are to be on every rank; device memory.
+struct NcclPiece {
+  const void* from = nullptr;  // read on `root` only
+  void* to = nullptr;
+  int64_t bytes = 0;
+  int root = 0;
+};
+
 // One thread at a time.
 class NcclComm {
  public:
@@ -79,6 +87,9 @@ class NcclComm {
   // other ranks is not read. On `root` both may be the same.
   absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
                          void* stream);
+
+  // The same of several pieces at a time, as one collective.
+  absl::Status Broadcast(std::string_view name, std::span<const NcclPiece> pieces, void* stream);
 
   // Sends and receives at the same time. Enqueues on `stream`, as AllReduceSum() does. The peers of
   // `transfers` enqueue theirs with this rank, each in the same order between two ranks; ranks that

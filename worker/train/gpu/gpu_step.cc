@@ -52,6 +52,11 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
   if (options.in_order || options.time_kernels) step->exec_.side = nullptr;
   GpuProgress* const progress = step->progress_.get();
   state->model->set_on_layer([progress](int32_t layer) { progress->EnterLayer(layer); });
+  if (state->weights.has_value()) {
+    state->model->set_before_part([made = step.get()](int32_t part, Model::Pass pass) {
+      return made->GatherBefore(part, pass);
+    });
+  }
   return step;
 }
 
@@ -123,6 +128,41 @@ absl::Status GpuStep::SumWindow(bool add) {
                                             .add = add});
 }
 
+// Gathers what is due before the model reads `part`, and moves it there. In the first step the host
+// waits for each gather, as for the sums of BackwardToShares().
+absl::Status GpuStep::GatherBefore(int32_t part, Model::Pass pass) {
+  WeightWindow& weights = *options_.state->weights;
+  for (const int32_t due : GathersBefore(part, pass, weights.last(), /*ahead=*/true)) {
+    NSA_RETURN_IF_ERROR(Gather(due));
+    if (warm()) continue;
+    NSA_RETURN_IF_ERROR(reducer_->AwaitGather(exec_.stream, weights.turn(due)));
+    NSA_RETURN_IF_ERROR(Wait());
+  }
+  NSA_RETURN_IF_ERROR(reducer_->AwaitGather(exec_.stream, weights.turn(part)));
+  weights.MoveTo(part);
+  return absl::OkStatus();
+}
+
+// Every rank sends the bf16 weights that it has of the part.
+absl::Status GpuStep::Gather(int32_t part) {
+  const ModelState& state = *options_.state;
+  WeightWindow& weights = *options_.state->weights;
+  const Slice& elements = weights.part(part);
+  weights.MoveTo(part);
+  std::vector<NcclPiece> pieces;
+  for (int32_t rank = 0; rank < state.shares.ranks(); ++rank) {
+    const Slice own = elements.Common(state.shares.of(rank));
+    if (own.empty()) continue;
+    pieces.push_back({.from = rank == state.rank ? state.parameters.half(own).data : nullptr,
+                      .to = weights.arena()->half(own).data,
+                      .bytes = 2 * own.size(),
+                      .root = rank});
+  }
+  const Tensor tail = weights.tail(part);
+  if (tail.wanted()) NSA_RETURN_IF_ERROR(cuda::ZeroBytes(exec_.stream, tail.data, 2 * tail.size));
+  return reducer_->Gather(exec_.stream, weights.turn(part), pieces);
+}
+
 // Completes the sums; what is enqueued later sees the sums over all ranks. Where backward has not
 // enqueued them, all are enqueued here. The first step enqueues all of its sums here, in the same
 // buckets as other steps. Reason: it may meet a matrix product whose algorithm was not planned. The
@@ -181,7 +221,7 @@ absl::Status GpuStep::EnqueueUpdate() {
   static_assert(sizeof(AdamWStep) == 5 * sizeof(float));
   NSA_RETURN_IF_ERROR(state.optimizer.Enqueue(exec_, ConstTensor(output, 5, DType::kF32),
                                               state.gradients, &state.parameters));
-  if (state.sharded) {
+  if (state.sharded && !state.weights.has_value()) {
     auto* const weights = static_cast<std::byte*>(state.parameters.half().data);
     NSA_RETURN_IF_ERROR(reducer_->GatherWeights(exec_.stream, weights));
   }

@@ -5,7 +5,8 @@
 // of its share only, all ranks add up its squares, each updates its share, and then sends the new
 // bf16 weights to the others. Where the gradients are divided, too (ModelState::window), the sums
 // over the ranks are those of each pass, part by part while backward continues, and a rank adds up
-// those of its share.
+// those of its share. Where the weights are divided, too (ModelState::weights), those of each part
+// are gathered while the part before it is computed with, and none are sent after the update.
 //
 // The device decides whether to update: when the loss or the norm is not finite, parameters and
 // moments stay as they are. The device also computes the clipping factor, without the host.
@@ -50,8 +51,8 @@ struct GpuStepOptions {
   // Sum the gradients of a part over the ranks while backward continues. Not where backward
   // exchanges heads with other ranks (context parallelism): then all are summed after it, so that
   // no two operations of NCCL wait for other ranks at the same time.
-  // Divided gradients have to be summed during it: then on the stream of the exchanges, in their
-  // order.
+  // Divided gradients have to be summed during it, and divided weights gathered: then on the stream
+  // of the exchanges, in their order.
   bool sums_in_backward = true;
 
   bool in_order = false;      // kernels run one at a time
@@ -118,6 +119,8 @@ class GpuStep {
   absl::Status WaitForWindows();
   absl::Status OpenWindow(size_t part);
   absl::Status SumWindow(bool add);
+  absl::Status GatherBefore(int32_t part, Model::Pass pass);
+  absl::Status Gather(int32_t part);
   absl::Status EnqueueUpdate();
   bool SumsInBackward() const { return options_.sums_in_backward && warm(); }
   absl::Status FinishSums();

@@ -18,13 +18,15 @@ bool IsUsable(float weight) { return std::abs(weight) <= kLargestWeight; }  // f
 
 }  // namespace
 
-absl::Status CheckFinite(const ParameterLayout& layout, std::span<const float> values) {
+absl::Status CheckFinite(const Arena& parameters) {
+  const ParameterLayout& layout = parameters.layout();
   int64_t bad = 0;
   std::string first;
   for (const ParameterInfo& tensor : layout.tensors()) {
-    const auto of_tensor =
-        values.subspan(static_cast<size_t>(tensor.offset), static_cast<size_t>(tensor.size));
-    const auto here = std::ranges::count_if(of_tensor, [](float w) { return !IsUsable(w); });
+    const Slice part = parameters.slice().Common({tensor.offset, tensor.offset + tensor.size});
+    if (part.empty()) continue;
+    const auto here =
+        std::ranges::count_if(parameters.of(part), [](float w) { return !IsUsable(w); });
     if (here > 0 && bad == 0) first = tensor.name;
     bad += here;
   }

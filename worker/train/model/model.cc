@@ -43,6 +43,7 @@ class Model::Impl {
   std::vector<v1::LayerStats> TakeLayerStats();
 
   void set_on_layer(std::function<void(int32_t)> on_layer) { on_layer_ = std::move(on_layer); }
+  void set_before_part(BeforePart before_part) { before_part_ = std::move(before_part); }
   std::vector<int64_t> PartBegins() const { return places_.PartBegins(); }
   Losses losses() const {
     return {static_cast<const float*>(readout_.Loss(arena_, 0).data), readout_.loss_stride()};
@@ -87,6 +88,9 @@ class Model::Impl {
   void EnterLayer(int32_t layer) {
     if (on_layer_) on_layer_(layer);
   }
+  absl::Status EnterPart(int32_t part, Pass pass) const {
+    return before_part_ ? before_part_(part, pass) : absl::OkStatus();
+  }
   ConstTensor Weight(const Place& place) const {
     return parameters_.weight(place.offset, place.size);
   }
@@ -99,6 +103,7 @@ class Model::Impl {
   const Arena& parameters_;
   const int64_t rows_;
   std::function<void(int32_t)> on_layer_;
+  BeforePart before_part_;
 
   const ModelPlaces places_;
 
@@ -204,10 +209,11 @@ double Model::Impl::Collect(int32_t micro_batch) {
   return readout_.ReadLoss(arena_, micro_batch);
 }
 
-// Embedding and all blocks; returns the residual stream behind the last one.
+// Embedding and all blocks; returns the residual stream behind the last one. The head comes next.
 absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_batch) {
   current_ = micro_batch;
   if (options_.statistics) NSA_RETURN_IF_ERROR(Zero(exec, readout_.All(arena_, micro_batch)));
+  NSA_RETURN_IF_ERROR(EnterPart(-1, Pass::kForward));
   NSA_RETURN_IF_ERROR(Embedding(exec, {.rows = rows_,
                                        .vocab = config_.vocab,
                                        .dim = config_.dim,
@@ -217,6 +223,7 @@ absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_ba
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const cuda::Range range("forward of a block");
     EnterLayer(layer);
+    NSA_RETURN_IF_ERROR(EnterPart(layer, Pass::kForward));
     const BlockStatistics statistics =
         options_.statistics ? readout_.Layer(arena_, config_.AttentionOf(layer), micro_batch, layer)
                             : BlockStatistics();
@@ -225,6 +232,7 @@ absl::StatusOr<Tensor> Model::Impl::RunBlocks(const Exec& exec, int32_t micro_ba
                  absl::StrCat("forward of block ", layer)));
   }
   EnterLayer(-1);
+  NSA_RETURN_IF_ERROR(EnterPart(config_.n_layers, Pass::kForward));
   return InputOf(config_.n_layers);
 }
 
@@ -301,6 +309,7 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
   };
   overwrite_ = overwrite;
   if (overwrite) NSA_RETURN_IF_ERROR(ClearAddedTo(exec, gradients));
+  NSA_RETURN_IF_ERROR(EnterPart(config_.n_layers, Pass::kBackward));
   NSA_RETURN_IF_ERROR(head_.Backward(exec, {.x = InputOf(config_.n_layers),
                                             .loss = LossOf(current_),
                                             .has_loss = has_loss_,
@@ -313,6 +322,7 @@ absl::Status Model::Impl::Backward(const Exec& exec, float gradient_scale, Arena
   for (int32_t layer = config_.n_layers - 1; layer >= 0; --layer) {
     const cuda::Range range("backward of a block");
     EnterLayer(layer);
+    NSA_RETURN_IF_ERROR(EnterPart(layer, Pass::kBackward));
     NSA_RETURN_IF_ERROR(
         Annotate(RecomputeBlock(exec, layer), absl::StrCat("recomputation of block ", layer)));
     NSA_RETURN_IF_ERROR(Annotate(BackwardOf(Context(exec, layer), layer, gradients, complete),
@@ -354,6 +364,7 @@ absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t lay
   if (!block.attention.has(kSel) && !block.attention.has(kWin)) return absl::OkStatus();
   // All blocks share the memory of the attention, and backward left that of the first.
   if (config_.recompute == Recompute::kBlock && layer > 0) {
+    NSA_RETURN_IF_ERROR(EnterPart(layer, Pass::kAudit));
     NSA_RETURN_IF_ERROR(BlockForward(block, InputOf(layer), {}, {}));
   }
   const LayerAudit audit = {.config = block.attention,
@@ -414,6 +425,9 @@ Model::~Model() = default;
 
 void Model::set_on_layer(std::function<void(int32_t)> on_layer) {
   impl_->set_on_layer(std::move(on_layer));
+}
+void Model::set_before_part(BeforePart before_part) {
+  impl_->set_before_part(std::move(before_part));
 }
 absl::StatusOr<double> Model::Forward(const Exec& exec, const TokenBatch& batch) {
   return impl_->Forward(exec, batch);

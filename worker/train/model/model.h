@@ -81,6 +81,17 @@ class Model {
   // Called with its number when a block is entered, and with −1 after the last one; may be empty.
   void set_on_layer(std::function<void(int32_t layer)> on_layer);
 
+  // What a part of the model is read for.
+  enum class Pass : uint8_t { kForward, kBackward, kAudit };
+
+  // Called before the weights of a part are read: −1 is the embedding, then the blocks, and behind
+  // the last one the final norm with the head. Forward reads all parts in this order, Backward from
+  // the last one to block 0, and an audit each block that it computes again. The call may move the
+  // parameters (Arena::MoveTo()) to that part, of which nothing else is read until the next call.
+  // Its error ends the pass. May be empty.
+  using BeforePart = std::function<absl::Status(int32_t part, Pass pass)>;
+  void set_before_part(BeforePart before_part);
+
   // Mean loss over the predicted tokens, in nats. With `training`, keeps what Backward needs.
   absl::StatusOr<double> Forward(const Exec& exec, const TokenBatch& batch);
 

@@ -63,18 +63,20 @@ std::array<float, 4> Draw(Init init, float scale, uint64_t key, int64_t group) {
   return values;
 }
 
-void Fill(const ParameterInfo& tensor, int64_t seed, std::span<float> values) {
+// values ← elements `range` of the tensor, counted from its first.
+void Fill(const ParameterInfo& tensor, int64_t seed, const Slice& range, std::span<float> values) {
   if (tensor.init == Init::kZeros || tensor.init == Init::kOnes) {
     for (float& value : values) value = tensor.init == Init::kOnes ? 1.0f : 0.0f;
     return;
   }
   const uint64_t key = HashName(tensor.name) ^ (static_cast<uint64_t>(seed) * 0x9E3779B97F4A7C15u);
-  const int64_t groups = (tensor.size + 3) / 4;
+  const int64_t groups = (range.end + 3) / 4;
 #pragma omp parallel for schedule(static)
-  for (int64_t group = 0; group < groups; ++group) {
+  for (int64_t group = range.begin / 4; group < groups; ++group) {
     const std::array<float, 4> drawn = Draw(tensor.init, tensor.scale, key, group);
-    for (int64_t i = 4 * group; i < std::min(4 * group + 4, tensor.size); ++i) {
-      values[i] = drawn[i - 4 * group];
+    const Slice part = range.Common({4 * group, 4 * group + 4});
+    for (int64_t i = part.begin; i < part.end; ++i) {
+      values[i - range.begin] = drawn[i - 4 * group];
     }
   }
 }
@@ -246,19 +248,28 @@ absl::StatusOr<Arena> Arena::Create(const ParameterLayout* layout, const Options
   arena.slice_ = options.slice.value_or(arena.slice_);
   arena.tail_ = cuda && all ? layout->tail() : 0;
   arena.extras_ = options.extras;
+  if (options.room.has_value() && options.half) {
+    NSA_ASSIGN_OR_RETURN(arena.half_, Memory::Allocate(options.backend, 2 * *options.room, what));
+    return arena;
+  }
   const int64_t floats = options.room.value_or(arena.slice_.size() + arena.tail_ + arena.extras_);
   NSA_ASSIGN_OR_RETURN(arena.values_, Memory::Allocate(options.backend, 4 * floats, what));
-  if (options.half) {
-    NSA_ASSIGN_OR_RETURN(arena.half_,
-                         Memory::Allocate(options.backend, 2 * (layout->size() + layout->tail()),
-                                          absl::StrCat(what, " in bf16")));
-  }
+  if (!options.half) return arena;
+  arena.half_slice_ = options.half_slice ? arena.slice_ : Slice{0, layout->size()};
+  const int64_t tail = options.half_slice ? 0 : layout->tail();
+  NSA_ASSIGN_OR_RETURN(arena.half_,
+                       Memory::Allocate(options.backend, 2 * (arena.half_slice_.size() + tail),
+                                        absl::StrCat(what, " in bf16")));
   return arena;
 }
 
 void Arena::MoveTo(const Slice& slice, int64_t at) {
-  slice_ = slice;
   begin_ = at;
+  if (half_.bytes() > 0) {
+    half_slice_ = slice;
+    return;
+  }
+  slice_ = slice;
   tail_ = !values_.on_host() && slice.end == layout_->size() ? layout_->tail() : 0;
 }
 
@@ -272,10 +283,11 @@ absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to) {
     NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, to->of(both).data(), from.of(both).data(),
                                         both.size() * static_cast<int64_t>(sizeof(float))));
   }
-  const std::span<const float> all = from.flat();
-  std::vector<bf16> half(to->half().wanted() ? all.size() : 0);
+  std::vector<bf16> half(static_cast<size_t>(to->half().size));
+  const std::span<const float> rounded =
+      half.empty() ? std::span<const float>() : from.of(to->half_slice());
 #pragma omp parallel for schedule(static)
-  for (size_t i = 0; i < half.size(); ++i) half[i] = bf16(all[i]);
+  for (size_t i = 0; i < half.size(); ++i) half[i] = bf16(rounded[i]);
   NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, to->half().data, half.data(),
                                       static_cast<int64_t>(half.size() * sizeof(bf16))));
   return cuda::Synchronize(exec.stream);
@@ -283,7 +295,10 @@ absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to) {
 
 void Initialize(int64_t seed, Arena* parameters) {
   for (const ParameterInfo& tensor : parameters->layout().tensors()) {
-    Fill(tensor, seed, parameters->of(tensor));
+    const Slice part = parameters->slice().Common({tensor.offset, tensor.offset + tensor.size});
+    if (part.empty()) continue;
+    Fill(tensor, seed, {part.begin - tensor.offset, part.end - tensor.offset},
+         parameters->of(part));
   }
 }
 

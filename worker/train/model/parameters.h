@@ -86,7 +86,9 @@ class Arena {
         false;  // CUDA only: also a bf16 copy of all elements, which kernels read as weights
     int64_t extras = 0;          // number of floats behind the values and the tail
     std::optional<Slice> slice;  // the elements that it has values of; all if there is none
-    // Memory for so many floats, in place of `slice`: MoveTo() says which elements it has.
+    bool half_slice = false;     // the bf16 copy has the elements of `slice` only
+    // Memory for so many values, in place of `slice`: MoveTo() says which elements it has. With
+    // `half` they are bf16, and there are no floats.
     std::optional<int64_t> room;
   };
 
@@ -102,7 +104,7 @@ class Arena {
   static absl::StatusOr<Arena> Create(const ParameterLayout* layout, const Options& options,
                                       const std::string& what);
 
-  // Of an arena with Options::room: from now on it has the elements of `slice`, from float `at` of
+  // Of an arena with Options::room: from now on it has the elements of `slice`, from value `at` of
   // its memory on, and on a GPU behind the last element of the layout its tail. The caller sees to
   // it that they fit. Moves no values.
   void MoveTo(const Slice& slice, int64_t at);
@@ -137,28 +139,33 @@ class Arena {
   }
   std::span<float> extras() { return with_extras().subspan(slice_.size() + tail_); }
 
-  // The bf16 copy, or a part of it; empty without one.
-  Tensor half() const { return half(Slice{0, layout_->size()}); }
+  // The bf16 values, or a part of them, which may reach into the tail; empty without them.
+  Tensor half() const { return half(half_slice_); }
   Tensor half(const Slice& part) const {
     if (half_.bytes() == 0) return {};
-    return {half_.data() + 2 * part.begin, part.size(), DType::kBf16};
+    return {half_at(part.begin), part.size(), DType::kBf16};
   }
+  // The elements that half() has: all, or slice() with Options::half_slice or room.
+  const Slice& half_slice() const { return half_slice_; }
 
-  // Elements [offset, offset + size) for kernels that read weights: from the bf16 copy if there is
-  // one, also from its tail, else from the fp32 values.
+  // Elements [offset, offset + size), which the arena has, for kernels that read weights: the bf16
+  // values if there are any, also those of the tail, else the fp32 values.
   ConstTensor weight(int64_t offset, int64_t size) const {
-    if (half_.bytes() == 0) return flat().subspan(offset, size);
-    return {half_.data() + 2 * offset, size, DType::kBf16};
+    if (half_.bytes() == 0) return of(Slice{offset, offset + size});
+    return {half_at(offset), size, DType::kBf16};
   }
 
   int64_t bytes() const { return values_.bytes() + half_.bytes(); }
 
  private:
   float* values() const { return reinterpret_cast<float*>(values_.data()) + begin_; }
+  std::byte* half_at(int64_t element) const {
+    return half_.data() + 2 * (begin_ + element - half_slice_.begin);
+  }
 
   const ParameterLayout* layout_ = nullptr;  // borrowed
-  Slice slice_;
-  int64_t begin_ = 0;  // floats before the values; above 0 only with room
+  Slice slice_, half_slice_;
+  int64_t begin_ = 0;  // values before those of the slice; above 0 only with room
   int64_t tail_ = 0;
   int64_t extras_ = 0;
   Memory values_;
@@ -166,12 +173,12 @@ class Arena {
 };
 
 // to ← from, between the host and the GPU of `exec`, or within one of them. Waits for the copy.
-// Copies the elements that both have. When `to` has a bf16 copy, `from` must have all elements, in
+// Copies the elements that both have. When `to` has a bf16 copy, `from` must have its elements, in
 // host memory.
 absl::Status CopyArena(const Exec& exec, const Arena& from, Arena* to);
 
-// Fills `parameters`, in host memory, with initial values. Each element is a pure function of
-// (seed, tensor name, index), so it does not depend on threads, ranks or other tensors.
+// Fills `parameters`, in host memory, with initial values of the elements that it has. Each is a
+// pure function of (seed, tensor name, index), so it does not depend on threads, ranks or others.
 void Initialize(int64_t seed, Arena* parameters);
 
 }  // namespace nsa::train

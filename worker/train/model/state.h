@@ -2,7 +2,8 @@
 // them, all in the memory of one device. With runtime.shard: optimizer (shares.h) a rank has the
 // moments of its share only; on a GPU also the fp32 weights, while it has all weights in bf16. On
 // the CPU the model computes with the fp32 weights, so every rank has all of them. With `gradients`
-// a rank also keeps the gradients of its share only (gradient_window.h).
+// a rank also keeps the gradients of its share only (gradient_window.h), and with `parameters` the
+// weights that the model computes with (weight_window.h).
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@
 #include "worker/train/model/optimizer.h"
 #include "worker/train/model/parameters.h"
 #include "worker/train/model/shares.h"
+#include "worker/train/model/weight_window.h"
 
 namespace nsa::train {
 
@@ -34,7 +36,7 @@ struct ModelState {
   // as its micro-batches. `group`: the ranks that share sequences with this one, as
   // ModelOptions::group; null without context parallelism. `recompute`: default what
   // RecomputeOf(spec) says for the GPU's free memory. ResourceExhausted when the device has too
-  // little memory. Unimplemented for a level of runtime.shard that no device has.
+  // little memory.
   static absl::StatusOr<std::unique_ptr<ModelState>> Create(
       const v1::JobSpec& spec, const ParameterLayout* layout, Backend backend, int32_t world_size,
       int32_t rank, ContextGroup* group = nullptr, std::optional<Recompute> recompute = {});
@@ -50,18 +52,21 @@ struct ModelState {
   Shares shares;         // of all ranks
   bool sharded = false;  // this rank has the optimizer's state of its share only
   Recompute recompute = Recompute::kNothing;
-  Arena parameters;
-  Arena gradients;  // with kGradientExtras; of share() where there is a window
+  Arena parameters;  // with `weights` those of share(), on a GPU also in bf16
+  Arena gradients;   // with kGradientExtras; of share() where there is a window
   Optimizer optimizer;
-  std::unique_ptr<Model> model;  // borrows `parameters`
+  // What the model reads in place of `parameters`, where a rank has those of its share only. The
+  // executor gathers each part before it is read (Model::set_before_part()).
+  std::optional<WeightWindow> weights;
+  std::unique_ptr<Model> model;  // borrows `weights`, or else `parameters`
   // Where backward makes gradients whose sums the owners of their shares keep; none if each rank
   // has all gradients.
   std::optional<GradientWindow> window;
 };
 
-// Where parameters and moments get their initial values, in host memory: all parameters, and the
-// moments that the rank has. On the CPU this is the state itself; for a GPU it is a copy, which
-// Commit() transfers.
+// Where parameters and moments get their initial values, in host memory: the parameters and moments
+// that the rank has, in fp32 or bf16. On the CPU this is the state itself; for a GPU it is a copy,
+// which Commit() transfers.
 class HostState {
  public:
   HostState(ModelState* state, const ParameterLayout* layout);

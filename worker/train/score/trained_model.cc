@@ -57,7 +57,7 @@ absl::StatusOr<std::unique_ptr<TrainedModel>> TrainedModel::Load(
   target.layout = trained->layout_.get();
   target.parameters = trained->parameters_->flat();
   NSA_RETURN_IF_ERROR(LoadCheckpoint(path, "", target).status());
-  NSA_RETURN_IF_ERROR(Annotate(CheckFinite(*trained->layout_, target.parameters), kModelFile));
+  NSA_RETURN_IF_ERROR(Annotate(CheckFinite(*trained->parameters_), kModelFile));
   if (trained->gpu_ != nullptr) NSA_RETURN_IF_ERROR(trained->MoveToGpu());
   return trained;
 }

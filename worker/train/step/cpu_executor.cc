@@ -18,6 +18,7 @@
 #include "worker/train/comm/stop.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/step/executor.h"
+#include "worker/train/step/parameters_check.h"
 #include "worker/train/step/ranks/context_ranks.h"
 #include "worker/train/step/ranks/share_pieces.h"
 
@@ -40,6 +41,10 @@ class CpuExecutor final : public StepExecutor {
                                                     options_.launch->world_size(),
                                                     options_.launch->rank(), context_.get()));
     state_->model->set_on_layer([page = options_.page](int32_t layer) { page->SetLayer(layer); });
+    if (state_->weights.has_value()) {
+      state_->model->set_before_part(
+          [this](int32_t part, Model::Pass pass) { return GatherPart(part, pass); });
+    }
     return absl::OkStatus();
   }
 
@@ -51,11 +56,13 @@ class CpuExecutor final : public StepExecutor {
       NSA_RETURN_IF_ERROR(Zero(exec_, state_->gradients.flat()));
       sequence_losses_.clear();
     }
-    double forward = 0, backward = 0, communication = 0;
+    double forward = 0, backward = 0;
+    communication_ = 0;
     options_.page->SetPhase(Phase::kForward);
     const auto loss =
         Timed(*options_.clock, &forward, [&] { return state_->model->Forward(exec_, batch); });
     NSA_RETURN_IF_ERROR(loss.status());
+    const double in_forward = communication_;
     record->set_loss(record->loss() + *loss / spec_.train().accumulate_grad_batches());
 
     if (!spec_.data().mix().empty()) {
@@ -65,14 +72,14 @@ class CpuExecutor final : public StepExecutor {
     options_.page->SetPhase(Phase::kBackward);
     const float scale = static_cast<float>(1.0 / static_cast<double>(TokensPerStep(spec_)));
     NSA_RETURN_IF_ERROR(Timed(*options_.clock, &backward, [&] {
-      return state_->window.has_value() ? BackwardToShares(scale, &communication)
+      return state_->window.has_value() ? BackwardToShares(scale)
                                         : state_->model->Backward(exec_, scale, &state_->gradients);
     }));
 
     v1::StepTimes& times = *record->mutable_times();
-    times.set_forward_seconds(times.forward_seconds() + forward);
-    times.set_backward_seconds(times.backward_seconds() + backward - communication);
-    times.set_communication_seconds(times.communication_seconds() + communication);
+    times.set_forward_seconds(times.forward_seconds() + forward - in_forward);
+    times.set_backward_seconds(times.backward_seconds() + backward - communication_ + in_forward);
+    times.set_communication_seconds(times.communication_seconds() + communication_);
     return absl::OkStatus();
   }
 
@@ -101,7 +108,7 @@ class CpuExecutor final : public StepExecutor {
     }));
     v1::StepTimes& times = *record->mutable_times();
     times.set_optimizer_seconds(seconds);
-    if (!state_->sharded) return absl::OkStatus();
+    if (!state_->sharded || state_->weights.has_value()) return absl::OkStatus();
     double gathering = times.communication_seconds();
     NSA_RETURN_IF_ERROR(Timed(*options_.clock, &gathering, [&] {
       return options_.comm->AllGather("gather_weights", state_->parameters.flat(),
@@ -121,9 +128,12 @@ class CpuExecutor final : public StepExecutor {
 
   absl::StatusOr<uint64_t> ParametersHash() override {
     uint64_t hash = 0;
-    NSA_RETURN_IF_ERROR(
-        nsa::ParametersHash(exec_, {.values = state_->parameters.flat(), .hash = &hash}));
-    return hash;
+    NSA_RETURN_IF_ERROR(nsa::ParametersHash(exec_, {.values = state_->parameters.flat(),
+                                                    .first = state_->parameters.slice().begin,
+                                                    .hash = &hash}));
+    if (!state_->weights.has_value()) return hash;
+    NSA_ASSIGN_OR_RETURN(const std::vector<uint64_t> all, ExchangeHashes(options_.comm, hash));
+    return std::accumulate(all.begin(), all.end(), uint64_t{0});
   }
 
   void AddStatistics(v1::StepRecord* record) override {
@@ -144,7 +154,8 @@ class CpuExecutor final : public StepExecutor {
     const auto copy = [&to, &wanted](std::span<const float> from, const Slice& at) {
       std::ranges::copy(from, to.begin() + (at.begin - wanted.begin));
     };
-    if (local || part == StatePart::kParameters) {  // every rank has what it wants
+    const bool everywhere = part == StatePart::kParameters && !state_->weights.has_value();
+    if (local || everywhere) {  // this rank has what it wants
       if (!wanted.empty()) copy(arena.of(wanted), wanted);
       return absl::OkStatus();
     }
@@ -183,14 +194,27 @@ class CpuExecutor final : public StepExecutor {
     return SendsBf16Gradients(spec_, options_.launch->world_size()) ? Wire::kBf16 : Wire::kF32;
   }
 
-  // Backward into the window, part by part. Adds the seconds of the sums over the ranks to
-  // `communication`.
-  absl::Status BackwardToShares(float scale, double* communication) {
+  // Brings the weights of a part together in the window, from the ranks that have them.
+  absl::Status GatherPart(int32_t part, Model::Pass pass) {
+    WeightWindow& window = *state_->weights;
+    window.MoveTo(part);
+    if (GathersBefore(part, pass, window.last(), /*ahead=*/false).empty()) return absl::OkStatus();
+    Arena& arena = *window.arena();
+    const Slice own = arena.slice().Common(state_->share());
+    if (!own.empty()) std::ranges::copy(state_->parameters.of(own), arena.of(own).begin());
+    return Timed(*options_.clock, &communication_, [&] {
+      return options_.comm->AllGather("gather_weights", arena.flat(),
+                                      state_->shares.CutsOf(arena.slice()));
+    });
+  }
+
+  // Backward into the window, part by part.
+  absl::Status BackwardToShares(float scale) {
     GradientWindow& window = *state_->window;
     size_t part = 0;
     NSA_RETURN_IF_ERROR(OpenWindow(part));
     return state_->model->Backward(exec_, scale, window.arena(), [&](int64_t) -> absl::Status {
-      NSA_RETURN_IF_ERROR(Timed(*options_.clock, communication, [&] { return SumWindow(); }));
+      NSA_RETURN_IF_ERROR(Timed(*options_.clock, &communication_, [&] { return SumWindow(); }));
       return ++part < window.parts().size() ? OpenWindow(part) : absl::OkStatus();
     });
   }
@@ -237,6 +261,7 @@ class CpuExecutor final : public StepExecutor {
   std::unique_ptr<ContextGroup> context_;  // null without context parallelism
   std::unique_ptr<ModelState> state_;
   std::vector<double> sequence_losses_;  // of this step, with data.mix
+  double communication_ = 0;             // seconds of collectives within this micro-batch
 };
 
 }  // namespace

@@ -87,7 +87,7 @@ class StepExecutor {
   // The hash of all parameters (kernels/optimizer/parameters_hash.h), after Update(). On a GPU it
   // waits for the device; not part of a captured step. Where each rank has fp32 weights of its
   // share only, it is a collective: every rank gets the hash of all shares if its bf16 copy matches
-  // the owners' fp32 weights; if not, its hash differs.
+  // the owners' fp32 weights, or its own where it has no others; if not, its hash differs.
   virtual absl::StatusOr<uint64_t> ParametersHash() = 0;
 
   // Adds statistics of the layers, memory and fallbacks to the record of a finished step.

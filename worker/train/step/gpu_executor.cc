@@ -22,6 +22,7 @@
 #include "common/estimate/shares.h"
 #include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
+#include "kernels/nn/copy.h"
 #include "kernels/optimizer/parameters_hash.h"
 #include "worker/train/comm/nccl_comm.h"
 #include "worker/train/comm/nccl_log.h"
@@ -237,11 +238,12 @@ class GpuExecutor final : public StepExecutor {
  private:
   static constexpr int64_t kPieceFloats = 4 << 20;
   // Of the fp32 weights that this rank has, of the bf16 weights that it has made, and of all bf16
-  // weights.
+  // weights; or in place of these of the fp32 weights, rounded.
   static constexpr int64_t kHashes = 3;
 
   absl::Status PlanProducts();
   absl::Status Connect();
+  absl::StatusOr<uint64_t> HashOfDividedWeights();
   absl::Status CopyToHost(std::span<float> to, std::span<const float> from);
   std::shared_ptr<float> PinnedFloats(int64_t floats);
 
@@ -283,27 +285,29 @@ absl::Status GpuExecutor::PlanProducts() {
   return absl::OkStatus();
 }
 
+// Two bf16 weights are hashed as one fp32 value; shares, and pieces of them, begin and end at even
+// elements.
+ConstTensor Pairs(const Tensor& half) { return {half.data, half.size / 2, DType::kF32}; }
+
 // With divided state the fp32 weights of a share exist once, so what the ranks compare are their
 // copies of the bf16 weights: to the sum of the hashes of all shares each rank adds by how much its
 // bf16 weights differ from those that the ranks of the shares have made, which is 0 where nothing
 // is wrong.
 absl::StatusOr<uint64_t> GpuExecutor::ParametersHash() {
   step_->BeginEvaluation(Phase::kTelemetry);
+  if (state_->weights.has_value()) return HashOfDividedWeights();
   auto* const hash = static_cast<uint64_t*>(hash_.data());
   const auto* const on_host = static_cast<const uint64_t*>(hash_on_host_.data());
   const Slice share = state_->share();
   NSA_RETURN_IF_ERROR(nsa::ParametersHash(
       step_->exec(), {.values = state_->parameters.of(share), .first = share.begin, .hash = hash}));
-  // Two bf16 weights are hashed as one fp32 value; shares begin at even elements.
-  const auto pairs = [this](const Slice& part) {
-    const Tensor half = state_->parameters.half(part);
-    return ConstTensor(half.data, half.size / 2, DType::kF32);
-  };
   if (state_->sharded) {
+    NSA_RETURN_IF_ERROR(
+        nsa::ParametersHash(step_->exec(), {.values = Pairs(state_->parameters.half(share)),
+                                            .first = share.begin / 2,
+                                            .hash = hash + 1}));
     NSA_RETURN_IF_ERROR(nsa::ParametersHash(
-        step_->exec(), {.values = pairs(share), .first = share.begin / 2, .hash = hash + 1}));
-    NSA_RETURN_IF_ERROR(nsa::ParametersHash(
-        step_->exec(), {.values = pairs({0, options_.layout->size()}), .hash = hash + 2}));
+        step_->exec(), {.values = Pairs(state_->parameters.half()), .hash = hash + 2}));
   }
   NSA_RETURN_IF_ERROR(
       cuda::CopyBytes(gpu_->stream(), hash_on_host_.data(), hash, kHashes * sizeof(*hash)));
@@ -312,6 +316,37 @@ absl::StatusOr<uint64_t> GpuExecutor::ParametersHash() {
   NSA_ASSIGN_OR_RETURN(const std::vector<uint64_t> all,
                        ExchangeHashes(options_.comm, on_host[0] - on_host[1]));
   return std::accumulate(all.begin(), all.end(), on_host[2]);
+}
+
+// Where each rank has the weights of its share only, no rank has a copy to compare them with: to
+// the sum of the hashes of all shares each rank adds by how much its bf16 weights differ from its
+// fp32 weights, rounded, which is 0 where nothing is wrong.
+absl::StatusOr<uint64_t> GpuExecutor::HashOfDividedWeights() {
+  const Exec& exec = step_->exec();
+  const Slice share = state_->share();
+  auto* const hash = static_cast<uint64_t*>(hash_.data());
+  const auto* const on_host = static_cast<const uint64_t*>(hash_on_host_.data());
+  uint64_t own = 0, wrong = 0;
+  for (int64_t begin = share.begin; begin < share.end; begin += kPieceFloats) {
+    const Slice piece = {begin, std::min(begin + kPieceFloats, share.end)};
+    const ConstTensor values = state_->parameters.of(piece);
+    const Tensor rounded(piece_.data(), piece.size(), DType::kBf16);
+    NSA_RETURN_IF_ERROR(Convert(exec, values, rounded));
+    NSA_RETURN_IF_ERROR(
+        nsa::ParametersHash(exec, {.values = values, .first = begin, .hash = hash}));
+    NSA_RETURN_IF_ERROR(nsa::ParametersHash(
+        exec,
+        {.values = Pairs(state_->parameters.half(piece)), .first = begin / 2, .hash = hash + 1}));
+    NSA_RETURN_IF_ERROR(nsa::ParametersHash(
+        exec, {.values = Pairs(rounded), .first = begin / 2, .hash = hash + 2}));
+    NSA_RETURN_IF_ERROR(
+        cuda::CopyBytes(gpu_->stream(), hash_on_host_.data(), hash, kHashes * sizeof(*hash)));
+    NSA_RETURN_IF_ERROR(step_->Wait());
+    own += on_host[0];
+    wrong += on_host[1] - on_host[2];
+  }
+  NSA_ASSIGN_OR_RETURN(const std::vector<uint64_t> all, ExchangeHashes(options_.comm, own));
+  return std::accumulate(all.begin(), all.end(), wrong);
 }
 
 // Sends pieces from GPU to GPU; what this rank wants of a piece goes on to its host memory.

@@ -90,22 +90,24 @@ bool FlipsBitAfter(int64_t step, int32_t rank, int64_t generation) {
 
 absl::Status FlipBit(const Exec& exec, ModelState* state) {
   constexpr uint32_t kBit = uint32_t{1} << 22;  // the highest of the fraction
+  const bool half = exec.backend == Backend::kCuda && state->sharded;
   const ParameterInfo& last = state->parameters.layout().tensors().back();
+  const Slice place = (half ? state->parameters.half_slice() : state->parameters.slice())
+                          .Common({last.offset, last.offset + last.size});
+  if (place.empty()) return absl::OkStatus();
   if (exec.backend == Backend::kCpu) {
-    float* const value = state->parameters.of(last).data();
+    float* const value = state->parameters.of(place).data();
     *value = std::bit_cast<float>(std::bit_cast<uint32_t>(*value) ^ kBit);
     return absl::OkStatus();
   }
-  // With divided state the weight that every rank has is the one in bf16, the upper half of an
-  // fp32.
-  const Slice place = {last.offset, last.offset + last.size};
-  void* const at =
-      state->sharded ? state->parameters.half(place).data : state->parameters.of(place).data();
-  const int64_t bytes = state->sharded ? 2 : 4;
+  // With divided state the weight that the model computes with is the one in bf16, the upper half
+  // of an fp32.
+  void* const at = half ? state->parameters.half(place).data : state->parameters.of(place).data();
+  const int64_t bytes = half ? 2 : 4;
   uint32_t bits = 0;  // little-endian
   NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, &bits, at, bytes));
   NSA_RETURN_IF_ERROR(cuda::Synchronize(exec.stream));
-  bits ^= state->sharded ? kBit >> 16 : kBit;
+  bits ^= half ? kBit >> 16 : kBit;
   NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, at, &bits, bytes));
   return cuda::Synchronize(exec.stream);
 }

@@ -178,20 +178,30 @@ absl::Status SendFloats(int from, std::span<const float> whole, int64_t total, c
   return absl::OkStatus();
 }
 
-// Memory for all moments of the rank that reads a checkpoint for all, if its target has not all.
-struct WholeMoments {
-  std::vector<float> first, second;
-
+// Memory of the rank that reads a checkpoint for all, for what its target has not all of.
+class WholeState {
+ public:
   RestoreTarget TargetOf(const RestoreTarget& own) {
     RestoreTarget whole = own;
-    if (!own.slice.has_value()) return whole;
-    const auto size = static_cast<size_t>(own.layout->size());
+    size_ = own.layout->size();
+    whole.parameters = Whole(own.weights, own.parameters, &parameters_);
+    whole.first_moment = Whole(own.slice, own.first_moment, &first_);
+    whole.second_moment = Whole(own.slice, own.second_moment, &second_);
     whole.slice.reset();
-    if (own.slice->size() == own.layout->size()) return whole;
-    first.resize(size), second.resize(size);
-    whole.first_moment = first, whole.second_moment = second;
+    whole.weights.reset();
     return whole;
   }
+
+ private:
+  std::span<float> Whole(const std::optional<Slice>& slice, std::span<float> values,
+                         std::vector<float>* memory) const {
+    if (!slice.has_value() || slice->size() == size_) return values;
+    memory->resize(static_cast<size_t>(size_));
+    return *memory;
+  }
+
+  int64_t size_ = 0;
+  std::vector<float> parameters_, first_, second_;
 };
 
 // The job that an owner.json names; empty if it names none.
@@ -243,16 +253,17 @@ absl::StatusOr<v1::CheckpointState> LoadFor(const ResumePoint& point, const std:
                                             const RestoreTarget& target, Comm* comm) {
   if (point.from_rank == kEveryRank) return LoadCheckpoint(point.checkpoint, job_hash, target);
   absl::StatusOr<v1::CheckpointState> state = v1::CheckpointState();
-  WholeMoments moments;
+  WholeState whole;
   RestoreTarget read;
   if (comm->rank() == point.from_rank) {
-    read = moments.TargetOf(target);
+    read = whole.TargetOf(target);
     state = LoadCheckpoint(point.checkpoint, job_hash, read);
   }
   NSA_ASSIGN_OR_RETURN(state, SendState(point.from_rank, state, comm));
   const int64_t total = target.layout->size();
-  NSA_RETURN_IF_ERROR(
-      SendFloats(point.from_rank, read.parameters, total, {0, total}, target.parameters, comm));
+  NSA_RETURN_IF_ERROR(SendFloats(point.from_rank, read.parameters, total,
+                                 target.weights.value_or(Slice{0, total}), target.parameters,
+                                 comm));
   if (target.first_moment.empty() && !target.slice.has_value()) return state;
   NSA_RETURN_IF_ERROR(SendFloats(point.from_rank, read.first_moment, total, target.moments(),
                                  target.first_moment, comm));

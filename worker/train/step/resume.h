@@ -56,8 +56,8 @@ absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, const O
 absl::StatusOr<v1::CheckpointState> ReadStateOf(const ResumePoint& point, Comm* comm);
 
 // LoadCheckpoint() on every rank. If one rank reads the checkpoint for all, it sends the tensors:
-// 12 bytes for each parameter, or 4 where the targets have no moments. It holds all moments
-// meanwhile, also where its target has a slice of them.
+// 12 bytes for each parameter, or 4 where the targets have no moments. It holds all of them
+// meanwhile, also where its target has a slice.
 absl::StatusOr<v1::CheckpointState> LoadFor(const ResumePoint& point, const std::string& job_hash,
                                             const RestoreTarget& target, Comm* comm);
 

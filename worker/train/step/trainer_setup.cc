@@ -362,9 +362,11 @@ absl::Status Trainer::LoadWeights(const ResumePoint& point, HostState* host) {
     return absl::FailedPreconditionError(
         absl::StrCat("restart.init: ", problem->what, "; ", problem->fix));
   }
-  const RestoreTarget target = {.layout = &layout_, .parameters = host->parameters()->flat()};
+  const RestoreTarget target = {.layout = &layout_,
+                                .parameters = host->parameters()->flat(),
+                                .weights = host->parameters()->slice()};
   NSA_RETURN_IF_ERROR(Annotate(LoadFor(point, "", target, comm_.get()).status(), "restart.init"));
-  NSA_RETURN_IF_ERROR(Annotate(CheckFinite(layout_, host->parameters()->flat()), "restart.init"));
+  NSA_RETURN_IF_ERROR(Annotate(CheckFinite(*host->parameters()), "restart.init"));
   initialized_from_ = point.checkpoint.string();
   const std::string differences = ForkDifferences(origin.spec(), spec_);
   early_events_.push_back(Event(
@@ -433,7 +435,8 @@ absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
                                 .parameters = host->parameters()->flat(),
                                 .first_moment = host->first_moment()->flat(),
                                 .second_moment = host->second_moment()->flat(),
-                                .slice = host->first_moment()->slice()};
+                                .slice = host->first_moment()->slice(),
+                                .weights = host->parameters()->slice()};
   NSA_ASSIGN_OR_RETURN(state_, LoadFor(point, own ? job_hash : "", target, comm_.get()));
   NSA_RETURN_IF_ERROR(KeepHeldOut());
   const std::string differences = state_.job_hash() == job_hash ? "" : AdaptForkedState();

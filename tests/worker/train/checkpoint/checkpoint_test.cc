@@ -142,6 +142,9 @@ TEST(Checkpoint, IsTheSameWhereEachRankHasAndLoadsAShareOnly) {
     std::vector<float> p(total), m(share.size()), v(share.size());
     ASSERT_OK(LoadCheckpoint(path, "abc", {&SmallLayout(), p, m, v, share}));
     EXPECT_EQ(p, saved.parameters);
+    p.assign(share.size(), 0);
+    ASSERT_OK(LoadCheckpoint(path, "abc", {&SmallLayout(), p, m, v, share, share}));
+    EXPECT_TRUE(std::equal(p.begin(), p.end(), saved.parameters.begin() + share.begin));
     EXPECT_TRUE(std::equal(m.begin(), m.end(), saved.m.begin() + share.begin));
     EXPECT_TRUE(std::equal(v.begin(), v.end(), saved.v.begin() + share.begin));
   }

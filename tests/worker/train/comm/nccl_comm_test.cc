@@ -7,6 +7,7 @@
 #include <functional>
 #include <latch>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -149,6 +150,46 @@ TEST_F(NcclCommTest, CopiesFromOneRankToAllInPlaceOrElsewhere) {
     EXPECT_EQ((*comm)->sequence(), 2);
     ASSERT_TRUE(host->Barrier("end").ok());
   });
+}
+
+// A part of the model, of which each of three ranks has a piece, in memory of its own.
+TEST_F(NcclCommTest, BringsThePiecesOfAllRanksTogetherAsOneCollective) {
+  RunRanks(3, [&](Comm* host) {
+    auto comm = NcclComm::Connect(Options(host));
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    const int rank = host->rank();
+    const std::vector<int> own = {10 * rank, 10 * rank + 1, 10 * rank + 2};
+    std::vector<int> part(6, -1);
+    std::vector<NcclPiece> pieces;
+    for (const auto& [root, begin, size] :
+         {std::tuple(0, 0, 2), std::tuple(1, 2, 1), std::tuple(2, 3, 3)}) {
+      pieces.push_back({.from = root == rank ? own.data() : nullptr,
+                        .to = &part[begin],
+                        .bytes = 4 * size,
+                        .root = root});
+    }
+    char stream = 0;
+    ASSERT_TRUE((*comm)->Broadcast("gather_weights", pieces, &stream).ok());
+    ASSERT_TRUE((*comm)->WaitFor("gather_weights", Done(&stream)).ok());
+    EXPECT_EQ(part, (std::vector<int>{0, 1, 10, 20, 21, 22}));
+    EXPECT_EQ((*comm)->sequence(), 1);
+    ASSERT_TRUE(host->Barrier("end").ok());
+  });
+}
+
+TEST_F(NcclCommTest, APieceThatNcclRefusesClosesItsGroupAndTheCommunicator) {
+  set_(kFakeRefusesSums);
+  const auto host = SingleRank();
+  auto comm = NcclComm::Connect(Options(host.get()));
+  ASSERT_TRUE(comm.ok()) << comm.status();
+  int value = 0;
+  char stream = 0;
+  const NcclPiece piece = {.from = &value, .to = &value, .bytes = 4};
+  const absl::Status refused = (*comm)->Broadcast("weights", std::span(&piece, 1), &stream);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("weights"), HasSubstr("ncclBroadcast")));
+  EXPECT_EQ((*comm)->AllReduceSum("sum", nullptr, 0, &stream), refused) << "of no use any more";
 }
 
 // Two of three ranks exchange two pieces each; the third is not asked.

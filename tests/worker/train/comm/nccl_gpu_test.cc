@@ -168,13 +168,16 @@ TEST_F(NcclGpuTest, SumsOfSharesAreThoseOfTheWholeAndReachAllRanks) {
   const int world = std::min(cuda::DeviceCount(), 8);
   for (const int ranks : std::set{2, world}) {
     const TempDir dir;
-    for (const char* const mode : {"sum", "bf16", "share", "share16", "window", "window16"}) {
+    for (const char* const mode :
+         {"sum", "bf16", "share", "share16", "window", "window16", "part", "part16"}) {
       for (const Ended& end : RunRanks(mode, ranks, dir)) EXPECT_EQ(end.code, 0) << mode;
       for (int rank = 1; rank < ranks; ++rank) {
         EXPECT_TRUE(Read(dir / absl::StrCat(mode, 0)) == Read(dir / absl::StrCat(mode, rank)))
             << mode << ": rank " << rank << " differs";
       }
     }
+    EXPECT_EQ(Read(dir / "part0"), Read(dir / "window0")) << "gathers copy";
+    EXPECT_EQ(Read(dir / "part160"), Read(dir / "window160"));
     if (ranks > 2) continue;  // the order of a sum is another one
     const size_t count = Read(dir / "sum0").size() / 4 - 16;
     EXPECT_EQ(Rounded(Read(dir / "sum0"), count), Rounded(Read(dir / "share0"), count));

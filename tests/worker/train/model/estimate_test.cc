@@ -19,6 +19,7 @@
 #include "worker/train/model/parameters.h"
 #include "worker/train/model/shares.h"
 #include "worker/train/model/statistics/token_losses.h"
+#include "worker/train/model/weight_window.h"
 
 namespace nsa::train {
 namespace {
@@ -127,6 +128,27 @@ TEST(Estimate, CountsTheWindowsThatGradientsPassThrough) {
       if (item.name != "gradients on their way") continue;
       EXPECT_LE(item.bytes, 4 * plan.room) << spec.DebugString();
       EXPECT_GE(item.bytes + 4 * gaps, 4 * plan.room) << spec.DebugString();
+    }
+  }
+}
+
+TEST(Estimate, CountsTheWindowsThatWeightsPassThrough) {
+  std::mt19937 random(12);
+  for (int round = 0; round < 60; ++round) {
+    v1::JobSpec spec = RandomJob(&random);
+    spec.mutable_resources()->set_gpus(2);
+    spec.mutable_train()->set_batch_size(2);
+    spec.mutable_runtime()->set_shard(v1::SHARD_PARAMETERS);
+    const ParameterLayout layout(spec);
+    const auto window = WeightWindow::Create(&layout, spec.model().n_layers(), Backend::kCpu);
+    ASSERT_TRUE(window.ok()) << window.status();
+    const int64_t gaps = layout.size() - layout.count() + 32;
+    const std::vector<MemoryItem> items = MemoryEstimate(spec);
+    EXPECT_EQ(std::ranges::count(items, "weights on their way", &MemoryItem::name), 1);
+    for (const MemoryItem& item : items) {
+      if (item.name != "weights on their way") continue;
+      EXPECT_LE(item.bytes, window->bytes()) << spec.DebugString();
+      EXPECT_GE(item.bytes + 4 * gaps, window->bytes()) << spec.DebugString();
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 
+#include "common/base/status.h"
 #include "common/estimate/memory/memory.h"
 #include "common/preflight/preflight.h"
 #include "kernels/nn/copy.h"
@@ -17,6 +18,7 @@
 #include "worker/train/model/gradient_window.h"
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
+#include "worker/train/model/weight_window.h"
 
 namespace nsa::train {
 namespace {
@@ -63,8 +65,9 @@ class Bench {
   Bench(const Bench&) = delete;  // the arenas have pointers to the layout
 
   // Returns the loss; gradients() then returns the gradients, in host memory. Statistics are those
-  // of the last call.
-  double Run(Backend backend, std::optional<Recompute> recompute = {}, Into into = Into::kZeros) {
+  // of the last call. `divided`: on a GPU, the model reads its weights from a WeightWindow.
+  double Run(Backend backend, std::optional<Recompute> recompute = {}, Into into = Into::kZeros,
+             bool divided = false) {
     if (backend == Backend::kCuda && gpu_ == nullptr) {
       auto gpu = Gpu::Open();
       EXPECT_TRUE(gpu.ok()) << gpu.status();
@@ -74,6 +77,8 @@ class Bench {
         Arena::Create(&layout_, {.backend = backend, .half = backend == Backend::kCuda}, "weights");
     auto gradients = Arena::Create(&layout_, {.backend = backend}, "gradients");
     EXPECT_TRUE(weights.ok() && gradients.ok());
+    auto window = WeightWindow::Create(&layout_, spec_.model().n_layers(), backend);
+    EXPECT_TRUE(window.ok()) << window.status();
     auto model = Model::Create(spec_,
                                {.batch = spec_.train().batch_size(),
                                 .seq_len = spec_.train().seq_len(),
@@ -81,9 +86,14 @@ class Bench {
                                 .statistics = true,
                                 .backend = backend,
                                 .recompute = recompute},
-                               &*weights);
+                               divided ? window->arena() : &*weights);
     EXPECT_TRUE(model.ok()) << model.status();
     Exec exec;
+    if (divided) {
+      (*model)->set_before_part([&](int32_t part, Model::Pass pass) {
+        return Gather(exec, *weights, part, pass, &*window);
+      });
+    }
     if (backend == Backend::kCuda) {
       EXPECT_TRUE(gpu_->TakeScratch((*model)->scratch_bytes()).ok());
       exec = gpu_->exec();
@@ -145,6 +155,23 @@ class Bench {
     open();
     Check(model->Backward(exec, scale(), window->arena(), take, /*overwrite=*/true));
     EXPECT_EQ(part, window->parts().size());
+  }
+
+  // As GpuStep gathers the weights of other ranks.
+  static absl::Status Gather(const Exec& exec, const Arena& all, int32_t part, Model::Pass pass,
+                             WeightWindow* window) {
+    for (const int32_t due : GathersBefore(part, pass, window->last(), /*ahead=*/true)) {
+      window->MoveTo(due);
+      const Slice& elements = window->part(due);
+      NSA_RETURN_IF_ERROR(cuda::CopyBytes(exec.stream, window->arena()->half(elements).data,
+                                          all.half(elements).data, 2 * elements.size()));
+      const Tensor tail = window->tail(due);
+      if (tail.wanted()) {
+        NSA_RETURN_IF_ERROR(cuda::ZeroBytes(exec.stream, tail.data, 2 * tail.size));
+      }
+    }
+    window->MoveTo(part);
+    return absl::OkStatus();
   }
 
   v1::JobSpec spec_;
@@ -251,6 +278,17 @@ TEST_P(GpuModel, CheckpointingChangesNoBit) {
     EXPECT_EQ(bench_->Run(Backend::kCuda, what), loss);
     const std::vector<float> recomputed = bench_->Flat();
     EXPECT_EQ(std::memcmp(kept.data(), recomputed.data(), kept.size() * sizeof(float)), 0);
+  }
+}
+
+TEST_P(GpuModel, WeightsThatComePartByPartChangeNoBit) {
+  if (bench_->spec().model().tie_embeddings()) GTEST_SKIP() << "its head is its first part";
+  const double loss = bench_->Run(Backend::kCuda);
+  const std::vector<float> whole = bench_->Flat();
+  for (const Recompute what : {Recompute::kNothing, Recompute::kMlp, Recompute::kBlock}) {
+    EXPECT_EQ(bench_->Run(Backend::kCuda, what, Into::kZeros, /*divided=*/true), loss);
+    const std::vector<float> divided = bench_->Flat();
+    EXPECT_EQ(std::memcmp(whole.data(), divided.data(), whole.size() * sizeof(float)), 0);
   }
 }
 

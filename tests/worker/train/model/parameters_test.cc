@@ -172,6 +172,18 @@ TEST(Initialize, DrawsEachTensorFromItsDistribution) {
   EXPECT_NEAR(moments("norm_f.weight").mean, 1.0, 1e-12);
 }
 
+TEST(Initialize, GivesASliceWhatAllHaveThere) {
+  const ParameterLayout layout(TinyJob());
+  Arena all(&layout);
+  Initialize(1, &all);
+  for (const Slice& slice :
+       {Slice{0, 16}, Slice{64, 1264}, Slice{336, layout.size()}, Slice{96, 96}, Slice{5, 391}}) {
+    Arena part(&layout, slice);
+    Initialize(1, &part);
+    EXPECT_TRUE(std::ranges::equal(part.flat(), all.of(slice))) << slice.begin;
+  }
+}
+
 TEST(Initialize, DependsOnTheSeedAndOnNothingElse) {
   const ParameterLayout layout(TinyJob());
   Arena a(&layout), b(&layout), c(&layout);

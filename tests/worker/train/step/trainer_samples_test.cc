@@ -129,7 +129,7 @@ TEST(TrainerSamples, AResumedRunRepeatsThem) {
 TEST(TrainerSamples, OnlyRankZeroWritesAlsoWithDividedStateAndSharedSequences) {
   const TempDir dir;
   std::vector<std::string> texts;
-  for (const v1::Shard shard : kShards) {
+  for (const v1::Shard shard : LevelsOf(TextJob(dir, ""))) {
     v1::JobSpec spec = TextJob(dir, std::string(ShardName(shard)));
     spec.mutable_resources()->set_gpus(2);
     spec.mutable_runtime()->set_shard(shard);

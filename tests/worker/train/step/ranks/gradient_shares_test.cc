@@ -168,14 +168,6 @@ TEST_F(GradientShares, TakeTheMemoryOfAShareAndOfTheLargestPart) {
   EXPECT_FALSE((*alone)->window.has_value()) << "there is nothing to divide";
 }
 
-TEST_F(GradientShares, ALevelThatNoDeviceHasIsRefusedByName) {
-  const v1::JobSpec spec = JobFor(v1::SHARD_PARAMETERS);
-  const ParameterLayout layout(spec);
-  const auto state = ModelState::Create(spec, &layout, Backend::kCpu, kWorld, 0);
-  EXPECT_EQ(state.status().code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(state.status().message(), ::testing::HasSubstr("runtime.shard: parameters"));
-}
-
 TEST_F(GradientShares, OfRanksThatShareSequencesHaveTheBitsOfWholeGradients) {
   std::vector<std::vector<StepBits>> bits;
   for (const v1::Shard shard : {v1::SHARD_NONE, v1::SHARD_GRADIENTS}) {
