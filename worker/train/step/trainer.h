@@ -63,9 +63,9 @@ class Trainer {
   v1::WorkerFinished Run();
 
   // Runs the first step several times from the same state and compares every bit of the results:
-  // parameters, moments, loss. On a GPU the first time runs kernel by kernel, the others as a
-  // graph. Writes nothing. Returns a text that says what was compared. DataLoss names the first
-  // tensor that differs.
+  // parameters, moments, and what the step computes (record::kComputed). On a GPU the first time
+  // runs kernel by kernel, the others as a graph. Writes nothing. Returns a text that says what was
+  // compared. DataLoss names the first tensor, or number, that differs.
   absl::StatusOr<std::string> CheckDeterminism();
 
   // Asks this rank to stop, and through it all ranks. Any thread.

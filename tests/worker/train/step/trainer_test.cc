@@ -74,6 +74,21 @@ TEST(Trainer, AuditsTheAttentionEverySoManyStepsWithoutChangingABit) {
   EXPECT_EQ(Weights(dir / "out", 12), Weights(other / "out", 12));
 }
 
+TEST(Trainer, RepeatsItsFirstStepWithTheSameBitsAndWritesNothing) {
+  const TempDir dir;
+  const RealClock clock;
+  TrainerOptions options;
+  options.clock = &clock;
+  *options.launch.mutable_spec() = Job(dir);
+  options.launch.set_generation(1);
+  options.launch.set_world_size(1);
+  options.launch.set_cpu_threads(1);
+  const absl::StatusOr<std::string> checked = Trainer(std::move(options)).CheckDeterminism();
+  ASSERT_TRUE(checked.ok()) << checked.status();
+  EXPECT_THAT(*checked, HasSubstr("deterministic: 4 times the first step"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "out"));
+}
+
 // The z-loss of the first step is about ln²(64) = 17.
 TEST(Trainer, TheZLossIsInTheGradientAndInNoReportedLoss) {
   const auto run = [](double z_loss) {
