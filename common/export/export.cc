@@ -11,14 +11,13 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/safetensors_file.h"
+#include "common/export/checkpoint_model.h"
 #include "common/export/foreign_model.h"
 #include "common/export/model_card.h"
 #include "common/export/model_config_json.h"
 #include "common/export/model_tensors.h"
 #include "common/export/python_files.h"
 #include "common/export/tokenizer_json.h"
-#include "common/job/load.h"
-#include "common/preflight/preflight.h"
 #include "common/run/new_folder.h"
 #include "nlohmann/json.hpp"
 
@@ -151,19 +150,10 @@ absl::Status WriteTexts(const v1::CheckpointState& state, const ExportedTokenize
 
 absl::StatusOr<ExportResult> ExportModel(const fs::path& checkpoint, const fs::path& folder,
                                          const ExportOptions& options) {
-  NSA_ASSIGN_OR_RETURN(const NewestGood found, FindNamed(checkpoint));
+  NSA_ASSIGN_OR_RETURN(const CheckpointModel model, ReadCheckpointModel(checkpoint));
+  const v1::CheckpointState& state = model.state;
   ExportResult result;
-  result.checkpoint = found.entry.path;
-  const std::vector<std::string> problems = VerifyCheckpoint(result.checkpoint);
-  if (!problems.empty()) {
-    return absl::DataLossError(absl::StrFormat("checkpoint %s: %s", result.checkpoint.string(),
-                                               absl::StrJoin(problems, "; ")));
-  }
-  NSA_ASSIGN_OR_RETURN(v1::CheckpointState state, ReadCheckpointState(result.checkpoint));
-  ApplyDefaults(state.mutable_spec());
-  if (const absl::Status sizes = CheckSizes(state.spec()); !sizes.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat("state.json: spec: ", sizes.message()));
-  }
+  result.checkpoint = model.path;
   result.step = state.step();
   NSA_ASSIGN_OR_RETURN(const ExportedTokenizer tokenizer,
                        ExportTokenizer(state.spec(), options.tokenizer));

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/export/tensor_stream.h"
+#include "nsa/v1/model.pb.h"
 
 namespace nsa {
 
@@ -39,19 +42,27 @@ absl::StatusOr<ExportResult> ExportModel(const std::filesystem::path& checkpoint
                                          const std::filesystem::path& folder,
                                          const ExportOptions& options = {});
 
+struct ImportOptions {
+  // Converts a dense model to this attention (conversion.h); nothing: it stays as it is.
+  std::optional<v1::NsaSpec> sparse;
+};
+
 struct ImportResult {
   int64_t step = 0;
   int64_t parameters = 0;
   bool widened = false;         // tensors were bf16 or fp16
-  bool training_state = false;  // the folder had a checkpoint_state.json
+  bool training_state = false;  // the job is a stored one: the folder had a checkpoint_state.json
+  std::vector<std::string> layers;  // branches of the layers in turn, "cmp+sel"
 };
 
 // Writes the checkpoint folder `checkpoint`, which must not exist or be empty, from an exported
 // folder or that of a model of another family (foreign_model.h): fp32 weights, and moments of 0.
-// Without a checkpoint_state.json its job is what config.json says, with defaults, at step 0.
-// Nothing is left behind after an error. NotFound, InvalidArgument, DataLoss,
+// Without a checkpoint_state.json its job is what config.json says, with defaults, at step 0. A
+// model that is converted may also be that of a checkpoint, as ExportModel() finds it; it begins at
+// step 0. Nothing is left behind after an error. NotFound, InvalidArgument, DataLoss,
 // FailedPrecondition (a tensor is missing, too many or of another shape), ResourceExhausted.
 absl::StatusOr<ImportResult> ImportModel(const std::filesystem::path& folder,
-                                         const std::filesystem::path& checkpoint);
+                                         const std::filesystem::path& checkpoint,
+                                         const ImportOptions& options = {});
 
 }  // namespace nsa

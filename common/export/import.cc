@@ -15,6 +15,9 @@
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/safetensors_file.h"
+#include "common/estimate/layers.h"
+#include "common/export/checkpoint_model.h"
+#include "common/export/conversion.h"
 #include "common/export/export.h"
 #include "common/export/foreign_model.h"
 #include "common/export/model_config_json.h"
@@ -98,10 +101,13 @@ absl::StatusOr<Source> OpenTensors(const fs::path& folder) {
   return source;
 }
 
-// What a checkpoint is made of: its state, and where its tensors are in the folder, by their names.
-// Those that are not listed have the same name there.
+// What a checkpoint is made of: its state, and where the tensors of the stored model are in the
+// folder, by their names. Those that are not listed have the same name there.
 struct Plan {
   v1::CheckpointState state;
+  fs::path folder;
+  v1::JobSpec stored;  // of the model in the folder; that of `state`, unless it is converted
+  bool converted = false;
   std::map<std::string, TensorSource> sources;
   bool foreign = false;
 
@@ -111,13 +117,12 @@ struct Plan {
   }
 };
 
-absl::Status CheckTensors(const Source& source, const Plan& plan,
-                          const std::vector<ModelTensor>& wanted) {
+absl::Status CheckTensors(const Source& source, const Plan& plan) {
   std::set<std::string> unknown;
   for (const auto& [name, file] : source.place) {
-    if (!plan.foreign || !IsRedundant(plan.state.spec(), name)) unknown.insert(name);
+    if (!plan.foreign || !IsRedundant(plan.stored, name)) unknown.insert(name);
   }
-  for (const ModelTensor& tensor : wanted) {
+  for (const ModelTensor& tensor : ModelTensors(plan.stored)) {
     const std::string name = plan.SourceOf(tensor.name).name;
     const auto found = source.place.find(name);
     unknown.erase(name);
@@ -135,6 +140,21 @@ absl::Status CheckTensors(const Source& source, const Plan& plan,
       "tensor ", *unknown.begin(), " (not in the model of config.json); export the model again"));
 }
 
+// Appends what a tensor begins as.
+absl::Status AppendStart(const Source& source, const Plan& plan, const std::string& name,
+                         NewFile* file, ImportResult* result) {
+  const TensorStart start =
+      plan.converted ? StartOf(plan.state.spec(), name) : TensorStart{name, {}};
+  if (start.dense.empty()) return file->Append(std::as_bytes(std::span(start.values)));
+  const TensorSource at = plan.SourceOf(start.dense);
+  const SafetensorsFile& from = *source.place.at(at.name);
+  const SafetensorsFile::Tensor& stored = from.tensors().at(at.name);
+  result->widened |= stored.type != TensorType::kF32;
+  if (at.heads == 0) return AppendTensor(from, stored, TensorType::kF32, file);
+  const HeadOrder order = {.width = at.heads, .to_pairs = true, .factor = at.factor};
+  return AppendHeads(from, stored, order, TensorType::kF32, file);
+}
+
 absl::Status WriteWeights(const Source& source, const Plan& plan,
                           const std::vector<ModelTensor>& tensors, const fs::path& path,
                           ImportResult* result) {
@@ -147,13 +167,7 @@ absl::Status WriteWeights(const Source& source, const Plan& plan,
   NSA_RETURN_IF_ERROR(file.Append(SafetensorsHeader(
       headers, TensorType::kF32, {{"format", "pt"}, {"step", absl::StrCat(plan.state.step())}})));
   for (const ModelTensor& tensor : tensors) {
-    const TensorSource at = plan.SourceOf(tensor.name);
-    const SafetensorsFile& from = *source.place.at(at.name);
-    const SafetensorsFile::Tensor& stored = from.tensors().at(at.name);
-    result->widened |= stored.type != TensorType::kF32;
-    const HeadOrder order = {.width = at.heads, .to_pairs = true, .factor = at.factor};
-    NSA_RETURN_IF_ERROR(at.heads == 0 ? AppendTensor(from, stored, TensorType::kF32, &file)
-                                      : AppendHeads(from, stored, order, TensorType::kF32, &file));
+    NSA_RETURN_IF_ERROR(AppendStart(source, plan, tensor.name, &file, result));
   }
   return file.Finish();
 }
@@ -181,30 +195,65 @@ absl::Status CheckTokenizer(const fs::path& folder, const v1::JobSpec& spec) {
                       (folder / kTokenizerFile).string(), facts.tokens, spec.model().vocab()));
 }
 
-// The plan for a folder; the state is without its files.
-absl::StatusOr<Plan> PlanOf(const fs::path& folder, ImportResult* result) {
+// Reads a model's folder with a config.json.
+absl::Status ReadModelFolder(Plan* plan, ImportResult* result) {
+  const fs::path& folder = plan->folder;
+  v1::CheckpointState& state = plan->state;
   NSA_ASSIGN_OR_RETURN(const nlohmann::json config, ReadJson(folder / "config.json"));
-  Plan plan;
-  v1::CheckpointState& state = plan.state;
-  plan.foreign = IsForeign(config);
+  plan->foreign = IsForeign(config);
   std::error_code error;
   result->training_state = fs::exists(folder / kStateFile, error);
-  if (plan.foreign) {
+  if (plan->foreign) {
     NSA_ASSIGN_OR_RETURN(ForeignModel model, ReadForeignModel(config));
     NSA_RETURN_IF_ERROR(CheckTokenizer(folder, model.spec));
     *state.mutable_spec() = std::move(model.spec);
-    plan.sources = std::move(model.sources);
+    plan->sources = std::move(model.sources);
   } else {
     NSA_ASSIGN_OR_RETURN(*state.mutable_spec(), SpecOfModelConfig(config));
   }
   if (result->training_state) {
     NSA_ASSIGN_OR_RETURN(state, ReadCheckpointStateFile(folder / kStateFile));
     ApplyDefaults(state.mutable_spec());
-    NSA_RETURN_IF_ERROR(plan.foreign ? CheckForeignConfig(config, state.spec())
-                                     : CheckModelConfig(config, state.spec()));
-  } else {
-    state.set_job_hash(JobHash(state.spec()));
+    NSA_RETURN_IF_ERROR(plan->foreign ? CheckForeignConfig(config, state.spec())
+                                      : CheckModelConfig(config, state.spec()));
   }
+  return absl::OkStatus();
+}
+
+// Reads a checkpoint instead.
+absl::Status ReadCheckpoint(Plan* plan, ImportResult* result) {
+  if (!plan->converted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(plan->folder.string(),
+                     ": a checkpoint already (a model's folder, with a config.json); train on from "
+                     "it, or convert it with --attention nsa"));
+  }
+  NSA_ASSIGN_OR_RETURN(CheckpointModel model, ReadCheckpointModel(plan->folder));
+  plan->folder = std::move(model.path);
+  plan->state = std::move(model.state);
+  result->training_state = true;
+  return absl::OkStatus();
+}
+
+// The plan for a folder; the state is without its files.
+absl::StatusOr<Plan> PlanOf(const fs::path& folder, const ImportOptions& options,
+                            ImportResult* result) {
+  Plan plan;
+  plan.folder = folder;
+  v1::CheckpointState& state = plan.state;
+  plan.converted = options.sparse.has_value();
+  std::error_code error;
+  if (!fs::exists(folder / "config.json", error) && LookUpNamed(folder).has_value()) {
+    NSA_RETURN_IF_ERROR(ReadCheckpoint(&plan, result));
+  } else {
+    NSA_RETURN_IF_ERROR(ReadModelFolder(&plan, result));
+  }
+  plan.stored = state.spec();
+  if (plan.converted) {
+    state.Clear();
+    NSA_ASSIGN_OR_RETURN(*state.mutable_spec(), ConvertedSpec(plan.stored, *options.sparse));
+  }
+  if (plan.converted || !result->training_state) state.set_job_hash(JobHash(state.spec()));
   v1::DataSpec* data = state.mutable_spec()->mutable_data();
   if (HasTokenizerFiles(data->tokenizer()) && fs::exists(folder / kTokenizerFile, error) &&
       !fs::exists(TokenizerFilesOf(data->tokenizer(), data->tokenizer_path()).front(), error)) {
@@ -214,6 +263,9 @@ absl::StatusOr<Plan> PlanOf(const fs::path& folder, ImportResult* result) {
   state.clear_files();
   state.set_unix_nanos(absl::GetCurrentTimeNanos());
   result->step = state.step();
+  for (const BranchSet& branches : LayerBranchesOf(state.spec().nsa())) {
+    result->layers.push_back(BranchesText(branches));
+  }
   return plan;
 }
 
@@ -228,18 +280,19 @@ absl::Status AddFile(const fs::path& folder, const std::string& name, v1::Checkp
 
 }  // namespace
 
-absl::StatusOr<ImportResult> ImportModel(const fs::path& folder, const fs::path& checkpoint) {
+absl::StatusOr<ImportResult> ImportModel(const fs::path& folder, const fs::path& checkpoint,
+                                         const ImportOptions& options) {
   ImportResult result;
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     return absl::NotFoundError(
         absl::StrCat(folder.string(), ": not a folder (with a config.json); name one"));
   }
-  NSA_ASSIGN_OR_RETURN(Plan plan, PlanOf(folder, &result));
+  NSA_ASSIGN_OR_RETURN(Plan plan, PlanOf(folder, options, &result));
   v1::CheckpointState& state = plan.state;
   const std::vector<ModelTensor> tensors = ModelTensors(state.spec());
-  NSA_ASSIGN_OR_RETURN(const Source source, OpenTensors(folder));
-  NSA_RETURN_IF_ERROR(Annotate(CheckTensors(source, plan, tensors), folder.string()));
+  NSA_ASSIGN_OR_RETURN(const Source source, OpenTensors(plan.folder));
+  NSA_RETURN_IF_ERROR(Annotate(CheckTensors(source, plan), folder.string()));
   NSA_ASSIGN_OR_RETURN(NewFolder target, NewFolder::Create(checkpoint));
   NSA_RETURN_IF_ERROR(WriteWeights(source, plan, tensors, target.path() / kModelFile, &result));
   NSA_RETURN_IF_ERROR(
