@@ -175,5 +175,82 @@ TEST(TrainerAnswers, AllTokensAsAnswersAreAPlainStep) {
   ExpectEqual(answers, expected);
 }
 
+// A made-up set of 50 conversations: who is called by a name says what it says.
+std::string Animals() {
+  std::string lines;
+  for (int i = 0; i < 50; ++i) {
+    const bool cat = i % 2 == 0;
+    absl::StrAppend(&lines, R"({"messages": [{"role": "user", "content": ")", cat ? "cat " : "dog ",
+                    i, R"("}, {"role": "assistant", "content": ")", cat ? "meow" : "woof",
+                    "\"}]}\n");
+  }
+  return lines;
+}
+
+v1::JobSpec AnimalsJob(const TempDir& dir, int64_t steps) {
+  v1::JobSpec spec = Job(dir);
+  std::ofstream(dir / "animals.jsonl") << Animals();
+  v1::DataSpec* const data = spec.mutable_data();
+  data->set_source(v1::DATA_SOURCE_JSONL);
+  data->set_tokenizer(v1::TOKENIZER_BYTE);
+  data->add_path(dir / "animals.jsonl");
+  data->set_loss_on(v1::LOSS_ON_ASSISTANT);
+  data->set_val_fraction(0.1);
+  spec.mutable_model()->set_vocab(256);
+  spec.mutable_nsa()->set_n_sel(24);  // all blocks
+  spec.mutable_train()->set_seq_len(150);
+  spec.mutable_train()->set_steps(steps);
+  spec.mutable_train()->set_eval_every(steps);
+  spec.mutable_train()->set_save_every(0);
+  ApplyDefaults(&spec);
+  return spec;
+}
+
+TEST(TrainerAnswers, TwoRanksTrainAsOne) {
+  std::vector<std::vector<RankResult>> runs;
+  for (const int world : {1, 2}) {
+    const TempDir dir;
+    v1::JobSpec spec = AnimalsJob(dir, 6);
+    spec.mutable_train()->set_accumulate_grad_batches(2);
+    runs.push_back(RunJob(dir, spec, {.world = world}));
+    ASSERT_EQ(runs.back()[0].finished.outcome(), v1::OUTCOME_COMPLETED)
+        << runs.back()[0].finished.text();
+  }
+  const RankResult &one = runs[0][0], &two = runs[1][0];
+  ASSERT_EQ(one.steps.size(), 6u);
+  for (size_t i = 0; i < one.steps.size(); ++i) {
+    EXPECT_GT(one.steps[i].answer_tokens(), 0);
+    EXPECT_LT(one.steps[i].answer_tokens(), one.steps[i].tokens());
+    EXPECT_EQ(one.steps[i].answer_tokens(), two.steps[i].answer_tokens());
+    EXPECT_NEAR(one.steps[i].loss(), two.steps[i].loss(), 1e-4);
+    EXPECT_NEAR(one.steps[i].grad_norm(), two.steps[i].grad_norm(),
+                1e-3 * one.steps[i].grad_norm());
+  }
+  ASSERT_EQ(one.evals.size(), 1u);
+  EXPECT_EQ(one.evals[0].tokens(), two.evals[0].tokens());
+  EXPECT_NEAR(one.evals[0].loss(), two.evals[0].loss(), 1e-4);
+}
+
+TEST(TrainerAnswers, ATunedModelAnswersAndEndsItsAnswer) {
+  const TempDir dir;
+  v1::JobSpec spec = AnimalsJob(dir, 300);
+  for (const char* const question : {"cat 12", "dog 31"}) {
+    spec.mutable_sample()->add_prompts(
+        absl::StrCat("<|im_start|>user\n", question, "<|im_end|>\n<|im_start|>assistant\n"));
+  }
+  spec.mutable_sample()->set_tokens(14);
+  spec.mutable_sample()->set_temperature(0);
+  const RankResult result = RunJob(dir, spec)[0];
+  ASSERT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+  EXPECT_GT(result.steps.front().loss(), 3);
+  EXPECT_LT(result.steps.back().loss(), 0.1);
+  ASSERT_EQ(result.evals.size(), 1u);
+  EXPECT_LT(result.evals[0].loss(), 0.3);
+  ASSERT_EQ(result.samples.size(), 2u);
+  EXPECT_EQ(result.samples[0].text(), "meow<|im_end|>");
+  EXPECT_EQ(result.samples[1].text(), "woof<|im_end|>");
+  EXPECT_GT(result.started.corpus().packing().answer_tokens(), 0);
+}
+
 }  // namespace
 }  // namespace nsa::train
