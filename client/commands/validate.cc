@@ -42,6 +42,14 @@ absl::Status AddData(Session& session, const v1::JobSpec& spec, v1::PreflightRep
   AddCount("data: lines and rows without a text (null), skipped", corpus.null_rows(), "rows",
            report);
   AddCount("data: empty files, passed", corpus.empty_files(), "files", report);
+  if (!corpus.has_packing()) return absl::OkStatus();
+  const v1::PackingSummary& packing = corpus.packing();
+  AddCount("data: answers in an epoch", packing.answer_tokens(), "tokens", report);
+  AddCount("data: padding in an epoch", packing.padding_tokens(), "tokens", report);
+  AddCount("data: conversations cut at the end", packing.cut_documents(), "documents", report);
+  AddCount("data: tokens cut", packing.cut_tokens(), "tokens", report);
+  AddCount("data: conversations left out without an answer before the cut",
+           packing.unlearned_documents(), "documents", report);
   return absl::OkStatus();
 }
 

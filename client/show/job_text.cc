@@ -14,6 +14,7 @@
 #include "common/estimate/health.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/schedule.h"
+#include "common/job/data/conversations.h"
 
 namespace nsa::client {
 namespace {
@@ -219,6 +220,7 @@ std::string CorpusText(const v1::CorpusSummary& corpus) {
     absl::StrAppend(&text, "; ", WithCommas(corpus.empty_files()),
                     corpus.empty_files() == 1 ? " empty file" : " empty files", " passed");
   }
+  if (corpus.has_packing()) absl::StrAppend(&text, "; ", PackingText(corpus));
   return text;
 }
 

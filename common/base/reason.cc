@@ -148,6 +148,8 @@ constexpr std::array<ReasonInfo, kReasonCount> kReasons = {{
     // another share than it says, and a text is not UTF-8.
     {Reason::kValShare, "VAL_SHARE", kEvent, kGoesOn, Fault::kJob},
     {Reason::kDataNotUtf8, "DATA_NOT_UTF8", kEvent, kGoesOn, Fault::kJob},
+    // Conversations are cut, left out, or leave much of the sequences empty.
+    {Reason::kPacking, "PACKING", kEvent, kGoesOn, Fault::kJob},
     {Reason::kTelemetryFailed, "TELEMETRY_FAILED", kEvent, kGoesOn, Fault::kMachine},
     {Reason::kTelemetryRestored, "TELEMETRY_RESTORED", kEvent, kGoesOn, Fault::kNone},
     {Reason::kCheckpointAbandoned, "CHECKPOINT_ABANDONED", kEvent, kGoesOn, Fault::kNone},

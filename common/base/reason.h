@@ -123,6 +123,7 @@ enum class Reason : uint8_t {
   kDataMoved,
   kValShare,
   kDataNotUtf8,
+  kPacking,
   kTelemetryFailed,
   kTelemetryRestored,
   kCheckpointAbandoned,

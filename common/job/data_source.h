@@ -60,8 +60,15 @@ inline constexpr std::string_view kSetSeparator =
     "set data.separator to the token between documents (50256 for GPT-2's tokens, 0 for bytes), or "
     "to none if the files have no such token";
 
-// The field of a line or row that has the text if data.text_field is not set.
+// The field of a line or row that has the text if data.text_field is not set, and the one that has
+// the conversation.
 inline constexpr std::string_view kDefaultTextField = "text";
+inline constexpr std::string_view kDefaultMessagesField = "messages";
+
+// Whether the documents are conversations whose answers are learned (data.loss_on: assistant).
+inline bool LearnsAnswers(const v1::DataSpec& data) {
+  return data.loss_on() == v1::LOSS_ON_ASSISTANT;
+}
 
 // What stands between the texts of a list, in a JSON line or a row of a Parquet file: the list is
 // one document.

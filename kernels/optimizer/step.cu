@@ -8,22 +8,27 @@ namespace {
 __global__ void MeanLossKernel(Begin begin, MeanLossArgs args) {
   begin.WaitForPrevious();
   float sum = 0;
-  for (int i = 0; i < args.count; ++i) sum += args.losses[i * args.stride] * args.scale;
+  for (int i = 0; i < args.count; ++i) {
+    const float scale = args.weights == nullptr ? args.scale : args.scale * args.weights[i];
+    sum += args.losses[i * args.stride] * scale;
+  }
   *args.mean = sum;
 }
 
 __global__ void DecideUpdateKernel(Begin begin, DecideUpdateArgs args) {
   begin.WaitForPrevious();
   const StepInput input = *args.input;
-  const float norm = args.output->norm, loss = *args.loss;
+  const float norm = args.output->norm * input.weight, loss = *args.loss;
   AdamWStep update;
   update.lr = input.lr;
   update.inverse_bias1 = input.inverse_bias1;
   update.inverse_bias2 = input.inverse_bias2;
-  update.gradient_scale = input.clip > 0 && norm > input.clip ? input.clip / norm : 1.0f;
+  update.gradient_scale = input.weight;
+  if (input.clip > 0 && norm > input.clip) update.gradient_scale *= input.clip / norm;
   update.skip = isfinite(norm) && isfinite(loss) ? 0.0f : 1.0f;
   args.output->update = update;
   args.output->loss = loss;
+  args.output->norm = norm;
 }
 
 __global__ void MarkKernel(Begin begin) { begin.WaitForPrevious(); }

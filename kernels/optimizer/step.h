@@ -17,7 +17,8 @@ struct StepInput {
   float lr = 0;
   float inverse_bias1 = 1;  // as in AdamWStep
   float inverse_bias2 = 1;
-  float clip = 0;  // largest gradient norm; 0: no clipping
+  float clip = 0;    // largest gradient norm; 0: no clipping
+  float weight = 1;  // the gradients are this times those that were summed
 };
 
 // What the host may read once the step is done.
@@ -27,18 +28,20 @@ struct StepOutput {
   float norm = 0;  // of all gradients, before clipping
 };
 
-// mean ← Σ losses · scale, summed in order; losses are `stride` floats apart.
+// mean ← Σ losses · scale · weights, summed in order; losses are `stride` floats apart.
 struct MeanLossArgs {
   const float* losses = nullptr;
   int32_t count = 0;
   int64_t stride = 1;
   float scale = 1;
+  const float* weights = nullptr;  // [count]; null: all 1
   float* mean = nullptr;
 };
 absl::Status MeanLoss(const Exec& exec, const MeanLossArgs& args);
 
 // Computes the clipping factor from loss and norm, and skips the update when one of the two is not
-// finite. Fills all of `output` except `norm`, which GlobalNorm has written.
+// finite. Fills all of `output`; its `norm` is that of the summed gradients before, which
+// GlobalNorm has written, and that of the weighted ones afterwards.
 struct DecideUpdateArgs {
   const StepInput* input = nullptr;
   const float* loss = nullptr;

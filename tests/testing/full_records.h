@@ -88,6 +88,7 @@ inline v1::WorkerRecord FullStep(int64_t number) {
     source.set_epoch(1);
   }
   step.set_parameters_hash(0x0123456789abcdef);
+  step.set_answer_tokens(4096);
   return record;
 }
 

@@ -59,6 +59,9 @@ std::string SetText(const v1::InspectedSet& set) {
     add("tokens", absl::StrCat(WithCommas(set.tokens()),
                                bytes == "-" ? "" : absl::StrCat(" (", bytes, " bytes a token)")));
   }
+  if (set.answer_tokens() > 0) {
+    add("answers", absl::StrCat(WithCommas(set.answer_tokens()), " tokens"));
+  }
   if (set.tokens() > 0) add("largest", absl::StrCat("token ", WithCommas(set.largest_token())));
   if (set.document_bytes().most() > 0) add("bytes each", LengthsText(set.document_bytes()));
   if (set.document_tokens().most() > 0) add("tokens each", LengthsText(set.document_tokens()));

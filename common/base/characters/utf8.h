@@ -31,6 +31,15 @@ inline Utf8Character FirstUtf8(std::string_view text) {
   return {code, bytes};
 }
 
+// The last character of the text.
+inline Utf8Character LastUtf8(std::string_view text) {
+  for (size_t bytes = 1; bytes <= 4 && bytes <= text.size(); ++bytes) {
+    const Utf8Character c = FirstUtf8(text.substr(text.size() - bytes));
+    if (c.bytes == bytes) return c;
+  }
+  return {};
+}
+
 // The text without the byte order mark, U+FEFF, with which some editors begin a UTF-8 file.
 inline std::string_view WithoutByteOrderMark(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";

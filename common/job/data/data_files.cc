@@ -23,8 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string FieldOrDefault(const std::string& field) {
-  return field.empty() ? std::string(kDefaultTextField) : field;
+std::string FieldOrDefault(const v1::DataSpec& data, const std::string& field) {
+  if (!field.empty()) return field;
+  return std::string(LearnsAnswers(data) ? kDefaultMessagesField : kDefaultTextField);
 }
 
 // The source of a file whose source the job does not name.
@@ -44,7 +45,9 @@ std::string DataFiles::FieldOf(size_t path) const {
   return map ? field : absl::StrFormat("%s[%d]", field, first + static_cast<int>(path));
 }
 
-std::string TextFieldOf(const v1::DataSpec& data) { return FieldOrDefault(data.text_field()); }
+std::string TextFieldOf(const v1::DataSpec& data) {
+  return FieldOrDefault(data, data.text_field());
+}
 
 std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data) {
   std::vector<DataFiles> all;
@@ -54,14 +57,16 @@ std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data) {
                    .field = absl::StrFormat("data.mix[%d].path", i),
                    .source = mix.source(),
                    .paths = {mix.path().begin(), mix.path().end()},
-                   .text_field = FieldOrDefault(mix.text_field()),
+                   .text_field = FieldOrDefault(data, mix.text_field()),
+                   .conversations = LearnsAnswers(data),
                    .weight = mix.weight()});
   }
   if (!all.empty()) return all;
   all.push_back({.field = "data.path",
                  .source = data.source(),
                  .paths = {data.path().begin(), data.path().end()},
-                 .text_field = TextFieldOf(data)});
+                 .text_field = TextFieldOf(data),
+                 .conversations = LearnsAnswers(data)});
   return all;
 }
 
@@ -71,7 +76,8 @@ std::vector<DataFiles> ValidationFiles(const v1::DataSpec& data) {
   const DataFiles files = {.field = "data.val_path",
                            .source = data.source(),
                            .paths = {data.val_path().begin(), data.val_path().end()},
-                           .text_field = TextFieldOf(data)};
+                           .text_field = TextFieldOf(data),
+                           .conversations = LearnsAnswers(data)};
   if (data.mix().empty()) return {files};
   for (int i = 0; i < data.val_path_size(); ++i) {
     DataFiles one = files;
@@ -91,7 +97,8 @@ std::vector<DataFiles> NamedValidationFiles(const v1::DataSpec& data) {
                    .field = absl::StrCat("data.val.", name),
                    .source = SourceOf(path),
                    .paths = {path},
-                   .text_field = TextFieldOf(data)});
+                   .text_field = TextFieldOf(data),
+                   .conversations = LearnsAnswers(data)});
   }
   return all;
 }

@@ -33,6 +33,7 @@ struct DataFiles {
   std::vector<std::string> paths;  // files and patterns
   int first = 0;                   // index in the field of paths[0]
   std::string text_field;          // of sources with fields
+  bool conversations = false;      // a document is one, of which text_field has the messages
   double weight = 1;               // data.mix[].weight
 
   // "data.path[0]" for paths[0]; a map's value has no index.
@@ -60,7 +61,7 @@ bool ReadsOnlyTokens(const v1::DataSpec& data);
 // Whether a tokenizer is needed, for training or for validation.
 bool ReadsText(const v1::DataSpec& data);
 
-// data.text_field or its default.
+// data.text_field or its default, which is that of the messages with data.loss_on: assistant.
 std::string TextFieldOf(const v1::DataSpec& data);
 
 // Whether the last part of a path or hf:// URL has `*`, `?` or `[`.

@@ -39,13 +39,17 @@ std::string FieldsOf(const Json& object) {
   return names.empty() ? "none" : absl::StrJoin(names, ", ");
 }
 
-absl::Status Fault(std::string_view what, std::string_view line, std::string_view fix) {
+constexpr std::string_view kText =
+    "each line must be a JSON object with a string field of the name data.text_field, in UTF-8";
+constexpr std::string_view kConversation =
+    "each line must be a JSON object with a list of messages, each with the texts role and "
+    "content, or with the texts prompt and completion, in UTF-8";
+
+absl::Status Fault(std::string_view what, std::string_view line, std::string_view wanted,
+                   std::string_view fix) {
   const std::string begin = absl::CHexEscape(std::string(line.substr(0, 60)));
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(what), ": '", begin,
-                   "' (each line must be a JSON object with a string field of the name "
-                   "data.text_field, in UTF-8); ",
-                   std::string(fix)));
+  return absl::InvalidArgumentError(absl::StrCat(std::string(what), ": '", begin, "' (",
+                                                 std::string(wanted), "); ", std::string(fix)));
 }
 
 // The code unit of the escape \uXXXX at the front of `text`; nothing if there is none.
@@ -130,6 +134,33 @@ bool JoinTexts(const Json& list, std::optional<std::string>* text) {
   return true;
 }
 
+// The object of a line, from whose front what is no JSON is removed.
+absl::StatusOr<Json> ObjectOf(std::string_view* rest, std::string_view wanted) {
+  std::string_view& line = *rest;
+  if (line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
+  line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+  if (line.starts_with('[')) {
+    return Fault("a JSON array, not an object", line, wanted,
+                 "if the file is one array, jq -c '.[]' FILE > NEW makes JSON lines of it");
+  }
+  if (line.size() > kLargeLine && !IsAsLargeAsItLooks(line)) {
+    return Fault(absl::StrCat("a line of ", line.size(), " bytes with too many values (at most ",
+                              "one for each 4 bytes, and an object for each 128)"),
+                 line, wanted, "leave out the fields that are not texts");
+  }
+  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    json = Json::parse(Repaired(line), nullptr, /*allow_exceptions=*/false);
+  }
+  if (json.is_discarded() && line.find_first_not_of(kBlank, 1) == std::string_view::npos) {
+    return Fault("not valid JSON", line, wanted,
+                 "if each object takes several lines, jq -c . FILE > NEW makes one of them");
+  }
+  if (json.is_discarded()) return Fault("not valid JSON", line, wanted, kFix);
+  if (!json.is_object()) return Fault("not a JSON object", line, wanted, kFix);
+  return json;
+}
+
 }  // namespace
 
 bool IsBlankJsonLine(std::string_view line) {
@@ -138,37 +169,71 @@ bool IsBlankJsonLine(std::string_view line) {
 
 absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
                                                           std::string_view text_field) {
-  if (line.starts_with("\xEF\xBB\xBF")) line.remove_prefix(3);
-  line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
-  if (line.starts_with('[')) {
-    return Fault("a JSON array, not an object", line,
-                 "if the file is one array, jq -c '.[]' FILE > NEW makes JSON lines of it");
-  }
-  if (line.size() > kLargeLine && !IsAsLargeAsItLooks(line)) {
-    return Fault(absl::StrCat("a line of ", line.size(), " bytes with too many values (at most ",
-                              "one for each 4 bytes, and an object for each 128)"),
-                 line, "leave out the fields that are not texts");
-  }
-  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) {
-    json = Json::parse(Repaired(line), nullptr, /*allow_exceptions=*/false);
-  }
-  if (json.is_discarded() && line.find_first_not_of(kBlank, 1) == std::string_view::npos) {
-    return Fault("not valid JSON", line,
-                 "if each object takes several lines, jq -c . FILE > NEW makes one of them");
-  }
-  if (json.is_discarded()) return Fault("not valid JSON", line, kFix);
-  if (!json.is_object()) return Fault("not a JSON object", line, kFix);
+  NSA_ASSIGN_OR_RETURN(Json json, ObjectOf(&line, kText));
   Json* const value = FindField(&json, text_field);
   const std::string field(text_field);
   if (value == nullptr) {
-    return Fault(absl::StrCat("no field '", field, "' (fields: ", FieldsOf(json), ")"), line,
+    return Fault(absl::StrCat("no field '", field, "' (fields: ", FieldsOf(json), ")"), line, kText,
                  "set data.text_field, or fix the file");
   }
   std::optional<std::string> text;
   if (value->is_null() || (value->is_array() && JoinTexts(*value, &text))) return text;
   if (value->is_string()) return std::move(value->get_ref<std::string&>());
-  return Fault(absl::StrCat("the field '", field, "' is not a string"), line, kFix);
+  return Fault(absl::StrCat("the field '", field, "' is not a string"), line, kText, kFix);
+}
+
+absl::StatusOr<std::optional<std::vector<ChatMessage>>> MessagesOfJsonLine(
+    std::string_view line, std::string_view messages_field) {
+  NSA_ASSIGN_OR_RETURN(Json json, ObjectOf(&line, kConversation));
+  const std::string field(messages_field);
+  Json* const list = FindField(&json, messages_field);
+  Json* const prompt = FindField(&json, kPromptField);
+  Json* const completion = FindField(&json, kCompletionField);
+  std::optional<std::vector<ChatMessage>> messages;
+  if (list == nullptr && (prompt == nullptr || completion == nullptr)) {
+    return Fault(absl::StrCat("no field '", field, "', nor ", std::string(kPromptField), " and ",
+                              std::string(kCompletionField), " (fields: ", FieldsOf(json), ")"),
+                 line, kConversation, "set data.text_field, or rename the fields");
+  }
+  if (list == nullptr) {
+    if (prompt->is_null() || completion->is_null()) return messages;
+    if (!prompt->is_string() || !completion->is_string()) {
+      return Fault("prompt or completion is not a string", line, kConversation, kFix);
+    }
+    return std::vector<ChatMessage>{{"user", std::move(prompt->get_ref<std::string&>())},
+                                    {"assistant", std::move(completion->get_ref<std::string&>())}};
+  }
+  if (list->is_null()) return messages;
+  if (!list->is_array()) {
+    return Fault(absl::StrCat("the field '", field, "' is not a list"), line, kConversation, kFix);
+  }
+  if (list->empty()) {
+    return Fault(absl::StrCat("the field '", field, "' is an empty list"), line, kConversation,
+                 "leave the conversation out");
+  }
+  messages.emplace();
+  for (Json& message : *list) {
+    Json* const role = FindField(&message, "role");
+    Json* const content = FindField(&message, "content");
+    if (role == nullptr || content == nullptr || !role->is_string() || !content->is_string()) {
+      return Fault(absl::StrCat(field, "[", messages->size(),
+                                "] is not an object with the texts role and content (fields: ",
+                                message.is_object() ? FieldsOf(message) : "none", ")"),
+                   line, kConversation, "rename the fields, or leave the conversation out");
+    }
+    messages->push_back(
+        {std::move(role->get_ref<std::string&>()), std::move(content->get_ref<std::string&>())});
+  }
+  return messages;
+}
+
+std::string TextOfMessages(const std::vector<ChatMessage>& messages) {
+  std::string text;
+  for (const ChatMessage& message : messages) {
+    if (!text.empty()) text += kBetweenElements;
+    absl::StrAppend(&text, message.role, ": ", message.content);
+  }
+  return text;
 }
 
 }  // namespace nsa

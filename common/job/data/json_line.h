@@ -4,8 +4,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/chat/render.h"
 
 namespace nsa {
 
@@ -23,5 +25,21 @@ bool IsBlankJsonLine(std::string_view line);
 // missing field it names those that exist.
 absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
                                                           std::string_view text_field);
+
+// The conversation of a line that is not blank: the messages in its field `messages_field`, a list
+// of objects with the texts `role` and `content`; or without that field its fields `prompt` and
+// `completion`, a question and its answer. Nothing if the field, or one of the two, is null.
+//
+// What is read besides JSON, and the errors, are those of TextOfJsonLine(). Whether roles and
+// contents make a conversation says RenderConversation().
+absl::StatusOr<std::optional<std::vector<ChatMessage>>> MessagesOfJsonLine(
+    std::string_view line, std::string_view messages_field);
+
+// The fields of a question and its answer.
+inline constexpr std::string_view kPromptField = "prompt";
+inline constexpr std::string_view kCompletionField = "completion";
+
+// The same conversation as one text, for its hash and for people: "user: Hi\nassistant: Hello".
+std::string TextOfMessages(const std::vector<ChatMessage>& messages);
 
 }  // namespace nsa

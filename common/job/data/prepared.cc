@@ -24,7 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int32_t kFormatVersion = 1;
+// Of a manifest: 1, and 2 with conversations, whose tokens have marks.
+int32_t FormatVersionOf(const v1::PreparedManifest& manifest) {
+  return manifest.has_conversations() ? 2 : 1;
+}
 constexpr size_t kHashDigits = 64;
 constexpr std::string_view kHashKeys[] = {"\"manifest_sha256\""};
 constexpr std::string_view kAgain = "; prepare the data again";
@@ -87,6 +90,9 @@ std::string Contradiction(const v1::PreparedManifest& manifest) {
   if (width != 1 && width != 2 && width != 4) {
     return absl::StrFormat("token_bytes %d (1, 2 or 4)", width);
   }
+  if (manifest.has_conversations() && width != 4) {
+    return absl::StrFormat("token_bytes %d (4 with conversations)", width);
+  }
   if (!InRange(manifest.separator(), -1, vocab - 1)) {
     return absl::StrFormat("separator %d (from -1 to %d)", manifest.separator(), vocab - 1);
   }
@@ -94,7 +100,8 @@ std::string Contradiction(const v1::PreparedManifest& manifest) {
     return absl::StrFormat("largest_token %d (below vocab, %d)", manifest.largest_token(), vocab);
   }
   for (const int64_t count :
-       {manifest.text_bytes(), manifest.null_rows(), manifest.inner_separators()}) {
+       {manifest.text_bytes(), manifest.null_rows(), manifest.inner_separators(),
+        manifest.conversations().answer_tokens()}) {
     if (!InRange(count, 0, kMost)) return absl::StrFormat("a count of %d (at least 0)", count);
   }
   return ShardFault(manifest);
@@ -133,7 +140,7 @@ bool HasPassages(v1::DataSource source, int32_t separator) {
 }
 
 absl::StatusOr<std::string> SerializePrepared(v1::PreparedManifest manifest) {
-  manifest.set_format_version(kFormatVersion);
+  manifest.set_format_version(FormatVersionOf(manifest));
   manifest.set_manifest_sha256(std::string(kHashDigits, '0'));
   google::protobuf::util::JsonPrintOptions options;
   options.add_whitespace = true;
@@ -173,10 +180,11 @@ absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {
   if (HashOfText(*text, place) != manifest.manifest_sha256()) {
     return Damaged(folder, "its hash is not that of its content");
   }
-  if (manifest.format_version() != kFormatVersion) {
+  if (manifest.format_version() != FormatVersionOf(manifest)) {
     return absl::FailedPreconditionError(absl::StrFormat(
-        "%s: format_version %d (this program reads %d); use a newer nsa-worker",
-        (folder / kPreparedManifest).string(), manifest.format_version(), kFormatVersion));
+        "%s: format_version %d (this program reads 1, and 2 of conversations); use a newer "
+        "nsa-worker",
+        (folder / kPreparedManifest).string(), manifest.format_version()));
   }
   const std::string fault = Contradiction(manifest);
   if (!fault.empty()) return Damaged(folder, fault);
@@ -205,6 +213,12 @@ absl::Status CheckPreparedFor(const fs::path& folder, const v1::PreparedManifest
         "prepare the data again",
         folder.string(), TokenizerWord(manifest.tokenizer()), TokenizerWord(data.tokenizer()),
         TokenizerWord(manifest.tokenizer())));
+  }
+  if (manifest.has_conversations() != LearnsAnswers(data)) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: was prepared with data.loss_on: %s (not that of the job); set it so, or prepare the "
+        "data again",
+        folder.string(), manifest.has_conversations() ? "assistant" : "all"));
   }
   if (manifest.largest_token() < vocab) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(

@@ -77,6 +77,7 @@ std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files
 // Bytes that a token takes in a worker.
 int TokenBytesOf(const PreflightFacts& facts) {
   const int32_t vocab = VocabOf(facts.spec);
+  if (LearnsAnswers(facts.spec.data())) return 4;
   return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
 }
 
@@ -96,6 +97,7 @@ bool IsMapped(const PreflightFacts& facts) {
 }
 
 Problems TooSmallFor(const PreflightFacts& facts, const DataFiles& files) {
+  if (files.conversations) return {};  // a conversation is a row of its own, however short it is
   const std::optional<double> have = Tokens(facts, files);
   if (!have) return {};
   const auto& train = facts.spec.train();
@@ -369,13 +371,18 @@ std::optional<int64_t> WholeDocuments(const PreflightFacts& facts, int64_t most)
   return std::min(documents, most);
 }
 
+// For HeldOutTokensOf(): of conversations any number of tokens can be validated.
+int32_t LeastHeldOut(const PreflightFacts& facts) {
+  return LearnsAnswers(facts.spec.data()) ? 0 : facts.spec.train().seq_len();
+}
+
 constexpr char kNameValFiles[] = "name validation files in data.val_path";
 
 Problems ValTooSmall(const PreflightFacts& facts) {
   if (!HoldsOut(facts)) return {};
   const double fraction = facts.spec.data().val_fraction();
   const std::optional<int64_t> tokens = MostTokens(facts);
-  const int64_t sequence = HeldOutTokensOf(0, fraction, facts.spec.train().seq_len()).sequence;
+  const int64_t sequence = HeldOutTokensOf(0, fraction, LeastHeldOut(facts)).sequence;
   if (tokens && *tokens < 2 * sequence) {
     return {{"data.val_fraction",
              absl::StrFormat("%g of at most %s tokens (training and validation take a sequence of "
@@ -437,7 +444,7 @@ Problems ValShare(const PreflightFacts& facts) {
   }
   const std::optional<int64_t> tokens = TrainingTokens(facts);
   if (!tokens) return {};
-  const HeldOutTokens share = HeldOutTokensOf(*tokens, fraction, facts.spec.train().seq_len());
+  const HeldOutTokens share = HeldOutTokensOf(*tokens, fraction, LeastHeldOut(facts));
   if (!share.more_than_asked() || *tokens < 2 * share.sequence) return {};
   const double held_out = static_cast<double>(share.wanted) / static_cast<double>(*tokens);
   return {{"data.val_fraction",

@@ -48,7 +48,8 @@ std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<Da
       }
       for (std::string& path : paths) {
         if (named.size() == kMostMatches || facts.abandoned()) return named;
-        named.push_back({files.FieldOf(i), std::move(path), source, files.text_field});
+        named.push_back(
+            {files.FieldOf(i), std::move(path), source, files.text_field, files.conversations});
       }
     }
   }

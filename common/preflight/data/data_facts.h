@@ -26,6 +26,7 @@ struct NamedFile {
   std::string path;
   const DataSourceInfo* source;
   std::string text_field;
+  bool conversations = false;
 
   // Whether it is a folder of prepared data, or at least a folder in its place.
   bool prepared() const;

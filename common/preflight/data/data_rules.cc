@@ -11,7 +11,9 @@
 #include "absl/strings/str_format.h"
 #include "common/base/job_file.h"
 #include "common/base/status.h"
+#include "common/chat/render.h"
 #include "common/estimate/estimate.h"
+#include "common/job/data/conversations.h"
 #include "common/job/data/file_kind.h"
 #include "common/job/data/file_text.h"
 #include "common/job/data/json_line.h"
@@ -175,10 +177,17 @@ struct Part {
 
 constexpr int64_t kLongestFirstLine = 4 << 20;
 
+// Whether a line is a document. `format` is that of conversations.
+absl::Status CheckLine(const NamedFile& file, const ChatFormat& format, std::string_view line) {
+  if (!file.conversations) return TextOfJsonLine(line, file.text_field).status();
+  NSA_ASSIGN_OR_RETURN(const auto messages, MessagesOfJsonLine(line, file.text_field));
+  return messages ? RenderConversation(format, *messages).status() : absl::OkStatus();
+}
+
 // The first bad line of `text`, which is a part of a file, or nullopt. `to_end`: the file ends with
 // it. Lines that lie half outside the part are passed.
-std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const Part& part,
-                                          const std::string& text, bool to_end) {
+std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const ChatFormat& format,
+                                          const Part& part, const std::string& text, bool to_end) {
   size_t begin = part.at == 0 ? 0 : text.find('\n');
   if (begin == std::string::npos) return std::nullopt;
   if (part.at > 0) ++begin;
@@ -188,7 +197,7 @@ std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const Part& par
     end = std::min(end, text.size());
     const std::string_view line = std::string_view(text).substr(begin, end - begin);
     const absl::Status status =
-        IsBlankJsonLine(line) ? absl::OkStatus() : TextOfJsonLine(line, file.text_field).status();
+        IsBlankJsonLine(line) ? absl::OkStatus() : CheckLine(file, format, line);
     if (!status.ok()) {
       ProblemAndFix fault = SplitFix(std::string(status.message()));
       const std::string place =
@@ -202,23 +211,24 @@ std::optional<ProblemAndFix> FaultOfLines(const NamedFile& file, const Part& par
 }
 
 // Looks at the first line of a compressed file.
-std::optional<ProblemAndFix> FaultOfPackedLines(const NamedFile& file) {
+std::optional<ProblemAndFix> FaultOfPackedLines(const NamedFile& file, const ChatFormat& format) {
   std::string text = UnpackedHead(file.path, kSampleBytes);
   if (text.find('\n') == std::string::npos) text = UnpackedHead(file.path, kLongestFirstLine);
-  return FaultOfLines(file, {.lines = 1}, text, /*to_end=*/false);
+  return FaultOfLines(file, format, {.lines = 1}, text, /*to_end=*/false);
 }
 
 // Looks at the beginning of an uncompressed file, its middle and its end; of further files at the
 // first line. Only the worker looks at the rest.
-std::optional<ProblemAndFix> FaultOfJsonLines(const NamedFile& file, bool further) {
+std::optional<ProblemAndFix> FaultOfJsonLines(const NamedFile& file, const ChatFormat& format,
+                                              bool further) {
   constexpr int64_t kBeginning = 1 << 20;
-  if (IsCompressed(file.path)) return further ? std::nullopt : FaultOfPackedLines(file);
+  if (IsCompressed(file.path)) return further ? std::nullopt : FaultOfPackedLines(file, format);
   std::error_code error;
   const auto size = static_cast<int64_t>(std::filesystem::file_size(file.path, error));
   if (error) return std::nullopt;
   const auto look = [&](const Part& part) {
     const std::string text = Sample(file.path, part.at, part.bytes);
-    return FaultOfLines(file, part, text, part.at + std::ssize(text) >= size);
+    return FaultOfLines(file, format, part, text, part.at + std::ssize(text) >= size);
   };
   if (further) return look({.bytes = kSampleBytes, .lines = 1});
   std::vector<Part> parts = {{.bytes = kBeginning},
@@ -234,11 +244,17 @@ std::optional<ProblemAndFix> FaultOfJsonLines(const NamedFile& file, bool furthe
 
 Problems NotJsonLines(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
+  ChatFormat format;
+  if (LearnsAnswers(facts.spec.data())) {
+    absl::StatusOr<ChatFormat> chat = ChatFormatOf(facts.spec.data());
+    if (!chat.ok()) return {};  // LOSS_ON reports it
+    format = *std::move(chat);
+  }
   Problems problems;
   int looked_at = 0;
   for (const NamedFile& file : AllFiles(facts)) {
     if (!IsHere(file, DocumentFormat::kLines)) continue;
-    if (auto fault = FaultOfJsonLines(file, ++looked_at > kMostSampledFiles)) {
+    if (auto fault = FaultOfJsonLines(file, format, ++looked_at > kMostSampledFiles)) {
       problems.push_back({file.field, std::move(fault->problem), std::move(fault->fix)});
     }
   }
@@ -252,13 +268,33 @@ std::optional<std::string> FaultOfEnds(const NamedFile& file) {
   return FaultOfMark(file.source->source, Sample(file.path, 0, kFileHeadBytes), tail);
 }
 
+// Whether a footer has the columns of a conversation: those of the list of messages, or a prompt
+// and a completion.
+absl::Status FindConversation(std::string_view footer, std::string_view messages) {
+  const auto find = [&](std::string_view first, std::string_view second, bool list) {
+    absl::Status status;
+    for (const std::string_view name : {first, second}) {
+      status.Update((list ? parquet::FindFieldOfList(footer, messages, name)
+                          : parquet::FindTextColumn(footer, name))
+                        .status());
+    }
+    return status;
+  };
+  const absl::Status list = find("role", "content", true);
+  return absl::IsInvalidArgument(list) && find(kPromptField, kCompletionField, false).ok()
+             ? absl::OkStatus()
+             : list;
+}
+
 // Whether a Parquet file has the column of texts. A footer that is large or damaged is left to the
 // worker.
 absl::Status CheckColumn(const NamedFile& file) {
   constexpr int64_t kMostFooter = 8 << 20;
   const std::string footer = ParquetFooter(file.path, kMostFooter);
   if (footer.empty()) return absl::OkStatus();
-  const absl::Status status = parquet::FindTextColumn(footer, file.text_field).status();
+  const absl::Status status = file.conversations
+                                  ? FindConversation(footer, file.text_field)
+                                  : parquet::FindTextColumn(footer, file.text_field).status();
   return absl::IsInvalidArgument(status) ? status : absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
+#include "common/job/data/conversations.h"
 #include "common/job/enum_words.h"
 #include "common/preflight/data/data_facts.h"
 
@@ -177,7 +178,46 @@ Problems Stream(const PreflightFacts& facts) {
   return problems;
 }
 
+Problems LossOn(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (!LearnsAnswers(data)) return {};
+  const char* const key = "data.loss_on";
+  if (!data.mix().empty()) {
+    return {{key, "assistant, but data.mix is set (only one of them may be)",
+             "list the files of all sources in data.path"}};
+  }
+  if (data.stream()) {
+    return {{key, "assistant, but data.stream is true (conversations are packed into sequences)",
+             "remove stream"}};
+  }
+  Problems problems;
+  for (const DataFiles& files : AllDataFiles(data)) {
+    const DataSourceInfo& source = DataSourceInfoOf(files.source);
+    if (source.has_fields() || source.format == DocumentFormat::kTokens) continue;
+    problems.push_back({files.field,
+                        "has no conversations (data.loss_on: assistant needs jsonl or parquet)",
+                        "write one JSON object with messages per line, or remove loss_on"});
+  }
+  for (const NamedFile& file : AllFiles(facts)) {
+    if (!MayLook(facts) || file.source->format != DocumentFormat::kTokens || file.prepared()) {
+      continue;
+    }
+    problems.push_back(
+        {file.field,
+         absl::StrFormat("%s is a token file (its answers are not marked)", Shown(file.path)),
+         "use the conversations themselves, or a folder of nsactl data prepare"});
+  }
+  if (!MayLook(facts) || !ReadsText(data)) return problems;
+  if (const absl::Status status = ChatFormatOf(data).status(); !status.ok()) {
+    ProblemAndFix text = SplitFix(std::string(status.message()));
+    problems.push_back({"data.tokenizer_path", std::move(text.problem), std::move(text.fix)});
+  }
+  return problems;
+}
+
 constexpr PreflightRule kMixRules[] = {
+    {"LOSS_ON", "loss_on: assistant without conversations, or with a chat format that is not known",
+     kError, kError, false, kNothing, LossOn},
     {"DATA_TEXT_FIELD", "a text_field is empty, or its source has no fields", kError, kError, false,
      kNothing, TextField},
     {"DATA_MIX", "a source of data.mix is incomplete, or data says something else beside it",

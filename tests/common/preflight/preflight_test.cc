@@ -242,6 +242,8 @@ const RuleCase kCases[] = {
      }},
     {"DATA_TEXT_FIELD", "data.text_field", "'body' (only for jsonl and parquet)",
      [](GoodJob* job) { Data(job)->set_text_field("body"); }},
+    {"LOSS_ON", "data.path", "has no conversations (data.loss_on: assistant",
+     [](GoodJob* job) { Data(job)->set_loss_on(v1::LOSS_ON_ASSISTANT); }},
     {"DATA_MIX", "data.mix[1].weight", "0.0001 is 0.0001 of the sum (at least 0.001)",
      [](GoodJob* job) { Mix(job, 1, 1e-4); }},
     {"DATA_STREAM", "data.shuffle_window", "set, but data.stream is not true",

@@ -6,17 +6,28 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "worker/train/data/tokens/token.h"
 
 namespace nsa::train {
 namespace {
 
 // Writes, for each token, the position in the row at which its document starts.
-void FindDocuments(std::span<const int32_t> tokens, int32_t separator, int32_t* doc_start) {
+template <typename Begins>
+void FindDocuments(std::span<const int32_t> tokens, Begins begins, int32_t* doc_start) {
   int32_t start = 0;
   for (size_t t = 0; t < tokens.size(); ++t) {
-    if (tokens[t] == separator) start = static_cast<int32_t>(t);
+    if (begins(tokens[t])) start = static_cast<int32_t>(t);
     doc_start[t] = start;
   }
+}
+
+// Takes the marks off the tokens of a row, of which `targets`, all but the first, become −1 where
+// they are not learned.
+void TakeMarks(std::span<int32_t> row, std::span<int32_t> targets) {
+  for (size_t t = 1; t < row.size(); ++t) {
+    targets[t - 1] = (row[t] & kAnswerMark) != 0 ? WithoutMarks(row[t]) : -1;
+  }
+  for (int32_t& token : row) token = WithoutMarks(token);
 }
 
 }  // namespace
@@ -42,8 +53,10 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
   batch.source = source_->source();
   batch.tokens.resize(static_cast<size_t>(batch.rows) * batch.seq_len);
   batch.targets.resize(batch.tokens.size());
-  if (shape_.document_mask) batch.doc_start.resize(static_cast<size_t>(batch.rows) * seq_len);
-  std::vector<int32_t> row(seq_len + 1);
+  const bool marked = source_->marked();
+  const bool documents = marked || shape_.document_mask;
+  if (documents) batch.doc_start.resize(static_cast<size_t>(batch.rows) * seq_len);
+  std::vector<int32_t> row(seq_len + 1), targets(seq_len);
   for (int32_t b = 0; b < batch.rows; ++b) {
     const DataPosition at = Advance(position, shape_.first_row() + b, order_.rows());
     if (b == 0) batch.epoch = at.epoch;
@@ -54,6 +67,18 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
     NSA_RETURN_IF_ERROR(
         Annotate(source_->ReadShifted(index, shift, row), absl::StrCat("data row ", index)));
     if (b == 0) batch.epoch = source_->epoch().value_or(batch.epoch);
+    if (documents) {
+      const int32_t separator = source_->separator();
+      FindDocuments(
+          std::span(row).first(seq_len),
+          [&](int32_t token) { return marked ? (token & kBeginMark) != 0 : token == separator; },
+          &batch.doc_start[static_cast<size_t>(b) * seq_len]);
+    }
+    if (marked) {
+      TakeMarks(row, targets);
+    } else {
+      std::copy(row.begin() + 1, row.end(), targets.begin());
+    }
     const auto outside = std::find_if(row.begin(), row.end(), [this](int32_t token) {
       return token < 0 || token >= shape_.vocab;
     });
@@ -63,13 +88,9 @@ absl::StatusOr<Batch> BatchMaker::Make(const DataPosition& position) const {
                           *outside, shape_.vocab));
     }
     const ptrdiff_t offset = static_cast<ptrdiff_t>(b) * batch.seq_len;
-    const auto first = row.begin() + static_cast<ptrdiff_t>(shape_.part) * batch.seq_len;
-    std::copy_n(first, batch.seq_len, batch.tokens.begin() + offset);
-    std::copy_n(first + 1, batch.seq_len, batch.targets.begin() + offset);
-    if (shape_.document_mask) {
-      FindDocuments(std::span(row).first(seq_len), source_->separator(),
-                    &batch.doc_start[static_cast<size_t>(b) * seq_len]);
-    }
+    const ptrdiff_t first = static_cast<ptrdiff_t>(shape_.part) * batch.seq_len;
+    std::copy_n(row.begin() + first, batch.seq_len, batch.tokens.begin() + offset);
+    std::copy_n(targets.begin() + first, batch.seq_len, batch.targets.begin() + offset);
   }
   return batch;
 }

@@ -17,11 +17,11 @@ struct Batch {
   int32_t rows = 0;
   int32_t seq_len = 0;             // S/N: S, or with BatchShape::context the tokens of its part
   std::vector<int32_t> tokens;     // [rows, S/N]
-  std::vector<int32_t> targets;    // [rows, S/N]: the next token
+  std::vector<int32_t> targets;    // [rows, S/N]: the next token; −1 for one that is not learned
   std::vector<int32_t> doc_start;  // [rows, S], of all tokens: the first position of the row that
                                    // belongs to the token's document; empty without
-                                   // data.document_mask. The separator belongs to the document that
-                                   // it begins.
+                                   // data.document_mask, unless the source is marked. The separator
+                                   // belongs to the document that it begins.
   v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;  // SYNTHETIC after a fallback
   int64_t epoch = 0;           // of its first row, 0-based; 0 with data.mix
   std::vector<int32_t> parts;  // with data.mix: the source of each row, an index in it

@@ -58,7 +58,7 @@ class Builder {
         progress_(progress),
         sources_(progress),
         cache_(cache, progress),
-        held_(vocab) {}
+        held_(vocab, LearnsAnswers(data)) {}
 
   absl::StatusOr<Corpus> Build() {
     NSA_ASSIGN_OR_RETURN(prepared_, PreparedFolders::Open(data_, progress_));
@@ -213,6 +213,7 @@ class Builder {
                                       .vocab = vocab_,
                                       .tokenizer = data_.tokenizer(),
                                       .tokenizer_sha256 = tokenizer_sha256_,
+                                      .chat_format = encoder_->chat_format(),
                                       .passage_bytes = PassageBytesFor(data_)},
                                      *encoder_));
     // Made for a larger vocabulary: reading the files says which token is not in this one, and
@@ -243,6 +244,7 @@ class Builder {
     return {.source = files.source,
             .files = {paths.begin(), paths.end()},
             .text_field = files.text_field,
+            .conversations = files.conversations,
             .separator = encoder_->separator(),
             .passage_bytes = PassageBytesFor(data_)};
   }
@@ -359,7 +361,9 @@ class Builder {
 
   absl::Status BalanceHeldOut() {
     corpus_.info.fingerprint_by_hash = fingerprint_.Finish();
-    const HeldOutTokens share = HeldOutTokensOf(HeldOut() + Training(), fraction(), need_.seq_len);
+    // A conversation is a row of its own, however short it is.
+    const int32_t least = LearnsAnswers(data_) ? 0 : need_.seq_len;
+    const HeldOutTokens share = HeldOutTokensOf(HeldOut() + Training(), fraction(), least);
     if (need_.fingerprint != corpus_.info.fingerprint_by_hash) {
       NSA_ASSIGN_OR_RETURN(const bool changed, balance_.Apply(share, &corpus_));
       if (changed) fingerprint_.AddHeldOut(HeldOut());
@@ -418,7 +422,7 @@ class Builder {
 
   // The separators inside all documents were counted; those of this one are left out.
   absl::Status ForgetSeparators(const ShardDocument& document) {
-    if (corpus_.separator == kNoSeparator) return absl::OkStatus();
+    if (corpus_.separator == kNoSeparator || LearnsAnswers(data_)) return absl::OkStatus();
     std::vector<int32_t> tokens(static_cast<size_t>(document.end - document.begin));
     NSA_RETURN_IF_ERROR(document.shard->Copy(document.begin, tokens));
     corpus_.info.inner_separators -=

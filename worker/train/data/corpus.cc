@@ -39,6 +39,7 @@ v1::CorpusSummary SummaryOf(const CorpusInfo& info) {
   summary.set_val_rows(info.val_rows);
   summary.set_null_rows(info.null_rows);
   summary.set_empty_files(info.empty_files);
+  if (info.packing) *summary.mutable_packing() = *info.packing;
   return summary;
 }
 

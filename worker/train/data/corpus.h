@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,6 +64,8 @@ struct CorpusInfo {
   // stream, whose share nobody has counted) and DATA_NOT_UTF8.
   std::vector<CorpusNote> notes;
   std::vector<DataPart> parts;  // what it is made of, to say what differs
+  // How conversations fill their rows (data.loss_on: assistant).
+  std::optional<v1::PackingSummary> packing = {};
 };
 
 // The same for records and people.

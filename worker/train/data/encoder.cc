@@ -5,8 +5,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/chat/render.h"
+#include "common/job/data/conversations.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
+#include "worker/train/data/tokenize/chat_tokens.h"
 
 namespace nsa::train {
 namespace {
@@ -26,7 +29,16 @@ absl::StatusOr<DocumentEncoder> DocumentEncoder::Make(const v1::DataSpec& data, 
   DocumentEncoder encoder(vocab, prepared);
   NSA_RETURN_IF_ERROR(encoder.ChooseSeparator(data));
   NSA_RETURN_IF_ERROR(encoder.CheckSeparator(data));
+  NSA_RETURN_IF_ERROR(encoder.ChooseChatFormat(data));
   return encoder;
+}
+
+absl::Status DocumentEncoder::ChooseChatFormat(const v1::DataSpec& data) {
+  conversations_ = LearnsAnswers(data);
+  if (!conversations_ || !ReadsText(data)) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(format_, ChatFormatOf(data));
+  chat_format_id_ = ChatFormatId(format_);
+  return absl::OkStatus();
 }
 
 absl::Status DocumentEncoder::ChooseSeparator(const v1::DataSpec& data) {
@@ -60,24 +72,53 @@ absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(
   const Token separator = separator_or_none();
   const bool separated = separator != kNoSeparator;
   Encoded encoded;
-  const auto take = [&](std::span<const Token> tokens) -> absl::Status {
+  std::vector<Token> marked;
+  const auto take = [&](std::span<const Token> tokens, Token marks) -> absl::Status {
     for (const Token token : tokens) {
       encoded.largest_token = std::max(encoded.largest_token, token);
       if (token >= vocab_) return TooLarge(token);
     }
     encoded.tokens += std::ssize(tokens);
-    encoded.inner_separators += std::count(tokens.begin(), tokens.end(), separator);
-    return append(tokens);
+    if ((marks & kAnswerMark) != 0) encoded.answer_tokens += std::ssize(tokens);
+    if (!conversations_) {
+      encoded.inner_separators += std::count(tokens.begin(), tokens.end(), separator);
+    }
+    if (marks == 0) return append(tokens);
+    marked.assign(tokens.begin(), tokens.end());
+    for (Token& token : marked) token |= marks;
+    return append(marked);
   };
-  absl::Status status = separated ? take({&separator, 1}) : absl::OkStatus();
-  if (status.ok()) {
-    status = document.tokens.empty() ? tokenizer_->EncodeInParts(document.text, take, progress)
-                                     : take(document.tokens);
+  const Token begin = conversations_ ? kBeginMark : 0;
+  absl::Status status = separated ? take({&separator, 1}, begin) : absl::OkStatus();
+  if (status.ok() && conversations_) {
+    status = EncodeConversation(document, take, progress);
+  } else if (status.ok()) {
+    status =
+        document.tokens.empty()
+            ? tokenizer_->EncodeInParts(
+                  document.text, [&](std::span<const Token> t) { return take(t, 0); }, progress)
+            : take(document.tokens, 0);
   }
   if (absl::IsInvalidArgument(status)) return Annotate(status, PlaceOfFault(document, vocab_));
   NSA_RETURN_IF_ERROR(status);
-  encoded.inner_separators -= separated ? 1 : 0;
+  encoded.inner_separators -= separated && !conversations_ ? 1 : 0;
   return encoded;
+}
+
+absl::Status DocumentEncoder::EncodeConversation(const Document& document, const Take& take,
+                                                 ReadProgress* progress) const {
+  if (document.messages.empty()) {
+    return absl::InvalidArgumentError(
+        "no conversation (data.loss_on: assistant); set data.source to jsonl or parquet");
+  }
+  NSA_ASSIGN_OR_RETURN(const std::vector<ChatPiece> pieces,
+                       RenderConversation(format_, document.messages));
+  return EncodeChat(
+      *tokenizer_, pieces,
+      [&](std::span<const Token> tokens, bool answer) {
+        return take(tokens, answer ? kAnswerMark : 0);
+      },
+      progress);
 }
 
 absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(const Document& document,

@@ -4,10 +4,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "common/job/data/conversations.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "common/job/enum_words.h"
@@ -256,6 +258,10 @@ Prefetcher& DataLoader::prefetcher() {
 absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions options) {
   NSA_RETURN_IF_ERROR(CheckOptions(options));
   const v1::DataSpec& data = options.spec.data();
+  if (LearnsAnswers(data) && (data.stream() || !data.mix().empty())) {
+    return absl::InvalidArgumentError(
+        "data.loss_on: assistant (not with data.mix or data.stream); list the files in data.path");
+  }
   if (data.mix().empty() && !DataSourceInfoOf(data.source()).has_files()) {
     auto train = GeneratedRows(options, data.source(), false);
     auto val = GeneratedRows(options, data.source(), true);
@@ -276,6 +282,12 @@ absl::StatusOr<std::unique_ptr<DataLoader>> DataLoader::Open(LoaderOptions optio
   }
   NSA_ASSIGN_OR_RETURN(LoadedRows rows, SplitCorpus(options.spec, options.vocab, *corpus, remote));
   NSA_RETURN_IF_ERROR(CheckRows(options, *rows.train, rows.val.get(), corpus->info));
+  corpus->info.packing = rows.packing;
+  if (const v1::CorpusSummary summary = SummaryOf(corpus->info); PacksBadly(summary)) {
+    const std::string text = absl::StrCat(PackingText(summary), "; use a larger train.seq_len");
+    spdlog::warn("data: {}", text);
+    corpus->info.notes.push_back({Reason::kPacking, text});
+  }
   return std::unique_ptr<DataLoader>(
       new DataLoader(std::move(options), std::move(rows), std::move(corpus->info)));
 }

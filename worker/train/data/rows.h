@@ -44,6 +44,10 @@ class RowSource {
 
   virtual v1::DataSource source() const = 0;
 
+  // Whether its tokens have marks (tokens/token.h): where documents begin, and which are predicted.
+  // Without them every token is predicted, and a document begins with the separator.
+  virtual bool marked() const { return false; }
+
   // The source of a row if there are several, see mix.h.
   virtual std::optional<int32_t> PartOf(int64_t /*row*/) const { return std::nullopt; }
 

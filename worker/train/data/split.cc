@@ -5,7 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data_source.h"
 #include "worker/train/data/mix.h"
+#include "worker/train/data/packed_rows.h"
 #include "worker/train/data/random.h"
 #include "worker/train/data/stream/plan.h"
 #include "worker/train/data/stream/stream_rows.h"
@@ -26,6 +28,7 @@ class CorpusSplitter {
         remote_(std::move(remote)) {}
 
   absl::StatusOr<LoadedRows> Rows() const {
+    if (LearnsAnswers(data_)) return Packed();
     LoadedRows rows;
     for (const CorpusSet& set : corpus_.sets) {
       auto one = RowsOf(set.tokens, v1::DATA_SOURCE_TEXT);
@@ -44,6 +47,35 @@ class CorpusSplitter {
   }
 
  private:
+  // The rows of conversations, which neither a mixture nor a stream has.
+  absl::StatusOr<LoadedRows> Packed() const {
+    LoadedRows rows;
+    for (const CorpusSet& set : corpus_.sets) {
+      NSA_ASSIGN_OR_RETURN(
+          auto one, Pack(absl::StrCat("data.val.", set.name), set.tokens, v1::DATA_SOURCE_TEXT));
+      rows.sets.emplace_back(set.name, std::move(one));
+    }
+    const CorpusPart& only = corpus_.parts.front();
+    NSA_ASSIGN_OR_RETURN(const auto train, Pack("data.path", only.train, only.source));
+    rows.packing = train->summary();
+    rows.train = train;
+    if (only.val->size() == 0) return rows;
+    NSA_ASSIGN_OR_RETURN(rows.val, Pack("the validation data", only.val, only.source));
+    return rows;
+  }
+
+  absl::StatusOr<std::shared_ptr<PackedRows>> Pack(const std::string& field,
+                                                   std::shared_ptr<TokenStore> store,
+                                                   v1::DataSource source) const {
+    NSA_ASSIGN_OR_RETURN(auto rows,
+                         PackedRows::Pack(std::move(store), seq_len(), corpus_.separator, source));
+    if (rows->rows() > 0) return rows;
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s: %d conversations, none with an answer among its first %d tokens (train.seq_len + 1); "
+        "add conversations, or use a larger train.seq_len",
+        field, rows->summary().unlearned_documents(), seq_len() + 1));
+  }
+
   using Sources = std::vector<std::shared_ptr<RowSource>>;
 
   std::shared_ptr<RowSource> RowsOf(std::shared_ptr<TokenStore> store,

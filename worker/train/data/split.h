@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
+#include "nsa/v1/telemetry.pb.h"
 #include "worker/train/data/corpus.h"
 #include "worker/train/data/rows.h"
 
@@ -20,6 +22,7 @@ struct LoadedRows {
   std::shared_ptr<RowSource> train;
   std::shared_ptr<RowSource> val;  // null without validation
   std::vector<std::pair<std::string, std::shared_ptr<RowSource>>> sets;
+  std::optional<v1::PackingSummary> packing;  // of conversations for training
 };
 
 // InvalidArgument for a set or a source that has too few tokens for a row, or too small a weight.

@@ -45,6 +45,12 @@ absl::StatusOr<std::unique_ptr<GpuStep>> GpuStep::Create(const GpuStepOptions& o
                 cuda::GlobalNormWorkspaceBytes(size)})));
   NSA_ASSIGN_OR_RETURN(step->device_, cuda::DeviceMemory::Allocate(kBytes, "a step's numbers"));
   NSA_ASSIGN_OR_RETURN(step->host_, cuda::PinnedMemory::Allocate(kBytes, "a step's numbers"));
+  if (options.weighted) {
+    const int64_t bytes = static_cast<int64_t>(sizeof(float)) * options.micro_batches;
+    NSA_ASSIGN_OR_RETURN(step->weights_, cuda::DeviceMemory::Allocate(bytes, "weights of losses"));
+    NSA_ASSIGN_OR_RETURN(step->weights_on_host_,
+                         cuda::PinnedMemory::Allocate(bytes, "weights of losses"));
+  }
   NSA_ASSIGN_OR_RETURN(step->progress_, GpuProgress::Create(options.page, options.time_kernels,
                                                             options.micro_batches));
   step->exec_ = step->progress_->Watch(options.gpu->exec());
@@ -211,6 +217,7 @@ absl::Status GpuStep::EnqueueUpdate() {
                                              .count = options_.micro_batches,
                                              .stride = losses.stride,
                                              .scale = scale,
+                                             .weights = static_cast<const float*>(weights_.data()),
                                              .mean = loss}));
   NSA_RETURN_IF_ERROR(FinishSums());
   progress_->EnterPhase(Phase::kOptimizer, 0);
@@ -254,15 +261,24 @@ absl::Status GpuStep::Capture(int64_t step) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GpuStep::Result> GpuStep::Run(int64_t step, double learning_rate) {
+absl::Status GpuStep::SendInput(int64_t step, double learning_rate, const LossWeights& weights) {
   const Optimizer& optimizer = options_.state->optimizer;
   const AdamWStep numbers = optimizer.StepAt(step, learning_rate);
   *InputOf(host_.data()) = {.lr = numbers.lr,
                             .inverse_bias1 = numbers.inverse_bias1,
                             .inverse_bias2 = numbers.inverse_bias2,
-                            .clip = static_cast<float>(optimizer.clip())};
+                            .clip = static_cast<float>(optimizer.clip()),
+                            .weight = weights.gradient};
   NSA_RETURN_IF_ERROR(
       cuda::CopyBytes(exec_.stream, device_.data(), host_.data(), sizeof(cuda::StepInput)));
+  if (!options_.weighted) return absl::OkStatus();
+  std::ranges::copy(weights.passes, static_cast<float*>(weights_on_host_.data()));
+  return cuda::CopyBytes(exec_.stream, weights_.data(), weights_on_host_.data(), weights_.bytes());
+}
+
+absl::StatusOr<GpuStep::Result> GpuStep::Run(int64_t step, double learning_rate,
+                                             const LossWeights& weights) {
+  NSA_RETURN_IF_ERROR(SendInput(step, learning_rate, weights));
   const bool spins = step == options_.spin_at_step;
   const bool wants_graph = options_.graph && runs_ > 0 && !spins && graph_problem_.empty();
   if (wants_graph &&

@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,7 +47,8 @@ struct GpuStepOptions {
 
   int32_t micro_batches = 1;  // as many as the state's model holds
   int32_t world_size = 1;
-  float gradient_scale = 1;  // 1 / predicted tokens of a step over all ranks
+  float gradient_scale = 1;  // 1 / positions of a step over all ranks
+  bool weighted = false;     // Run() gets the weights of LossWeights
   bool graph = true;
   // Sum the gradients of a part over the ranks while backward continues. Not where backward
   // exchanges heads with other ranks (context parallelism): then all are summed after it, so that
@@ -60,6 +62,12 @@ struct GpuStepOptions {
 
   // For tests: in this step a kernel that never ends runs before each forward. 0: in no step.
   int64_t spin_at_step = 0;
+};
+
+// Of a step whose loss is the mean over some of its positions (data.loss_on).
+struct LossWeights {
+  float gradient = 1;             // all positions of the step by those
+  std::span<const float> passes;  // [micro_batches]: of the losses of this rank; 1 for all equal
 };
 
 class GpuStep {
@@ -77,8 +85,8 @@ class GpuStep {
   };
 
   // Runs step `step` (1-based) on the micro-batches that the model has loaded, and waits for its
-  // end.
-  absl::StatusOr<Result> Run(int64_t step, double learning_rate);
+  // end. `weights` are those of GpuStepOptions::weighted.
+  absl::StatusOr<Result> Run(int64_t step, double learning_rate, const LossWeights& weights = {});
 
   // Enqueue the kernels of an evaluation between these two calls.
   void BeginEvaluation(Phase phase) {
@@ -113,6 +121,7 @@ class GpuStep {
  private:
   explicit GpuStep(const GpuStepOptions& options) : options_(options) {}
   absl::Status Enqueue(int64_t step);
+  absl::Status SendInput(int64_t step, double learning_rate, const LossWeights& weights);
   absl::Status EnqueueMicroBatches(int64_t step);
   absl::Status EnqueueBackward(int32_t micro);
   absl::Status BackwardToShares(int32_t micro);
@@ -133,6 +142,8 @@ class GpuStep {
   std::unique_ptr<GpuProgress> progress_;
   cuda::DeviceMemory device_;   // StepInput, StepOutput
   cuda::PinnedMemory host_;     // the same on the host
+  cuda::DeviceMemory weights_;  // float [micro_batches], of the losses; only if weighted
+  cuda::PinnedMemory weights_on_host_;
   cuda::DeviceMemory squares_;  // double [ranks]: sums of squares of the shares of the gradients
   cuda::Graph graph_;
   std::vector<bool> graph_kind_;

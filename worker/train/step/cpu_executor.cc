@@ -12,6 +12,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
+#include "common/job/data_source.h"
 #include "kernels/nn/copy.h"
 #include "kernels/optimizer/global_norm.h"
 #include "kernels/optimizer/parameters_hash.h"
@@ -48,8 +49,8 @@ class CpuExecutor final : public StepExecutor {
     return absl::OkStatus();
   }
 
-  // Forward and backward. Gradients add up to those of the mean over the step's tokens, of all
-  // ranks.
+  // Forward and backward. Losses and gradients add up to those of the mean over all positions of
+  // the step, of all ranks; CompleteGradients() weights them.
   absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
                              v1::StepRecord* record) override {
     if (micro_batch == 0) {
@@ -63,7 +64,9 @@ class CpuExecutor final : public StepExecutor {
         Timed(*options_.clock, &forward, [&] { return state_->model->Forward(exec_, batch); });
     NSA_RETURN_IF_ERROR(loss.status());
     const double in_forward = communication_;
-    record->set_loss(record->loss() + *loss / spec_.train().accumulate_grad_batches());
+    const double share =
+        static_cast<double>(PredictedOf(batch.targets)) / static_cast<double>(batch.targets.size());
+    record->set_loss(record->loss() + *loss * share / spec_.train().accumulate_grad_batches());
 
     if (!spec_.data().mix().empty()) {
       AppendSequenceMeans(state_->model->token_losses(), spec_.train().seq_len() / ContextOf(spec_),
@@ -88,6 +91,10 @@ class CpuExecutor final : public StepExecutor {
     double seconds = record->times().communication_seconds();
     if (!state_->window.has_value()) {
       NSA_RETURN_IF_ERROR(Timed(*options_.clock, &seconds, [&] { return SumGradients(); }));
+    }
+    if (const double weight = GradientWeight(spec_, *record); weight != 1) {
+      record->set_loss(record->loss() * weight);
+      for (float& g : state_->gradients.flat()) g *= static_cast<float>(weight);
     }
     NSA_ASSIGN_OR_RETURN(const double norm, Norm());
     record->set_grad_norm(norm);
@@ -265,6 +272,16 @@ class CpuExecutor final : public StepExecutor {
 };
 
 }  // namespace
+
+int64_t PredictedOf(std::span<const int32_t> targets) {
+  return std::ranges::count_if(targets, [](int32_t target) { return target >= 0; });
+}
+
+double GradientWeight(const v1::JobSpec& spec, const v1::StepRecord& record) {
+  if (!LearnsAnswers(spec.data())) return 1;
+  if (record.answer_tokens() == 0) return 0;
+  return static_cast<double>(TokensPerStep(spec)) / static_cast<double>(record.answer_tokens());
+}
 
 void AppendSequenceMeans(std::span<const float> token_losses, int32_t tokens,
                          std::vector<double>* means) {

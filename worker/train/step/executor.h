@@ -56,7 +56,8 @@ class StepExecutor {
 
   // A step is AddMicroBatch() for micro-batch 0, 1, …, then CompleteGradients(), then Update().
   // Each adds to `record` what it knows: loss, gradient norm, times. The record has the step and
-  // its learning rate from the start.
+  // its learning rate from the start, and for CompleteGradients() with data.loss_on: assistant
+  // answer_tokens of all ranks: loss and gradient are then those of the mean over these.
 
   // Takes one micro-batch; the first one begins the step with gradients of zero.
   virtual absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
@@ -127,6 +128,13 @@ class StepExecutor {
   // With time_kernels on a GPU: prints the last step's time by kernel family.
   virtual void PrintKernelTimes(int64_t step) const = 0;
 };
+
+// How many targets predict something: all but those that are negative.
+int64_t PredictedOf(std::span<const int32_t> targets);
+
+// All positions of a step by those that its loss is a mean of; 1 where they are the same, 0 without
+// any: the loss and the gradient are then 0.
+double GradientWeight(const v1::JobSpec& spec, const v1::StepRecord& record);
 
 // Appends the mean of every `tokens` token losses to `means`.
 void AppendSequenceMeans(std::span<const float> token_losses, int32_t tokens,

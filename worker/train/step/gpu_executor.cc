@@ -20,6 +20,7 @@
 #include "common/estimate/memory/memory.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
+#include "common/job/data_source.h"
 #include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "kernels/nn/copy.h"
@@ -116,6 +117,7 @@ class GpuExecutor final : public StepExecutor {
                                 .world_size = launch_.world_size(),
                                 .gradient_scale = static_cast<float>(
                                     1.0 / static_cast<double>(TokensPerStep(spec_))),
+                                .weighted = LearnsAnswers(spec_.data()),
                                 .graph = spec_.runtime().cuda_graphs(),
                                 .sums_in_backward = context_ == nullptr,
                                 .time_kernels = options_.time_kernels,
@@ -129,6 +131,8 @@ class GpuExecutor final : public StepExecutor {
 
   absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
                              v1::StepRecord*) override {
+    if (micro_batch == 0) predicted_.assign(static_cast<size_t>(passes_.count), 0);
+    predicted_[static_cast<size_t>(micro_batch / passes_.merged)] += PredictedOf(batch.targets);
     if (micro_batch % passes_.merged == 0) stack_.Clear();
     stack_.Add(batch);
     if ((micro_batch + 1) % passes_.merged != 0) return absl::OkStatus();
@@ -139,7 +143,7 @@ class GpuExecutor final : public StepExecutor {
   absl::Status CompleteGradients(v1::StepRecord* record) override {
     const bool fell_back = step_->graph_fallbacks() > 0;
     NSA_ASSIGN_OR_RETURN(const GpuStep::Result done,
-                         step_->Run(record->step(), record->learning_rate()));
+                         step_->Run(record->step(), record->learning_rate(), WeightsOf(*record)));
     if (!fell_back && step_->graph_fallbacks() > 0) {
       spdlog::warn("cuda_graph: steps run kernel by kernel: {}", step_->graph_problem());
     }
@@ -241,6 +245,21 @@ class GpuExecutor final : public StepExecutor {
   // weights; or in place of these of the fp32 weights, rounded.
   static constexpr int64_t kHashes = 3;
 
+  // By which the mean loss of each pass counts in that of the step, which is the mean over the
+  // predicted tokens of all passes and ranks.
+  LossWeights WeightsOf(const v1::StepRecord& record) {
+    if (!LearnsAnswers(spec_.data())) return {};
+    const double weight = GradientWeight(spec_, record);
+    const double positions = static_cast<double>(TokensPerStep(spec_)) /
+                             (static_cast<double>(passes_.count) * launch_.world_size());
+    loss_weights_.clear();
+    for (const int64_t predicted : predicted_) {
+      loss_weights_.push_back(
+          static_cast<float>(weight * static_cast<double>(predicted) / positions));
+    }
+    return {.gradient = static_cast<float>(weight), .passes = loss_weights_};
+  }
+
   absl::Status PlanProducts();
   absl::Status Connect();
   absl::StatusOr<uint64_t> HashOfDividedWeights();
@@ -251,7 +270,9 @@ class GpuExecutor final : public StepExecutor {
   const v1::WorkerLaunch& launch_;
   const v1::JobSpec& spec_;
   const Passes passes_;
-  Stack stack_;  // of the pass that is being loaded
+  Stack stack_;                      // of the pass that is being loaded
+  std::vector<int64_t> predicted_;   // tokens of each pass of the step on this rank
+  std::vector<float> loss_weights_;  // of each pass, in the step that runs
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<NcclComm> nccl_;         // null on one GPU; graphs that use it go before it
   std::unique_ptr<ContextGroup> context_;  // null without context parallelism

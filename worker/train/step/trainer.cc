@@ -15,6 +15,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/schedule.h"
+#include "common/job/data_source.h"
 #include "worker/train/step/parameters_check.h"
 #include "worker/train/step/ranks/group_statistics.h"
 
@@ -120,11 +121,14 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   v1::StepRecord& record = result.record;
   record.set_step(step);
   record.set_learning_rate(LearningRate(train_, step));
+  int64_t answers = 0;
   for (int32_t micro = 0; micro < train_.accumulate_grad_batches(); ++micro) {
     NSA_ASSIGN_OR_RETURN(const Batch batch, NextBatch(micro, &record));
     mix_shares_.Add(batch);
+    answers += PredictedOf(batch.targets);
     NSA_RETURN_IF_ERROR(executor_->AddMicroBatch(micro, TokensOf(batch), &record));
   }
+  NSA_RETURN_IF_ERROR(CountAnswers(answers, &record));
   NSA_RETURN_IF_ERROR(executor_->CompleteGradients(&record));
   NSA_ASSIGN_OR_RETURN(result.agreement, Agree(&record));
   NSA_RETURN_IF_ERROR(
@@ -140,6 +144,17 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   executor_->AddStatistics(&record);
   NSA_RETURN_IF_ERROR(ShareLayers(comm_.get(), ContextOf(spec_), &record));
   return result;
+}
+
+// With data.loss_on: assistant the loss is the mean over the answers of all ranks, which have
+// another number of them each.
+absl::Status Trainer::CountAnswers(int64_t mine, v1::StepRecord* record) {
+  if (!LearnsAnswers(spec_.data())) return absl::OkStatus();
+  page_.SetPhase(Phase::kReduce);
+  std::array<double, 1> sum = {static_cast<double>(mine)};
+  NSA_RETURN_IF_ERROR(comm_->AllReduce("answers", Reduce::kSum, sum));
+  record->set_answer_tokens(static_cast<int64_t>(sum[0]));
+  return absl::OkStatus();
 }
 
 // Whether this step is the last one: all are done, the ranks were asked to stop, or the data has
@@ -246,21 +261,21 @@ absl::Status Trainer::Evaluate() {
   if (batches == 0) return absl::OkStatus();
   page_.SetPhase(Phase::kEval);
   const absl::Duration begin = options_.clock->Monotonic();
-  NSA_ASSIGN_OR_RETURN(const std::vector<double> losses, EvalLosses());
-  const double loss = losses.front();
+  NSA_ASSIGN_OR_RETURN(const std::vector<EvalSum> sums, EvalSums());
+  const double loss = sums.front().loss();
   const absl::Duration taken = options_.clock->Monotonic() - begin;
   step_began_ += taken;  // not counted as time of the next step
 
   v1::EvalRecord record;
   record.set_step(step());
   record.set_loss(loss);
-  record.set_tokens(EvalTokens(batches));
+  record.set_tokens(sums.front().predicted);
   record.set_seconds(absl::ToDoubleSeconds(taken));
   for (int32_t set = 0; set < data_->eval_sets(); ++set) {
     v1::NamedLoss* const named = record.add_sets();
     named->set_name(data_->eval_set_name(set));
-    named->set_loss(losses[static_cast<size_t>(set) + 1]);
-    named->set_tokens(EvalTokens(data_->eval_set_batches(set)));
+    named->set_loss(sums[static_cast<size_t>(set) + 1].loss());
+    named->set_tokens(sums[static_cast<size_t>(set) + 1].predicted);
   }
   reporter_->Eval(record);
   state_.set_val_loss(loss);
@@ -272,53 +287,66 @@ absl::Status Trainer::Evaluate() {
   return absl::OkStatus();
 }
 
-int64_t Trainer::EvalTokens(int32_t batches) const {
-  return int64_t{batches} * train_.batch_size() * train_.seq_len();
-}
-
-// The losses, averaged over all ranks: of the validation set, then of each set of data.val.
-absl::StatusOr<std::vector<double>> Trainer::EvalLosses() {
-  std::vector<double> mine;
+// Over all ranks: of the validation set, then of each set of data.val.
+absl::StatusOr<std::vector<Trainer::EvalSum>> Trainer::EvalSums() {
+  std::vector<EvalSum> mine;
   NSA_ASSIGN_OR_RETURN(mine.emplace_back(),
-                       EvalLoss(data_->eval_batches(), [&](int32_t i) { return data_->Eval(i); }));
+                       Validate(data_->eval_batches(), [&](int32_t i) { return data_->Eval(i); }));
   for (int32_t set = 0; set < data_->eval_sets(); ++set) {
     NSA_ASSIGN_OR_RETURN(
         mine.emplace_back(),
-        EvalLoss(data_->eval_set_batches(set), [&](int32_t i) { return data_->EvalSet(set, i); }));
+        Validate(data_->eval_set_batches(set), [&](int32_t i) { return data_->EvalSet(set, i); }));
   }
   executor_->state().model->TakeLayerStats();  // discarded: only those of training are reported
-  NSA_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(comm_.get(), "eval", mine));
-  const size_t ranks = all.size() / mine.size();
-  std::vector<double> means(mine.size(), 0.0);
-  for (size_t i = 0; i < all.size(); ++i) {
-    means[i % mine.size()] += all[i] / static_cast<double>(ranks);
+  constexpr size_t kNumbers = 3;
+  std::vector<double> numbers;
+  for (const EvalSum& sum : mine) {
+    numbers.insert(numbers.end(), {sum.mean, static_cast<double>(sum.predicted),
+                                   static_cast<double>(sum.positions)});
   }
-  return means;
+  NSA_ASSIGN_OR_RETURN(const std::vector<double> all, Gather(comm_.get(), "eval", numbers));
+  const size_t ranks = all.size() / numbers.size();
+  std::vector<EvalSum> sums(mine.size());
+  for (size_t i = 0; i < all.size(); i += kNumbers) {
+    EvalSum& sum = sums[i / kNumbers % sums.size()];
+    sum.mean += all[i] / static_cast<double>(ranks);
+    sum.predicted += static_cast<int64_t>(all[i + 1]);
+    sum.positions += static_cast<int64_t>(all[i + 2]);
+  }
+  return sums;
 }
 
-// The mean loss of this rank's rows of `batches` batches.
-absl::StatusOr<double> Trainer::EvalLoss(int32_t batches, const BatchOf& batch_of) {
-  double sum = 0;
+// This rank's rows of `batches` batches.
+absl::StatusOr<Trainer::EvalSum> Trainer::Validate(int32_t batches, const BatchOf& batch_of) {
+  EvalSum sum;
   const int32_t at_once = executor_->eval_batches_at_once();
   for (int32_t begin = 0; begin < batches; begin += at_once) {
     const int32_t count = std::min(at_once, batches - begin);
     page_.SetMicroStep(begin);
-    NSA_ASSIGN_OR_RETURN(const double loss, EvalLossOf(begin, count, batch_of));
-    sum += loss * count / batches;
+    NSA_ASSIGN_OR_RETURN(const EvalSum part, ValidateOn(begin, count, batch_of));
+    sum.mean += part.mean * count / batches;
+    sum.predicted += part.predicted;
+    sum.positions += part.positions;
   }
   return sum;
 }
 
-// The mean loss of batches `begin` … `begin` + `count` − 1.
-absl::StatusOr<double> Trainer::EvalLossOf(int32_t begin, int32_t count, const BatchOf& batch_of) {
+// The same of batches `begin` … `begin` + `count` − 1.
+absl::StatusOr<Trainer::EvalSum> Trainer::ValidateOn(int32_t begin, int32_t count,
+                                                     const BatchOf& batch_of) {
   std::vector<Batch> batches;
+  EvalSum sum;
   for (int32_t i = begin; i < begin + count; ++i) {
     NSA_ASSIGN_OR_RETURN(Batch batch, batch_of(i));
+    sum.predicted += PredictedOf(batch.targets);
+    sum.positions += std::ssize(batch.targets);
     batches.push_back(std::move(batch));
   }
   std::vector<TokenBatch> tokens(batches.size());
   std::transform(batches.begin(), batches.end(), tokens.begin(), TokensOf);
-  return executor_->EvalLoss(tokens);
+  NSA_ASSIGN_OR_RETURN(const double loss, executor_->EvalLoss(tokens));
+  sum.mean = loss * (static_cast<double>(sum.predicted) / static_cast<double>(sum.positions));
+  return sum;
 }
 
 // After a validation rank 0 continues the prompts of the job with the weights of this step. The

@@ -86,6 +86,19 @@ class Trainer {
     v1::StepRecord record;
   };
 
+  // A validation of some batches.
+  struct EvalSum {
+    double mean = 0;  // the losses over all positions; those that predict nothing count as 0
+    int64_t predicted = 0;
+    int64_t positions = 0;
+    // Over the predicted tokens.
+    double loss() const {
+      return predicted == 0
+                 ? 0.0
+                 : mean * (static_cast<double>(positions) / static_cast<double>(predicted));
+    }
+  };
+
   // Setting up, in order.
   absl::Status SetUp();
   absl::Status OpenRunDir();
@@ -116,6 +129,7 @@ class Trainer {
   absl::StatusOr<Ending> Train();
   absl::StatusOr<std::optional<Ending>> StopBeforeTheFirstStep();
   absl::StatusOr<StepResult> Step(int64_t step);
+  absl::Status CountAnswers(int64_t mine, v1::StepRecord* record);
   absl::StatusOr<Batch> NextBatch(int32_t micro_batch, v1::StepRecord* record);
   absl::StatusOr<Agreement> Agree(v1::StepRecord* record);
   absl::Status Audit(int64_t step);
@@ -124,11 +138,10 @@ class Trainer {
   std::optional<Ending> Observe(const StepResult& result);
   void Complete(v1::StepRecord* record);
   absl::Status Evaluate();
-  int64_t EvalTokens(int32_t batches) const;
-  absl::StatusOr<std::vector<double>> EvalLosses();
+  absl::StatusOr<std::vector<EvalSum>> EvalSums();
   using BatchOf = std::function<absl::StatusOr<Batch>(int32_t index)>;
-  absl::StatusOr<double> EvalLoss(int32_t batches, const BatchOf& batch_of);
-  absl::StatusOr<double> EvalLossOf(int32_t begin, int32_t count, const BatchOf& batch_of);
+  absl::StatusOr<EvalSum> Validate(int32_t batches, const BatchOf& batch_of);
+  absl::StatusOr<EvalSum> ValidateOn(int32_t begin, int32_t count, const BatchOf& batch_of);
   absl::Status WriteSamples();
   void ReportSamples();
   absl::Status Save(bool last);

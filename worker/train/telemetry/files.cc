@@ -28,15 +28,24 @@ using Json = nlohmann::ordered_json;
 Json CorpusJson(const v1::WorkerStarted& started) {
   if (!started.has_corpus()) return nullptr;
   const v1::CorpusSummary& corpus = started.corpus();
-  return {{"documents", corpus.documents()},
-          {"dropped_documents", corpus.dropped_documents()},
-          {"tokens", corpus.tokens()},
-          {"rows", corpus.rows()},
-          {"val_documents", corpus.val_documents()},
-          {"val_tokens", corpus.val_tokens()},
-          {"val_rows", corpus.val_rows()},
-          {"null_rows", corpus.null_rows()},
-          {"empty_files", corpus.empty_files()}};
+  Json json = {{"documents", corpus.documents()},
+               {"dropped_documents", corpus.dropped_documents()},
+               {"tokens", corpus.tokens()},
+               {"rows", corpus.rows()},
+               {"val_documents", corpus.val_documents()},
+               {"val_tokens", corpus.val_tokens()},
+               {"val_rows", corpus.val_rows()},
+               {"null_rows", corpus.null_rows()},
+               {"empty_files", corpus.empty_files()}};
+  if (!corpus.has_packing()) return json;
+  const v1::PackingSummary& packing = corpus.packing();
+  json["packing"] = {{"positions", packing.positions()},
+                     {"answer_tokens", packing.answer_tokens()},
+                     {"padding_tokens", packing.padding_tokens()},
+                     {"cut_documents", packing.cut_documents()},
+                     {"cut_tokens", packing.cut_tokens()},
+                     {"unlearned_documents", packing.unlearned_documents()}};
+  return json;
 }
 
 // Loss in the first row of training.csv; 0 if there is no row.

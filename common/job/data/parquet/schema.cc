@@ -89,7 +89,9 @@ struct Text {
 // Walks over the schema.
 class Schema {
  public:
-  explicit Schema(std::string_view name) : name_(name) {}
+  // Looks for a column by its name, or for the field `field` within the list of that name.
+  explicit Schema(std::string_view name, std::string_view field = {})
+      : name_(name), field_(field) {}
 
   void Add(const Element& element) {
     bad_ =
@@ -110,8 +112,9 @@ class Schema {
 
   absl::StatusOr<TextColumn> Result() const {
     if (!found_) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("no column '%s' (%s); set data.text_field", Clean(name_), Listed()));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "no column '%s'%s (%s); set data.text_field", Clean(name_),
+          field_.empty() ? "" : absl::StrFormat(" with a text '%s'", field_), Listed()));
     }
     if (!fault_.empty()) {
       return absl::InvalidArgumentError(
@@ -128,8 +131,9 @@ class Schema {
   // An element whose children are still to come.
   struct Node {
     std::string_view name;
-    int64_t left = 0;   // children
-    bool only = false;  // it is what is looked for, and so is its only child
+    int64_t left = 0;     // children
+    bool only = false;    // it is what is looked for, and so is its only child
+    bool within = false;  // it is the list in which a field is looked for, or within that
     int definition = 0;
     int repetition = 0;
   };
@@ -139,13 +143,18 @@ class Schema {
   void AddNode(const Element& element) {
     Node& parent = nodes_.back();
     --parent.left;
-    const bool wanted = parent.only || IsAt(element.name);
+    const bool named = IsAt(element.name);
+    const bool leaf = element.children == 0;
+    const bool wanted =
+        field_.empty() ? parent.only || named
+                       : parent.within && leaf && element.name == field_ && parent.repetition == 1;
     const Node node = {.name = element.name,
                        .left = element.children,
                        .only = wanted && element.children == 1,
+                       .within = parent.within || (!field_.empty() && named),
                        .definition = parent.definition + (element.repetition == 0 ? 0 : 1),
                        .repetition = parent.repetition + (element.repetition == 2 ? 1 : 0)};
-    if (element.children == 0) return AddColumn(element, node, wanted);
+    if (leaf) return AddColumn(element, node, wanted);
     if (wanted && !found_) fault_ = "nested";
     found_ = found_ || wanted;
     nodes_.push_back(node);
@@ -195,6 +204,7 @@ class Schema {
   }
 
   const std::string_view name_;
+  const std::string_view field_;
   bool first_ = true;
   bool bad_ = false;
   std::vector<Node> nodes_;  // from the root to the parent of the next element
@@ -258,6 +268,13 @@ std::vector<int64_t> BytesOfColumns(std::string_view footer) {
 
 absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name) {
   Schema schema(name);
+  if (const absl::Status read = ReadSchema(footer, &schema); !read.ok()) return read;
+  return schema.Result();
+}
+
+absl::StatusOr<TextColumn> FindFieldOfList(std::string_view footer, std::string_view list,
+                                           std::string_view field) {
+  Schema schema(list, field);
   if (const absl::Status read = ReadSchema(footer, &schema); !read.ok()) return read;
   return schema.Result();
 }

@@ -23,6 +23,11 @@ struct TextColumn {
 // DataLoss if the schema is damaged. The messages name neither file nor byte.
 absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name);
 
+// The same for the texts of the field `field` of the structures in a list of this name, whatever is
+// between the two: of the messages of a conversation ("messages", "role"), each in a list.
+absl::StatusOr<TextColumn> FindFieldOfList(std::string_view footer, std::string_view list,
+                                           std::string_view field);
+
 // The column of texts, or of lists of texts, that takes the most bytes in the first row group: its
 // name, as FindTextColumn() takes it. Of a thousand such columns; empty if there is none, or the
 // footer is damaged.

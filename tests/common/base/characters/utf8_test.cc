@@ -66,5 +66,16 @@ TEST(Utf8Test, LaterBytesMustContinueTheCharacter) {
   EXPECT_EQ(FirstUtf8("").bytes, 0);
 }
 
+TEST(Utf8Test, TheLastCharacterIsWholeOrNone) {
+  for (const std::string_view c : {"a", "é", "日", "😀"}) {
+    const std::string text = "x" + std::string(c);
+    EXPECT_EQ(LastUtf8(text).bytes, c.size());
+    EXPECT_EQ(LastUtf8(text).code, FirstUtf8(c).code);
+    EXPECT_EQ(LastUtf8(text.substr(0, text.size() - 1)).bytes, c.size() > 1 ? 0u : 1u);
+  }
+  EXPECT_EQ(LastUtf8("").bytes, 0u);
+  EXPECT_EQ(LastUtf8("a\x80").bytes, 0u);
+}
+
 }  // namespace
 }  // namespace nsa

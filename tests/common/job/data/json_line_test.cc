@@ -93,6 +93,31 @@ TEST(JsonLine, SaysWhatIsWrongWithItAndWhatToDo) {
                        StartsWith("no field 'doc.text' (fields: doc)")));
 }
 
+TEST(JsonLine, AConversationIsAListOfMessagesOrAQuestionAndItsAnswer) {
+  const std::vector<ChatMessage> talk = {{"user", "Hi"}, {"assistant", "Yo"}};
+  for (const char* const line : {R"({"messages": [{"role": "user", "content": "Hi", "id": 1},
+                         {"content": "Yo", "role": "assistant"}]})",
+                                 R"({"completion": "Yo", "prompt": "Hi", "more": NaN})"}) {
+    const auto messages = MessagesOfJsonLine(line, "messages");
+    ASSERT_OK(messages.status());
+    ASSERT_TRUE(messages->has_value()) << line;
+    EXPECT_EQ(TextOfMessages(**messages), TextOfMessages(talk));
+  }
+  EXPECT_EQ(TextOfMessages(talk), "user: Hi\nassistant: Yo");
+  for (const char* const line :
+       {R"({"messages": null})", R"({"prompt": "Hi", "completion": null})"}) {
+    const auto messages = MessagesOfJsonLine(line, "messages");
+    ASSERT_OK(messages.status());
+    EXPECT_FALSE(messages->has_value()) << line;
+  }
+  EXPECT_THAT(MessagesOfJsonLine(R"({"prompt": "Hi"})", "messages"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("no field 'messages', nor prompt and completion (fields: prom")));
+  EXPECT_THAT(
+      MessagesOfJsonLine(R"({"messages": [{"role": "user"}]})", "messages"),
+      StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("messages[0] is not an obj")));
+}
+
 // 17 MiB of empty lists would take more than 350 MiB, and a line may have 256 MiB.
 TEST(JsonLine, ALargeLineIsTextAndNotValues) {
   std::string lists = R"({"text": "a", "more": [[])";

@@ -196,6 +196,49 @@ TEST_F(GpuTrainer, DocumentsUnderAGraphChangeNoBitAndHideWhatIsBeforeThem) {
 }
 
 // The device decides whether to update, from the second step on inside a graph.
+// Micro-batches with other numbers of answers each, one after another and as one pass.
+TEST_F(GpuTrainer, TheLossOfAnswersIsThatOfTheCpu) {
+  std::ofstream file(dir_ / "chats.jsonl");
+  for (int i = 0; i < 60; ++i) {
+    file << R"({"prompt": "question )" << i << R"(", "completion": ")"
+         << std::string(static_cast<size_t>(1 + i * 37 % 60), static_cast<char>('a' + i % 26))
+         << "\"}\n";
+  }
+  file.close();
+  const auto run = [&](const char* out, v1::Device device, int32_t merged, bool graph) {
+    v1::JobSpec spec = Job(dir_, out);
+    spec.mutable_model()->set_vocab(256);
+    v1::DataSpec* const data = spec.mutable_data();
+    data->set_source(v1::DATA_SOURCE_JSONL);
+    data->set_tokenizer(v1::TOKENIZER_BYTE);
+    data->add_path(dir_ / "chats.jsonl");
+    data->set_val_fraction(0.1);
+    data->set_loss_on(v1::LOSS_ON_ASSISTANT);
+    spec.mutable_runtime()->set_device(device);
+    if (device == v1::DEVICE_CPU) spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+    spec.mutable_runtime()->set_merge_micro_batches(merged);
+    spec.mutable_runtime()->set_cuda_graphs(graph);
+    const TempDir runs;
+    const RankResult result = RunJob(runs, spec)[0];
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+    return result;
+  };
+  const RankResult cpu = run("cpu", v1::DEVICE_CPU, 1, false);
+  const RankResult apart = run("apart", v1::DEVICE_CUDA, 1, true);
+  const RankResult merged = run("merged", v1::DEVICE_CUDA, 2, true);
+  for (const RankResult* gpu : {&apart, &merged}) {
+    ASSERT_EQ(gpu->steps.size(), cpu.steps.size());
+    for (size_t i = 0; i < cpu.steps.size(); ++i) {
+      EXPECT_EQ(gpu->steps[i].answer_tokens(), cpu.steps[i].answer_tokens());
+      EXPECT_NEAR(gpu->steps[i].loss(), cpu.steps[i].loss(), 0.02 * cpu.steps[i].loss()) << i;
+    }
+    EXPECT_NEAR(gpu->steps[0].grad_norm(), cpu.steps[0].grad_norm(),
+                0.05 * cpu.steps[0].grad_norm());
+    EXPECT_NEAR(gpu->evals[0].loss(), cpu.evals[0].loss(), 0.02 * cpu.evals[0].loss());
+  }
+  EXPECT_EQ(Losses(run("eager", v1::DEVICE_CUDA, 1, false)), Losses(apart));
+}
+
 TEST_F(GpuTrainer, SkipsNonFiniteStepsAndThenStops) {
   v1::JobSpec spec = Job(dir_);
   // The first update changes every weight to about 1e30; after that no loss is finite.

@@ -61,12 +61,13 @@ TEST(Reporter, CsvFilesHaveExactHeadersAndARowALoggedStep) {
   const auto training = Lines(dir / "out/training.csv");
   ASSERT_EQ(training.size(), 12u);  // header, step 1, steps 10 … 100
   EXPECT_EQ(training[0],
-            "step,loss,lr,toks_per_s,grad_norm,total_tokens,data_seconds,forward_seconds,backward_"
-            "seconds,"
+            "step,loss,lr,toks_per_s,grad_norm,total_tokens,learned_tokens,data_seconds,forward_"
+            "seconds,backward_seconds,"
             "communication_seconds,optimizer_seconds,step_seconds,data_source,skipped_nonfinite,"
             "unix_seconds");
-  EXPECT_THAT(training[2], StartsWith("10,2.9,0.001,5000.0,0.5,10000,0.000000,0.000000,0.000000,0."
-                                      "000000,0.000000,0.200000,jsonl,0,"));
+  EXPECT_THAT(training[2],
+              StartsWith("10,2.9,0.001,5000.0,0.5,10000,1000,0.000000,0.000000,0.000000,0."
+                         "000000,0.000000,0.200000,jsonl,0,"));
   const auto val = Lines(dir / "out/val.csv");
   ASSERT_EQ(val.size(), 3u);
   EXPECT_EQ(val[0], "step,val_loss,ppl,tokens,seconds,unix_seconds");

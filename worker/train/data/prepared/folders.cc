@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data/conversations.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/tokenizer_files.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/read/source_files.h"
 
@@ -44,6 +46,21 @@ absl::Status CheckPassages(const PreparedFolder& folder, const v1::DataSpec& dat
       folder.path().string(), manifest.passage_bytes(), wanted));
 }
 
+// The job generates in the format of the tokenizer's files, if they are here.
+absl::Status CheckChatFormat(const PreparedFolder& folder, const v1::DataSpec& data) {
+  if (!folder.manifest().has_conversations()) return absl::OkStatus();
+  const std::string& prepared = folder.manifest().conversations().chat_format();
+  if (HasTokenizerFiles(data.tokenizer()) && data.tokenizer_path().empty()) return absl::OkStatus();
+  if (absl::IsNotFound(TokenizerSha256(data).status())) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const ChatFormat format, ChatFormatOf(data));
+  if (ChatFormatId(format) == prepared) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("%s: its conversations are in the chat format %s (that of "
+                      "data.tokenizer_path is %s); restore "
+                      "tokenizer_config.json, or prepare the data again",
+                      folder.path().string(), prepared, ChatFormatId(format)));
+}
+
 }  // namespace
 
 absl::StatusOr<PreparedFolders> PreparedFolders::Open(const v1::DataSpec& data,
@@ -79,6 +96,7 @@ absl::Status PreparedFolders::Check(const v1::DataSpec& data, int32_t vocab,
     NSA_RETURN_IF_ERROR(CheckSeparator(folder, separator));
     NSA_RETURN_IF_ERROR(CheckTokenizerFiles(folder, data));
     NSA_RETURN_IF_ERROR(CheckPassages(folder, data));
+    NSA_RETURN_IF_ERROR(CheckChatFormat(folder, data));
   }
   return absl::OkStatus();
 }

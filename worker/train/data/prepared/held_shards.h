@@ -18,8 +18,8 @@ namespace nsa::train {
 // thread writes; threads may share what was written.
 class HeldShards {
  public:
-  // Every token must be below `vocab`.
-  explicit HeldShards(int32_t vocab) : width_(TokenBytes(vocab)) {}
+  // Every token must be below `vocab`, but for the marks of tokens that may have some.
+  explicit HeldShards(int32_t vocab, bool marked = false) : width_(TokenBytes(vocab, marked)) {}
 
   // Encodes a document; the progress counts its tokens. The errors of DocumentEncoder::Encode(),
   // after which no document may follow.

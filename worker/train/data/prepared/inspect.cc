@@ -108,6 +108,7 @@ absl::Status AddDocument(const Document& document, const Reading& reading,
   NSA_ASSIGN_OR_RETURN(const DocumentEncoder::Encoded encoded,
                        reading.encoder->Encode(document, tokens, reading.progress));
   to->SeeToken(encoded.largest_token);
+  to->set().set_answer_tokens(to->set().answer_tokens() + encoded.answer_tokens);
   to->AddTokens(std::ssize(*tokens));
   return absl::OkStatus();
 }
@@ -117,6 +118,7 @@ absl::Status ReadFiles(const DataFiles& files, const std::vector<std::string>& p
   DocumentReader reader({.source = files.source,
                          .files = {paths.begin(), paths.end()},
                          .text_field = files.text_field,
+                         .conversations = files.conversations,
                          .separator = reading.separator,
                          .passage_bytes = reading.passage_bytes},
                         reading.progress);
@@ -137,6 +139,7 @@ absl::StatusOr<std::string> TextOf(const ShardDocument& document, int32_t separa
   std::vector<int32_t> tokens(
       static_cast<size_t>(std::min<int64_t>(document.end - document.begin, kSampleBytes + 2)));
   NSA_RETURN_IF_ERROR(document.shard->Copy(document.begin, tokens));
+  for (int32_t& token : tokens) token = WithoutMarks(token);
   const bool separated = !tokens.empty() && tokens.front() == separator;
   return std::string(tokens.begin() + (separated ? 1 : 0), tokens.end());
 }
@@ -154,6 +157,7 @@ absl::Status ReadPreparedFolder(const fs::path& path, ReadProgress* progress, In
     return absl::OkStatus();
   }));
   to->SeeToken(manifest.largest_token());
+  to->set().set_answer_tokens(to->set().answer_tokens() + manifest.conversations().answer_tokens());
   to->set().set_text_bytes(to->set().text_bytes() + manifest.text_bytes());
   to->set().set_null_rows(to->set().null_rows() + manifest.null_rows());
   to->set().set_empty_files(to->set().empty_files() + EmptyFilesOf(manifest));

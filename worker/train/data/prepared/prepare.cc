@@ -118,6 +118,7 @@ class Preparer {
                       .vocab = vocab_,
                       .tokenizer = data_.tokenizer(),
                       .tokenizer_sha256 = tokenizer_sha256_,
+                      .chat_format = encoder_.chat_format(),
                       .passage_bytes = PassageBytesFor(data_),
                       .shard_bytes = options_.shard_bytes,
                       .shard_documents = options_.shard_documents,

@@ -48,7 +48,10 @@ void SetWriter::BeginManifest() {
   }
   manifest_.set_vocab(options_.vocab);
   manifest_.set_separator(encoder_.separator_or_none());
-  manifest_.set_token_bytes(TokenBytes(options_.vocab));
+  manifest_.set_token_bytes(options_.token_bytes());
+  if (options_.files.conversations) {
+    manifest_.mutable_conversations()->set_chat_format(options_.chat_format);
+  }
   if (HasPassages(source, encoder_.separator_or_none())) {
     manifest_.set_passage_bytes(static_cast<int64_t>(options_.passage_bytes));
   }
@@ -69,6 +72,7 @@ absl::Status SetWriter::WriteDocuments(ShardWriter* writer) {
   DocumentReader reader({.source = options_.files.source,
                          .files = {options_.paths.begin(), options_.paths.end()},
                          .text_field = options_.files.text_field,
+                         .conversations = options_.files.conversations,
                          .separator = encoder_.separator(),
                          .passage_bytes = options_.passage_bytes},
                         progress_);
@@ -99,6 +103,10 @@ void SetWriter::Count(const Document& document, const DocumentEncoder::Encoded& 
   manifest_.set_tokens(manifest_.tokens() + encoded.tokens);
   manifest_.set_text_bytes(manifest_.text_bytes() + std::ssize(document.text));
   manifest_.set_inner_separators(manifest_.inner_separators() + encoded.inner_separators);
+  if (manifest_.has_conversations()) {
+    v1::PreparedConversations& conversations = *manifest_.mutable_conversations();
+    conversations.set_answer_tokens(conversations.answer_tokens() + encoded.answer_tokens);
+  }
   manifest_.set_largest_token(std::max(manifest_.largest_token(), encoded.largest_token));
 }
 

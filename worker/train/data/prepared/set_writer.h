@@ -26,7 +26,11 @@ struct SetOptions {
   int32_t vocab = 0;
   v1::Tokenizer tokenizer = v1::TOKENIZER_UNSPECIFIED;
   std::string tokenizer_sha256;  // TokenizerSha256(); empty if nothing is tokenized
+  std::string chat_format;       // DocumentEncoder::chat_format()
   size_t passage_bytes = 0;      // PassageBytesFor()
+
+  int token_bytes() const { return TokenBytes(vocab, files.conversations); }
+
   // Where a shard ends; see ShardWriter::Options.
   int64_t shard_bytes = int64_t{1} << 30;
   int64_t shard_documents = 1 << 20;

@@ -128,7 +128,7 @@ absl::StatusOr<PreparedFolder> TokenCache::Map(const SetOptions& set,
   utimensat(AT_FDCWD, entry.manifest().c_str(), nullptr, 0);  // it was used now
   NSA_ASSIGN_OR_RETURN(PreparedFolder folder, PreparedFolder::Open(entry.tokens(), progress_));
   if (folder.manifest().sources_size() != static_cast<int>(set.paths.size()) ||
-      folder.manifest().token_bytes() != TokenBytes(set.vocab)) {
+      folder.manifest().token_bytes() != set.token_bytes()) {
     return absl::DataLossError(absl::StrCat(entry.tokens().string(), ": is of other files"));
   }
   NSA_RETURN_IF_ERROR(folder.VerifyIndexes());

@@ -76,11 +76,12 @@ std::string Described(const SetOptions& set, int32_t separator) {
   const bool passages = HasPassages(set.files.source, separator);
   std::string text;
   AddText(kVersion, &text);
-  absl::StrAppend(&text, static_cast<int>(set.files.source), " ", separator, " ",
-                  TokenBytes(set.vocab), " ", passages ? set.passage_bytes : 0, "\n");
+  absl::StrAppend(&text, static_cast<int>(set.files.source), " ", separator, " ", set.token_bytes(),
+                  " ", passages ? set.passage_bytes : 0, "\n");
   AddText(source.has_fields() ? set.files.text_field : "", &text);
   absl::StrAppend(&text, source.has_text() ? static_cast<int>(set.tokenizer) : 0, "\n");
   AddText(source.has_text() ? set.tokenizer_sha256 : "", &text);
+  if (set.files.conversations) AddText(absl::StrCat("conversations ", set.chat_format), &text);
   return text;
 }
 

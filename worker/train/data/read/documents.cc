@@ -28,6 +28,7 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
       tokens_.reset();
       nulls_ = nulls();
       rows_.reset();
+      conversations_.reset();
       ++file_;
     } else if (!document->text.empty() || !document->tokens.empty()) {
       if (file_ > 0 || document->index >= skip_to_) return true;
@@ -47,6 +48,9 @@ absl::Status DocumentReader::OpenFile() {
   }
   if (source_.format == DocumentFormat::kTokens) {
     NSA_RETURN_IF_ERROR(OpenTokens(path));
+  } else if (source_.format == DocumentFormat::kRows && options_.conversations) {
+    NSA_ASSIGN_OR_RETURN(conversations_,
+                         parquet::ConversationReader::Open(path, options_.text_field, progress_));
   } else if (source_.format == DocumentFormat::kRows) {
     NSA_ASSIGN_OR_RETURN(rows_, parquet::ColumnReader::Open(path, options_.text_field, progress_));
   } else {
@@ -95,15 +99,17 @@ absl::Status DocumentReader::OpenText(const std::filesystem::path& path) {
 
 absl::StatusOr<bool> DocumentReader::NextOfFile(Document* document) {
   document->text.clear();
+  document->messages.clear();
   document->tokens.clear();
-  if (!lines_ && !passages_ && !tokens_ && !rows_) return false;  // an empty file
+  if (!lines_ && !passages_ && !tokens_ && !rows_ && !conversations_)
+    return false;  // an empty file
   switch (source_.format) {
     case DocumentFormat::kLines:
       return NextLine(document);
     case DocumentFormat::kTokens:
       return NextTokens(document);
     case DocumentFormat::kRows:
-      return NextRow(document);
+      return options_.conversations ? NextConversation(document) : NextRow(document);
     default:
       return NextPassage(document);
   }
@@ -119,14 +125,27 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
         absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
     document->line = lines_->line_number();
     document->index = document->line - 1;
-    absl::StatusOr<std::optional<std::string>> text = TextOfJsonLine(line, options_.text_field);
-    NSA_RETURN_IF_ERROR(Annotate(text.status(), document->place));
-    if (text->has_value()) {
-      document->text = **std::move(text);
-      return true;
-    }
+    const absl::StatusOr<bool> has_text = ReadLine(line, document);
+    NSA_RETURN_IF_ERROR(Annotate(has_text.status(), document->place));
+    if (*has_text) return true;
     ++nulls_;
   }
+}
+
+// False if the line has no text.
+absl::StatusOr<bool> DocumentReader::ReadLine(std::string_view line, Document* document) const {
+  if (!options_.conversations) {
+    NSA_ASSIGN_OR_RETURN(std::optional<std::string> text,
+                         TextOfJsonLine(line, options_.text_field));
+    if (text) document->text = *std::move(text);
+    return text.has_value();
+  }
+  NSA_ASSIGN_OR_RETURN(std::optional<std::vector<ChatMessage>> messages,
+                       MessagesOfJsonLine(line, options_.text_field));
+  if (!messages) return false;
+  document->messages = *std::move(messages);
+  document->text = TextOfMessages(document->messages);
+  return true;
 }
 
 absl::StatusOr<bool> DocumentReader::NextRow(Document* document) {
@@ -140,7 +159,19 @@ absl::StatusOr<bool> DocumentReader::NextRow(Document* document) {
   return true;
 }
 
-int64_t DocumentReader::nulls() const { return nulls_ + (rows_ ? rows_->nulls() : 0); }
+absl::StatusOr<bool> DocumentReader::NextConversation(Document* document) {
+  NSA_ASSIGN_OR_RETURN(const bool found, conversations_->Next(&document->messages));
+  if (!found) return false;
+  document->text = TextOfMessages(document->messages);
+  document->line = conversations_->row();
+  document->index = document->line - 1;
+  document->place = absl::StrFormat("%s: row %d", options_.files[file_].string(), document->line);
+  return true;
+}
+
+int64_t DocumentReader::nulls() const {
+  return nulls_ + (rows_ ? rows_->nulls() : 0) + (conversations_ ? conversations_->nulls() : 0);
+}
 
 absl::StatusOr<bool> DocumentReader::NextPassage(Document* document) {
   NSA_ASSIGN_OR_RETURN(const bool found, passages_->Next(&document->text));

@@ -9,22 +9,25 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/chat/render.h"
 #include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/read/byte_stream.h"
 #include "worker/train/data/read/parquet/column_reader.h"
+#include "worker/train/data/read/parquet/conversation_reader.h"
 #include "worker/train/data/read/passage_reader.h"
 #include "worker/train/data/read/token_reader.h"
 
 namespace nsa::train {
 
 struct Document {
-  std::string text;           // of text, jsonl and parquet files
-  std::vector<Token> tokens;  // of token files, without separators
-  std::string place;          // "books.jsonl:17", for messages
-  std::string file;           // of token files, for messages
-  int64_t first_token = 0;    // of token files: the place of tokens[0] in its file
-  int64_t line = 0;           // of jsonl files (of parquet files the row), 1-based
+  std::string text;                   // of text, jsonl and parquet files
+  std::vector<ChatMessage> messages;  // of conversations, whose text is TextOfMessages()
+  std::vector<Token> tokens;          // of token files, without separators
+  std::string place;                  // "books.jsonl:17", for messages
+  std::string file;                   // of token files, for messages
+  int64_t first_token = 0;            // of token files: the place of tokens[0] in its file
+  int64_t line = 0;                   // of jsonl files (of parquet files the row), 1-based
   // 0-based place in its file, counted as the file does: lines of jsonl files, rows of parquet
   // files, passages of text files, documents of token files. Empty ones count too.
   int64_t index = 0;
@@ -35,6 +38,8 @@ struct DocumentOptions {
   std::vector<std::filesystem::path> files;
   // The field of a jsonl line or the column of a parquet file that has the text.
   std::string text_field = std::string(kDefaultTextField);
+  // Documents of jsonl and parquet files are conversations, and text_field has their messages.
+  bool conversations = false;
   // The token between documents in a token file, or kNoSeparator: then a file is one document, or
   // is divided into passages. Without a value only files that know their documents (Megatron) can
   // be read; of these the separator is only removed from the beginning and the end of each
@@ -79,6 +84,8 @@ class DocumentReader {
   absl::StatusOr<bool> NextPassage(Document* document);
   absl::StatusOr<bool> NextTokens(Document* document);
   absl::StatusOr<bool> NextRow(Document* document);
+  absl::StatusOr<bool> NextConversation(Document* document);
+  absl::StatusOr<bool> ReadLine(std::string_view line, Document* document) const;
   absl::Status AppendTokens(int64_t end, int32_t separator, Document* document);
   absl::Status OpenFile();
   absl::Status OpenTokens(const std::filesystem::path& path);
@@ -90,10 +97,11 @@ class DocumentReader {
   ReadProgress* const progress_;
   size_t file_ = 0;  // index of the file being read, in options_.files
   bool open_ = false;
-  std::unique_ptr<PassageReader> passages_;      // for text files
-  std::unique_ptr<LineReader> lines_;            // for jsonl files
-  std::unique_ptr<TokenReader> tokens_;          // for token files
-  std::unique_ptr<parquet::ColumnReader> rows_;  // for parquet files
+  std::unique_ptr<PassageReader> passages_;                     // for text files
+  std::unique_ptr<LineReader> lines_;                           // for jsonl files
+  std::unique_ptr<TokenReader> tokens_;                         // for token files
+  std::unique_ptr<parquet::ColumnReader> rows_;                 // for parquet files of texts
+  std::unique_ptr<parquet::ConversationReader> conversations_;  // for those of conversations
   int64_t nulls_ = 0;  // of jsonl files, and of the parquet files before this one
   int64_t empty_files_ = 0;
   int64_t next_index_ = 0;  // of text and token files: of the next document

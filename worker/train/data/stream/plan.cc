@@ -34,6 +34,7 @@ DocumentOptions StreamPlan::OptionsFor(const StreamSource& source, const StreamF
   return {.source = source.files.source,
           .files = {file.path},
           .text_field = source.files.text_field,
+          .conversations = source.files.conversations,
           .separator = encoder->separator(),
           .passage_bytes = kPassageBytes};
 }

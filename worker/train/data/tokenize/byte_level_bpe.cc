@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -47,6 +48,10 @@ class ByteLevelBpe final : public TextTokenizer {
 
   int32_t vocab() const override { return static_cast<int32_t>(bytes_of_.size()); }
   int32_t separator() const override { return separator_; }
+  std::optional<Token> ControlToken(const std::string& spelling) const override {
+    const auto found = control_.find(spelling);
+    return found == control_.end() ? std::nullopt : std::optional(found->second);
+  }
   std::string Decode(int32_t token) const override {
     return token == separator_ ? "" : bytes_of_[static_cast<size_t>(token)];
   }
@@ -108,6 +113,12 @@ class ByteLevelBpe final : public TextTokenizer {
       byte_ids_[byte] = token == files.ids.end() ? kNoToken : token->second;
     }
     separator_ = files.ids.at(files.separator);
+    control_[files.separator] = separator_;
+    for (const bool special : {true, false}) {  // of two with one text a special one counts
+      for (const AddedToken& token : files.added) {
+        if (token.special == special) control_.emplace(token.text, token.id);
+      }
+    }
     bytes_of_.resize(static_cast<size_t>(files.size));
     for (const auto& [text, id] : files.ids) {
       const bool plain = files.added_texts.count(text) == 0;
@@ -178,6 +189,7 @@ class ByteLevelBpe final : public TextTokenizer {
   WordTable words_;
   size_t longest_word_ = 0;
   int32_t separator_ = 0;
+  std::unordered_map<std::string, Token> control_;  // added tokens, by their spelling
   bool nfc_ = false;
   AddedTokens added_;             // looked for in the text as it is
   AddedTokens added_normalized_;  // looked for in the normalized text between those

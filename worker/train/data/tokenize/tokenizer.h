@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +50,12 @@ class TextTokenizer {
   using Append = std::function<absl::Status(std::span<const Token>)>;
   absl::Status EncodeInParts(std::string_view text, const Append& append,
                              ReadProgress* progress) const;
+
+  // The token that is spelt like this and stands for nothing but its spelling, such as <|im_end|>;
+  // no text has it. Nothing if there is none.
+  virtual std::optional<Token> ControlToken(const std::string& /*spelling*/) const {
+    return std::nullopt;
+  }
 
   // The bytes of a token; empty for the separator. `token` is in [0, vocab()).
   virtual std::string Decode(int32_t token) const = 0;

@@ -88,6 +88,8 @@ struct ParquetOptions {
   // Of a nested column instead its elements from the top on, and whether each is required (0),
   // optional (1) or repeated (2).
   std::vector<std::pair<std::string, int>> path;
+  // Beside the last of them in the same structure: a column with as many entries.
+  std::string twin;
   bool empty_group = false;  // begins with a row group without rows
   bool dictionary = false;
   bool v2 = false;
@@ -143,6 +145,12 @@ class ParquetText {
   ParquetText(NestedRows rows, ParquetOptions options)
       : rows_(std::move(rows)), options_(std::move(options)) {}
 
+  // The rows of ParquetOptions::twin.
+  ParquetText& Twin(NestedRows rows) {
+    twin_ = std::move(rows);
+    return *this;
+  }
+
   std::string Write() {
     out_ = "PAR1";
     if (options_.empty_group) EmptyGroup();
@@ -159,7 +167,13 @@ class ParquetText {
       if (leaf) element.I32(1, 6);
       element.I32(3, repetition).Text(4, name);
       if (leaf) element.I32(6, 0);
-      if (!leaf) element.I32(5, 1);
+      const bool parent = schema.size() == options_.path.size();
+      if (!leaf) element.I32(5, parent && !twin_.empty() ? 2 : 1);
+      schema.push_back(element);
+    }
+    if (!twin_.empty()) {
+      ThriftText element;
+      element.I32(1, 6).I32(3, options_.path.back().second).Text(4, options_.twin).I32(6, 0);
       schema.push_back(element);
     }
     ThriftText footer;
@@ -193,9 +207,18 @@ class ParquetText {
   }
 
   void Group(size_t begin, size_t end) {
+    ThriftText other, group;
+    other.I64(2, 4);
+    std::vector<ThriftText> chunks = {other, Chunk(rows_, begin, end)};
+    if (!twin_.empty()) chunks.push_back(Chunk(twin_, begin, end));
+    group.Structs(1, chunks).I64(2, 0).I64(3, static_cast<int64_t>(end - begin));
+    groups_.push_back(group);
+  }
+
+  ThriftText Chunk(const NestedRows& rows, size_t begin, size_t end) {
     std::vector<Entry> entries;
     for (size_t i = begin; i < end; ++i) {
-      entries.insert(entries.end(), rows_[i].begin(), rows_[i].end());
+      entries.insert(entries.end(), rows[i].begin(), rows[i].end());
     }
     const auto first = static_cast<int64_t>(out_.size());
     dictionary_.clear();
@@ -216,7 +239,7 @@ class ParquetText {
                 entries.begin() +
                     static_cast<int64_t>(std::min(entries.size(), i + options_.page_rows))});
     }
-    ThriftText meta, chunk, other, group;
+    ThriftText meta, chunk;
     meta.I32(1, 6)
         .I32(4, options_.codec)
         .I64(5, static_cast<int64_t>(entries.size()))
@@ -224,9 +247,7 @@ class ParquetText {
         .I64(9, data);
     if (options_.dictionary) meta.I64(11, first);
     chunk.I64(2, first).Struct(3, meta);
-    other.I64(2, 4);
-    group.Structs(1, {other, chunk}).I64(2, 0).I64(3, static_cast<int64_t>(end - begin));
-    groups_.push_back(group);
+    return chunk;
   }
 
   size_t Index(const std::string& value) const {
@@ -277,7 +298,7 @@ class ParquetText {
     out_ += header.Struct(id, inner).bytes() + body;
   }
 
-  NestedRows rows_;
+  NestedRows rows_, twin_;
   ParquetOptions options_;
   std::string out_;
   std::vector<std::string> dictionary_;

@@ -47,9 +47,10 @@ absl::StatusOr<std::string_view> TakeLevels(std::string_view kind, int64_t encod
 
 absl::StatusOr<std::unique_ptr<ColumnReader>> ColumnReader::Open(const std::filesystem::path& path,
                                                                  std::string_view column,
-                                                                 ReadProgress* progress) {
+                                                                 ReadProgress* progress,
+                                                                 std::string_view field) {
   NSA_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, progress));
-  NSA_ASSIGN_OR_RETURN(ColumnLayout layout, ReadLayout(file, column));
+  NSA_ASSIGN_OR_RETURN(ColumnLayout layout, ReadLayout(file, column, field));
   return std::unique_ptr<ColumnReader>(
       new ColumnReader(std::move(file), std::move(layout), std::string(column)));
 }
@@ -125,10 +126,17 @@ absl::StatusOr<bool> ColumnReader::NextList(std::string_view* text) {
   }
 }
 
-// Reads the texts of the next row into list_; false at the end of the column. A row may go on in
-// the next page, but not in the next row group.
+absl::StatusOr<bool> ColumnReader::NextElements(std::vector<std::string>* texts) {
+  texts->clear();
+  elements_ = texts;
+  return ReadList();
+}
+
+// Reads the texts of the next row into list_, or elements_; false at the end of the column. A row
+// may go on in the next page, but not in the next row group.
 absl::StatusOr<bool> ColumnReader::ReadList() {
   list_.reset();
+  list_bytes_ = 0;
   for (bool begun = false;; begun = true) {
     while (page_values_ == 0) {
       if (begun && values_left_ == 0) return true;
@@ -157,16 +165,24 @@ absl::StatusOr<bool> ColumnReader::BeginsRow(bool must) {
 absl::Status ColumnReader::ReadElement() {
   repetitions_->Advance(1);
   NSA_ASSIGN_OR_RETURN(const int64_t nulls, PassNulls(1));
-  if (nulls > 0) return absl::OkStatus();
+  if (nulls > 0) {
+    if (elements_ != nullptr) elements_->emplace_back();
+    return absl::OkStatus();
+  }
   NSA_ASSIGN_OR_RETURN(const std::string_view value, values_->Next());
+  list_bytes_ += std::ssize(value) + 1;
+  if (list_bytes_ > kLargestPage) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("row %d: a list of more than 1 GiB of text; divide it", row_));
+  }
+  if (elements_ != nullptr) {
+    elements_->emplace_back(value);
+    return absl::OkStatus();
+  }
   if (list_) {
     list_->push_back(kBetweenElements);
   } else {
     list_.emplace();
-  }
-  if (std::ssize(*list_) + std::ssize(value) > kLargestPage) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("row %d: a list of more than 1 GiB of text; divide it", row_));
   }
   list_->append(value);
   return absl::OkStatus();

@@ -17,6 +17,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,15 +34,22 @@ namespace nsa::train::parquet {
 // (metadata.h), and the texts of a list, of at most 1 GiB.
 class ColumnReader {
  public:
-  // The errors of DataFile::Open() and ReadLayout(). `progress` must outlive the reader.
+  // The errors of DataFile::Open() and ReadLayout(), which says what `field` is. `progress` must
+  // outlive the reader.
   static absl::StatusOr<std::unique_ptr<ColumnReader>> Open(const std::filesystem::path& path,
                                                             std::string_view column,
-                                                            ReadProgress* progress);
+                                                            ReadProgress* progress,
+                                                            std::string_view field = {});
 
   // The text of the next row that has one, valid until the next call; false at the end. Errors
   // name the file, the byte of the page and the column: DataLoss for a damaged file,
   // InvalidArgument for an encoding that is not read; Cancelled.
   absl::StatusOr<bool> Next(std::string_view* text);
+
+  // Of a column of lists: the texts of the next row, whether it has any or not; false at the end. A
+  // null is an empty text, and so is what a row without a list has in its place. The errors of
+  // Next(), which must not be called too.
+  absl::StatusOr<bool> NextElements(std::vector<std::string>* texts);
 
   // Passes the row groups that lie whole before row `row` (0-based), without reading them. Call it
   // before the first Next().
@@ -92,6 +100,8 @@ class ColumnReader {
   std::optional<HybridReader> definitions_;  // of the open page; nothing if there are no nulls
   std::unique_ptr<ValueReader> values_;
   std::optional<std::string> list_;  // the texts of a row, if it has any
+  int64_t list_bytes_ = 0;
+  std::vector<std::string>* elements_ = nullptr;  // where these go one by one, in NextElements()
   int64_t row_ = 0;
   int64_t nulls_ = 0;
 };

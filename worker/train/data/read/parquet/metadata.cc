@@ -15,6 +15,7 @@ namespace nsa::train::parquet {
 namespace {
 
 using nsa::parquet::CompactReader;
+using nsa::parquet::FindFieldOfList;
 using nsa::parquet::FindTextColumn;
 using nsa::parquet::TextColumn;
 using Field = CompactReader::Field;
@@ -171,10 +172,12 @@ class RowGroups {
 
 }  // namespace
 
-absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view column) {
+absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view column,
+                                        std::string_view field) {
   int64_t begin = 0;
   NSA_ASSIGN_OR_RETURN(const std::string footer, ReadFooter(file, &begin));
-  const absl::StatusOr<TextColumn> text = FindTextColumn(footer, column);
+  const absl::StatusOr<TextColumn> text =
+      field.empty() ? FindTextColumn(footer, column) : FindFieldOfList(footer, column, field);
   if (absl::IsDataLoss(text.status())) {
     return Damaged(file, begin, absl::StrCat("footer: ", text.status().message()));
   }
@@ -182,10 +185,10 @@ absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view c
   RowGroups groups(file, begin, *text);
   bool encrypted = false;
   CompactReader reader(footer);
-  reader.Struct([&](const Field& field) {
-    encrypted = encrypted || field.id == 8;
-    if (field.id != 4) return false;
-    reader.List(field, CompactReader::kStruct, [&] {
+  reader.Struct([&](const Field& part) {
+    encrypted = encrypted || part.id == 8;
+    if (part.id != 4) return false;
+    reader.List(part, CompactReader::kStruct, [&] {
       if (groups.status().ok()) groups.Read(&reader);
     });
     return true;

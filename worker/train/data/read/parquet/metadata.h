@@ -31,6 +31,9 @@ struct ColumnLayout {
 // such column (the message lists the columns that hold text), for a column of another kind (a
 // structure, a list within a list, a number) and for an unknown codec; DataLoss for a damaged
 // footer. Memory: the footer, of at most 64 MiB, and once more as much.
-absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view column);
+// With `field` it is the column of that field of the structures in the list `column`
+// (nsa::parquet::FindFieldOfList()).
+absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view column,
+                                        std::string_view field = {});
 
 }  // namespace nsa::train::parquet
