@@ -123,9 +123,9 @@ absl::Status WriteTexts(const v1::CheckpointState& state, const ExportedTokenize
                         const ExportResult& result, const fs::path& folder) {
   const bool bf16 = options.type == TensorType::kBf16;
   const nlohmann::ordered_json config =
-      plain.has_value() ? plain->config : ModelConfigJson(state.spec(), bf16, tokenizer.separator);
+      plain.has_value() ? plain->config : ModelConfigJson(state.spec(), bf16, tokenizer.ids);
   nlohmann::ordered_json generation = {{"use_cache", true}};
-  if (tokenizer.separator >= 0) generation.update(SpecialTokensJson(tokenizer.separator));
+  generation.update(SpecialTokensJson(tokenizer.ids));
   const fs::path parent = result.checkpoint.parent_path();
   const ModelCardFacts facts = {
       .bf16 = bf16,
@@ -160,7 +160,7 @@ absl::StatusOr<ExportResult> ExportModel(const fs::path& checkpoint, const fs::p
   result.has_tokenizer = !tokenizer.files.empty();
   NSA_ASSIGN_OR_RETURN(NewFolder target, NewFolder::Create(folder));
   const std::optional<PlainModel> plain =
-      AsPlainModel(state.spec(), options.type == TensorType::kBf16, tokenizer.separator);
+      AsPlainModel(state.spec(), options.type == TensorType::kBf16, tokenizer.ids);
   if (plain.has_value()) result.architecture = plain->architecture;
   NSA_RETURN_IF_ERROR(WriteTensors(result.checkpoint, ModelTensors(state.spec()), plain, options,
                                    target.path(), &result));

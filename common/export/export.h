@@ -56,7 +56,9 @@ struct ImportResult {
 };
 
 // Writes the checkpoint folder `checkpoint`, which must not exist or be empty, from an exported
-// folder or that of a model of another family (foreign_model.h): fp32 weights, and moments of 0.
+// folder or that of a model of another family (foreign_model.h): fp32 weights, and moments of 0. If
+// the job's own tokenizer is not there, its tokenizer.json, with the chat template, is copied into
+// the checkpoint, and becomes data.tokenizer_path.
 // Without a checkpoint_state.json its job is what config.json says, with defaults, at step 0. A
 // model that is converted may also be that of a checkpoint, as ExportModel() finds it; it begins at
 // step 0. Nothing is left behind after an error. NotFound, InvalidArgument, DataLoss,

@@ -405,14 +405,14 @@ absl::StatusOr<ForeignModel> ReadForeignModel(const nlohmann::json& json) {
   return result;
 }
 
-std::optional<PlainModel> AsPlainModel(const v1::JobSpec& spec, bool bf16, int32_t separator) {
+std::optional<PlainModel> AsPlainModel(const v1::JobSpec& spec, bool bf16, const SpecialIds& ids) {
   const Family* const family = FamilyOf(spec);
   if (family == nullptr) return std::nullopt;
   PlainModel plain = {.architecture = std::string(family->architecture),
                       .config = PlainConfig(spec, *family),
                       .sources = SourcesOf(spec.model(), 1)};
   plain.config["torch_dtype"] = bf16 ? "bfloat16" : "float32";
-  if (separator >= 0) plain.config.update(SpecialTokensJson(separator));
+  plain.config.update(SpecialTokensJson(ids));
   return plain;
 }
 

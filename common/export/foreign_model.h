@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/export/model_config_json.h"
 #include "nlohmann/json.hpp"
 #include "nsa/v1/job.pb.h"
 
@@ -45,7 +46,7 @@ struct PlainModel {
 
 // Nothing where the model is none of theirs: it has sparse layers, a plain MLP, soft-capped logits,
 // a document mask, norms of queries and keys without weights, …
-std::optional<PlainModel> AsPlainModel(const v1::JobSpec& spec, bool bf16, int32_t separator);
+std::optional<PlainModel> AsPlainModel(const v1::JobSpec& spec, bool bf16, const SpecialIds& ids);
 
 // FailedPrecondition, naming the first key, when `spec` is not a job of the model that the
 // config.json of such a folder describes.

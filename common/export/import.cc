@@ -110,6 +110,7 @@ struct Plan {
   bool converted = false;
   std::map<std::string, TensorSource> sources;
   bool foreign = false;
+  bool with_tokenizer = false;  // the job's tokenizer becomes that of the folder
 
   TensorSource SourceOf(const std::string& name) const {
     const auto found = sources.find(name);
@@ -236,8 +237,8 @@ absl::Status ReadCheckpoint(Plan* plan, ImportResult* result) {
 }
 
 // The plan for a folder; the state is without its files.
-absl::StatusOr<Plan> PlanOf(const fs::path& folder, const ImportOptions& options,
-                            ImportResult* result) {
+absl::StatusOr<Plan> PlanOf(const fs::path& folder, const fs::path& checkpoint,
+                            const ImportOptions& options, ImportResult* result) {
   Plan plan;
   plan.folder = folder;
   v1::CheckpointState& state = plan.state;
@@ -255,9 +256,10 @@ absl::StatusOr<Plan> PlanOf(const fs::path& folder, const ImportOptions& options
   }
   if (plan.converted || !result->training_state) state.set_job_hash(JobHash(state.spec()));
   v1::DataSpec* data = state.mutable_spec()->mutable_data();
-  if (HasTokenizerFiles(data->tokenizer()) && fs::exists(folder / kTokenizerFile, error) &&
+  if (HasTokenizerFiles(data->tokenizer()) && fs::exists(plan.folder / kTokenizerFile, error) &&
       !fs::exists(TokenizerFilesOf(data->tokenizer(), data->tokenizer_path()).front(), error)) {
-    data->set_tokenizer_path(fs::absolute(folder, error).lexically_normal().string());
+    data->set_tokenizer_path(fs::absolute(checkpoint, error).lexically_normal().string());
+    plan.with_tokenizer = true;
   }
   state.set_world_size(1);
   state.clear_files();
@@ -267,6 +269,17 @@ absl::StatusOr<Plan> PlanOf(const fs::path& folder, const ImportOptions& options
     result->layers.push_back(BranchesText(branches));
   }
   return plan;
+}
+
+// Copies the tokenizer and its chat template, so that the folder is no longer needed.
+absl::Status CopyTokenizer(const fs::path& folder, const fs::path& to) {
+  std::error_code error;
+  for (const char* const name : {kTokenizerFile, "tokenizer_config.json", "chat_template.jinja"}) {
+    if (!fs::exists(folder / name, error)) continue;
+    NSA_ASSIGN_OR_RETURN(const std::string text, ReadText(folder / name));
+    NSA_RETURN_IF_ERROR(WriteNewFile(to / name, text));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AddFile(const fs::path& folder, const std::string& name, v1::CheckpointState* state) {
@@ -288,7 +301,7 @@ absl::StatusOr<ImportResult> ImportModel(const fs::path& folder, const fs::path&
     return absl::NotFoundError(
         absl::StrCat(folder.string(), ": not a folder (with a config.json); name one"));
   }
-  NSA_ASSIGN_OR_RETURN(Plan plan, PlanOf(folder, options, &result));
+  NSA_ASSIGN_OR_RETURN(Plan plan, PlanOf(folder, checkpoint, options, &result));
   v1::CheckpointState& state = plan.state;
   const std::vector<ModelTensor> tensors = ModelTensors(state.spec());
   NSA_ASSIGN_OR_RETURN(const Source source, OpenTensors(plan.folder));
@@ -299,6 +312,7 @@ absl::StatusOr<ImportResult> ImportModel(const fs::path& folder, const fs::path&
       WriteMoments(FlatElements(tensors), state.step(), target.path() / kMomentsFile));
   NSA_RETURN_IF_ERROR(AddFile(target.path(), kModelFile, &state));
   NSA_RETURN_IF_ERROR(AddFile(target.path(), kMomentsFile, &state));
+  if (plan.with_tokenizer) NSA_RETURN_IF_ERROR(CopyTokenizer(plan.folder, target.path()));
   NSA_ASSIGN_OR_RETURN(const std::string text, SerializeCheckpointState(state));
   NSA_RETURN_IF_ERROR(WriteNewFile(target.path() / "state.json", text));
   NSA_RETURN_IF_ERROR(target.Publish());

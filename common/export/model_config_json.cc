@@ -245,11 +245,12 @@ absl::Status ReadNsa(const ConfigKeys& config, int n_layers, v1::NsaSpec* nsa) {
 
 }  // namespace
 
-nlohmann::ordered_json SpecialTokensJson(int32_t separator) {
-  return {{"bos_token_id", separator}, {"eos_token_id", separator}, {"pad_token_id", separator}};
+nlohmann::ordered_json SpecialTokensJson(const SpecialIds& ids) {
+  if (ids.separator < 0) return nlohmann::ordered_json::object();
+  return {{"bos_token_id", ids.separator}, {"eos_token_id", ids.end}, {"pad_token_id", ids.end}};
 }
 
-nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32_t separator) {
+nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, const SpecialIds& ids) {
   Json config = {{"architectures", {"NsaForCausalLM"}},
                  {"model_type", "nsa"},
                  {"auto_map",
@@ -258,10 +259,8 @@ nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32
                  {"torch_dtype", bf16 ? "bfloat16" : "float32"}};
   config.update(Architecture(spec));
   config["max_position_embeddings"] = spec.train().seq_len();
-  if (separator >= 0) {
-    config["separator_token_id"] = separator;
-    config.update(SpecialTokensJson(separator));
-  }
+  if (ids.separator >= 0) config["separator_token_id"] = ids.separator;
+  config.update(SpecialTokensJson(ids));
   return config;
 }
 

@@ -11,13 +11,18 @@
 
 namespace nsa {
 
-// The first, the last and the padding token of texts, all of them the separator: for config.json
-// and generation_config.json.
-nlohmann::ordered_json SpecialTokensJson(int32_t separator);
+// Tokens of a tokenizer; −1: not known.
+struct SpecialIds {
+  int32_t separator = -1;  // begins a document
+  int32_t end = -1;        // ends it: the same, unless the tokenizer has another
+};
 
-// `spec` must have its defaults filled in. `separator` is the token that begins a document; −1 when
-// it is not known.
-nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, int32_t separator);
+// The first, the last and the padding token of texts, the last one again: for config.json and
+// generation_config.json. Empty if they are not known.
+nlohmann::ordered_json SpecialTokensJson(const SpecialIds& ids);
+
+// `spec` must have its defaults filled in.
+nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, const SpecialIds& ids);
 
 // The job that config.json describes: model, nsa, train.seq_len and data.document_mask, with
 // defaults elsewhere. InvalidArgument, naming the key, when one is missing or outside its limits.

@@ -16,6 +16,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/chat/chat_template.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data_source.h"
@@ -62,25 +63,32 @@ std::string TokenizerJson(const UnorderedJson& vocab, const std::vector<std::str
   return document.dump() + "\n";
 }
 
-std::string TokenizerConfig(const v1::JobSpec& spec, const std::string& special) {
-  const UnorderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                                {"bos_token", special},
-                                {"eos_token", special},
-                                {"pad_token", special},
-                                {"padding_side", "left"},
-                                {"model_input_names", {"input_ids", "attention_mask"}},
-                                {"clean_up_tokenization_spaces", false},
-                                {"model_max_length", spec.train().seq_len()}};
-  return config.dump(2) + "\n";
+// The tokens of a chat template stay those that its model was published with.
+std::string TokenizerConfig(const v1::JobSpec& spec, const ChatEnds& ends,
+                            const ChatTemplate& chat = {}) {
+  const bool own = !chat.text.empty();
+  const std::string& bos = own && !chat.ends.bos.empty() ? chat.ends.bos : ends.bos;
+  const std::string& eos = own && !chat.ends.eos.empty() ? chat.ends.eos : ends.eos;
+  UnorderedJson config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
+                          {"bos_token", bos},
+                          {"eos_token", eos},
+                          {"pad_token", ends.eos},
+                          {"padding_side", "left"},
+                          {"model_input_names", {"input_ids", "attention_mask"}},
+                          {"clean_up_tokenization_spaces", false},
+                          {"model_max_length", spec.train().seq_len()}};
+  if (own) config["chat_template"] = chat.text;
+  return config.dump(2, ' ', false, UnorderedJson::error_handler_t::replace) + "\n";
 }
 
 ExportedTokenizer Bytes(const v1::JobSpec& spec) {
   const std::array<std::string, 256> characters = BytesAsCharacters();
   UnorderedJson vocab = {{kByteSeparator, 0}};
   for (int byte = 1; byte < 256; ++byte) vocab[characters[byte]] = byte;
-  ExportedTokenizer tokenizer{.separator = 0};
+  ExportedTokenizer tokenizer{.ids = {0, 0}};
   tokenizer.files["tokenizer.json"] = TokenizerJson(vocab, {}, kByteSeparator, 0, false);
-  tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, kByteSeparator);
+  tokenizer.files["tokenizer_config.json"] =
+      TokenizerConfig(spec, {kByteSeparator, kByteSeparator});
   return tokenizer;
 }
 
@@ -140,10 +148,10 @@ absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
       merges.emplace_back(merge);
     }
   }
-  tokenizer.separator = vocab[kEndOfText].get<int32_t>();
-  tokenizer.files["tokenizer.json"] =
-      TokenizerJson(vocab, merges, kEndOfText, tokenizer.separator, true);
-  tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, kEndOfText);
+  const auto separator = vocab[kEndOfText].get<int32_t>();
+  tokenizer.ids = {separator, separator};
+  tokenizer.files["tokenizer.json"] = TokenizerJson(vocab, merges, kEndOfText, separator, true);
+  tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, {kEndOfText, kEndOfText});
   return tokenizer;
 }
 
@@ -158,8 +166,10 @@ absl::StatusOr<ExportedTokenizer> AsItIs(const v1::JobSpec& spec,
         absl::StrCat(file.string(), ": no token ", SeparatorWords(),
                      "; take the file that the job was trained with"));
   }
-  tokenizer.separator = facts.separator_id;
-  tokenizer.files["tokenizer_config.json"] = TokenizerConfig(spec, facts.separator);
+  NSA_ASSIGN_OR_RETURN(const ChatTemplate chat, ReadChatTemplate(file.parent_path()));
+  tokenizer.ids = {facts.separator_id, facts.end_id};
+  tokenizer.files["tokenizer_config.json"] =
+      TokenizerConfig(spec, {facts.separator, facts.end}, chat);
   return tokenizer;
 }
 
@@ -183,9 +193,11 @@ absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
   const bool has_separator = token_files && data.has_separator();
   if (data.tokenizer() != v1::TOKENIZER_BYTE && token_files) {
     ExportedTokenizer tokenizer;
-    if (data.tokenizer() == v1::TOKENIZER_GPT2) tokenizer.separator = 50256;
-    if (!has_separator) return tokenizer;
-    NSA_ASSIGN_OR_RETURN(tokenizer.separator, ParseSeparator(data.separator()));
+    int32_t separator = data.tokenizer() == v1::TOKENIZER_GPT2 ? 50256 : -1;
+    if (has_separator) {
+      NSA_ASSIGN_OR_RETURN(separator, ParseSeparator(data.separator()));
+    }
+    tokenizer.ids = {separator, separator};
     return tokenizer;
   }
   return Bytes(spec);

@@ -8,19 +8,21 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/export/model_config_json.h"
 #include "nsa/v1/job.pb.h"
 
 namespace nsa {
 
 struct ExportedTokenizer {
-  int32_t separator = -1;                    // the token that begins a document; −1: not known
+  SpecialIds ids;
   std::map<std::string, std::string> files;  // name to content; none: the tokenizer is not known
 };
 
 // The tokenizer of a job. Bytes: 256 tokens; token 0, which begins a document, is spelt
 // <|separator|>, so the byte 0 in a text has no token. GPT-2: from the vocab.json and merges.txt of
 // `folder`, or of data.tokenizer_path when `folder` is empty; both are among the files. A
-// tokenizer.json in their place (TokenizerFilesOf()), and that of bpe, is taken as it is. A UTF-8
+// tokenizer.json in their place (TokenizerFilesOf()), and that of bpe, is taken as it is, with the
+// chat template that is beside it (chat_template.h) and the tokens of the template. A UTF-8
 // byte order mark is left out. A job on token files that names no tokenizer has only the separator
 // of data.separator. NotFound or InvalidArgument, naming the file.
 absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,

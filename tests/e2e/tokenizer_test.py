@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Our tokenizers give the tokens of two other programs. js-tiktoken: GPT-2's, of its own files and of a tokenizer.json, and those of cl100k (which splits as Llama 3 does) and o200k, of a tokenizer.json as Hugging Face's library has it. Hugging Face's library itself: the published files of Qwen 2.5, Qwen 3 and DeepSeek V3, and files that do with a text what those of StarCoder 2, GPT-NeoX, Phi 2 and Tekken do. On strings that are hard to split, on characters that normalization changes, on texts that this machine has, and on any text that is named.
+"""Our tokenizers give the tokens of two other programs. js-tiktoken: GPT-2's, of its own files and of a tokenizer.json, and those of cl100k (which splits as Llama 3 does) and o200k, of a tokenizer.json as Hugging Face's library has it. Hugging Face's library itself: the published files of Qwen 2.5, Qwen 3 and DeepSeek V3, and files that do with a text what those of StarCoder 2, GPT-NeoX, Phi 2 and Tekken do, and those of Llama 2, Mistral and Gemma with byte fallback. On strings that are hard to split, on characters that normalization changes, on texts that this machine has, and on any text that is named.
 
     tests/e2e/tokenizer_test.py BIN_DIR [JSON_LINES]…
 
@@ -28,6 +28,7 @@ FILES = [
     ("qwen2_5.json", "<|endoftext|>"), ("qwen3.json", "<|endoftext|>"), ("deepseek_v3.json", "<｜end▁of▁sentence｜>"),
     ("starcoder2.json", "<|endoftext|>"), ("numbers.json", "<|endoftext|>"), ("neox.json", "<|endoftext|>"), ("phi2.json", "<|endoftext|>"),
     ("overlapping.json", "<|endoftext|>"), ("nfc.json", "<|endoftext|>"), ("tekken.json", "<|endoftext|>"),
+    ("llama2.json", "<s>"), ("llama2_first.json", "<s>"), ("metaspace.json", "<s>"), ("gemma.json", "<s>"), ("stripping.json", "<s>"), ("prepended.json", "<s>"),
 ]
 TEXT_BYTES = 600_000  # of texts of this machine; a text of each language and kind that is there
 HARD = [

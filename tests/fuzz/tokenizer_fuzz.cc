@@ -1,13 +1,14 @@
 // Any bytes as the files of a tokenizer: tokenizer.json, read as that of gpt2 or bpe, or vocab.json
-// and merges.txt; and any bytes as the patterns and added tokens of a tokenizer.json. What is
-// accepted gives back the bytes of every text, or as many times more as normalization may make of
-// them; a text in parts has the same tokens. What preflight reads of a tokenizer.json is read too.
+// and merges.txt; and any bytes as the patterns and added tokens of a tokenizer.json, of bytes or
+// with byte fallback. What is accepted gives back the bytes of every text, or as many times more as
+// normalization, or a space in front of each stretch, may make of them; a text in parts has the
+// same tokens. What preflight reads of a tokenizer.json is read too.
 #include "common/base/characters/byte_characters.h"
 #include "common/job/data/tokenizer_files.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/fuzz.h"
 #include "worker/train/data/tokenize/ascii_split.h"
-#include "worker/train/data/tokenize/byte_level_bpe.h"
+#include "worker/train/data/tokenize/bpe.h"
 
 using nsa::fuzz::Input;
 using nsa::fuzz::Require;
@@ -88,8 +89,56 @@ Json WithSequence(Input* input, bool nfc) {
   return json;
 }
 
+// A tokenizer.json with byte fallback and some merges: one of the ways to write spaces, and up to
+// three added tokens.
+Json WithFallback(Input* input) {
+  const std::string mark = "\u2581";
+  const std::pair<std::string, std::string> merges[] = {
+      {mark, "a"}, {"a", "b"}, {mark, "ab"}, {mark, mark}, {"b", mark}};
+  Json vocab = {{"</s>", 0}, {mark, 1}, {"a", 2}, {"b", 3}, {"\u00e9", 4}};
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  for (int byte = 0; byte < 256; ++byte) {
+    vocab[std::string("<0x") + kDigits[byte / 16] + kDigits[byte % 16] + ">"] = vocab.size();
+  }
+  Json written = Json::array();
+  for (const auto& [left, right] : merges) {
+    vocab[left + right] = vocab.size();
+    written.push_back({left, right});
+  }
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", mark}};
+  const Json unmark = {{"type", "Replace"}, {"pattern", {{"String", mark}}}, {"content", " "}};
+  Json json = {
+      {"added_tokens", {{{"id", 0}, {"content", "</s>"}, {"special", true}}}},
+      {"decoder", {{"type", "Sequence"}, {"decoders", {unmark, {{"type", "ByteFallback"}}}}}},
+      {"model", {{"type", "BPE"}, {"byte_fallback", true}, {"vocab", vocab}, {"merges", written}}}};
+  const int spaces = input->Byte();
+  const char* const schemes[] = {"always", "first", "never"};
+  if (spaces % 5 == 1) json["normalizer"] = replace;
+  if (spaces % 5 == 2) {
+    const Json prepend = {{"type", "Prepend"}, {"prepend", mark}};
+    json["normalizer"] = {{"type", "Sequence"}, {"normalizers", {prepend, replace}}};
+  }
+  if (spaces % 5 > 2) {
+    json["pre_tokenizer"] = {{"type", "Metaspace"},
+                             {"replacement", mark},
+                             {"prepend_scheme", schemes[spaces % 3]},
+                             {"split", spaces % 2 == 0}};
+  }
+  for (int id = 300 + input->Byte() % 4; id > 300; --id) {
+    const int flags = input->Byte();
+    json["added_tokens"].push_back({{"id", id},
+                                    {"content", std::string(input->Text())},
+                                    {"special", flags % 8 == 0},
+                                    {"normalized", flags % 2 == 1},
+                                    {"lstrip", (flags & 16) != 0},
+                                    {"rstrip", (flags & 32) != 0},
+                                    {"single_word", (flags & 64) != 0}});
+  }
+  return json;
+}
+
 void LoadAndEncode(nsa::v1::Tokenizer kind, std::string_view text, size_t growth) {
-  const auto tokenizer = nsa::train::LoadByteLevelBpe(kind, nsa::fuzz::Folder());
+  const auto tokenizer = nsa::train::LoadBpe(kind, nsa::fuzz::Folder());
   RequireRefusal(tokenizer.status());
   if (!tokenizer.ok()) return;
   EncodeText(**tokenizer, text, growth);
@@ -99,7 +148,7 @@ void LoadAndEncode(nsa::v1::Tokenizer kind, std::string_view text, size_t growth
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  const int form = input.Byte() % 6;  // 4 and 5: a sequence, without and with NFC
+  const int form = input.Byte() % 7;  // 4 and 5: a sequence, without and with NFC
   const std::string_view text = input.Text();
   std::filesystem::remove(nsa::fuzz::Folder() / "vocab.json");
   if (form == 0) {
@@ -109,8 +158,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     nsa::fuzz::File("tokenizer.json", input.Rest());
   } else {
     nsa::fuzz::File("tokenizer.json",
-                    Dump(form == 3 ? WithSplits(Json::array({SplitBy("Regex", input.Rest())}))
-                                   : WithSequence(&input, /*nfc=*/form == 5)));
+                    Dump(form == 3   ? WithSplits(Json::array({SplitBy("Regex", input.Rest())}))
+                         : form == 6 ? WithFallback(&input)
+                                     : WithSequence(&input, /*nfc=*/form == 5)));
   }
   if (form > 0) {
     RequireRefusal(nsa::ReadTokenizerFacts(nsa::fuzz::Folder() / "tokenizer.json").status());

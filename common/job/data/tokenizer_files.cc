@@ -31,9 +31,19 @@ class FactsReader final : public nlohmann::json_sax<Json> {
       const auto& ids = added || !name.plain ? added_ : plain_;
       const auto found = ids.find(name.text);
       if (found == ids.end()) continue;
-      facts.separator = std::string(name.text);
-      facts.separator_id = found->second;
+      facts.end = std::string(name.text);
+      facts.end_id = found->second;
       break;
+    }
+    facts.separator = facts.end;
+    facts.separator_id = facts.end_id;
+    if (const auto begin = added_.find(begin_); byte_fallback_ && begin != added_.end()) {
+      facts.separator = begin->first;
+      facts.separator_id = begin->second;
+    }
+    if (facts.end.empty()) {
+      facts.end = facts.separator;
+      facts.end_id = facts.separator_id;
     }
     return facts;
   }
@@ -41,6 +51,9 @@ class FactsReader final : public nlohmann::json_sax<Json> {
   bool null() override { return true; }
   bool boolean(bool value) override {
     if (InAdded() && Key() == "special") special_ = value;
+    if (open_.size() == 2 && open_[0].key == "model" && Key() == "byte_fallback") {
+      byte_fallback_ = value;
+    }
     return true;
   }
   bool number_integer(number_integer_t value) override { return !IsId() || BadId(value); }
@@ -59,6 +72,9 @@ class FactsReader final : public nlohmann::json_sax<Json> {
   }
   bool string(string_t& value) override {
     if (InAdded() && Key() == "content") content_ = value;
+    if (InFirstOfTemplate() && Key() == "id" && open_[open_.size() - 2].key == "SpecialToken") {
+      begin_ = value;
+    }
     return true;
   }
   bool binary(binary_t&) override { return true; }
@@ -70,12 +86,18 @@ class FactsReader final : public nlohmann::json_sax<Json> {
   }
   bool end_object() override {
     if (InAdded()) {
-      if (id_ >= 0 && IsName(content_)) (special_ ? added_ : plain_).emplace(content_, id_);
+      if (id_ >= 0 && special_) added_.emplace(content_, id_);
+      if (id_ >= 0 && !special_ && IsName(content_)) plain_.emplace(content_, id_);
       content_.clear();
       id_ = -1;
       special_ = false;
     }
     open_.pop_back();
+    // The first part of a template ends.
+    if (open_.size() > 2 && open_[0].key == "post_processor" && open_.back().array &&
+        open_[open_.size() - 2].key == "single") {
+      template_begun_ = true;
+    }
     return true;
   }
   bool end_array() override {
@@ -116,6 +138,13 @@ class FactsReader final : public nlohmann::json_sax<Json> {
   }
   bool IsId() const { return InVocabulary() || (InAdded() && Key() == "id"); }
 
+  // Within the object of an object that is the first part of post_processor … single.
+  bool InFirstOfTemplate() const {
+    const size_t deep = open_.size();
+    return !template_begun_ && deep > 4 && open_[0].key == "post_processor" &&
+           open_[deep - 3].array && open_[deep - 4].key == "single";
+  }
+
   static bool IsName(std::string_view text) {
     return std::any_of(std::begin(kSeparatorNames), std::end(kSeparatorNames),
                        [&](const SeparatorName& name) { return name.text == text; });
@@ -130,11 +159,14 @@ class FactsReader final : public nlohmann::json_sax<Json> {
   std::vector<Open> open_;  // objects and arrays, the innermost last
   std::string fault_;
   int32_t tokens_ = 0;
-  std::map<std::string, int32_t, std::less<>> added_;  // of kSeparatorNames, special added tokens
+  std::map<std::string, int32_t, std::less<>> added_;  // special added tokens
   std::map<std::string, int32_t, std::less<>> plain_;  // of kSeparatorNames, other tokens
   std::string content_;                                // of the added token
   int32_t id_ = -1;
   bool special_ = false;
+  bool byte_fallback_ = false;   // of the model
+  bool template_begun_ = false;  // the first part of a template of the post_processor was read
+  std::string begin_;            // the token that it is, which begins a text
 };
 
 }  // namespace

@@ -33,7 +33,8 @@ struct SeparatorName {
   bool plain;  // it need not be an added token: a token of the vocabulary has no other use
 };
 
-// The first of these that a tokenizer.json has begins a document.
+// The first of these that a tokenizer.json has begins a document; but of one with byte_fallback the
+// token that its post_processor puts before a text, if it has one.
 inline constexpr SeparatorName kSeparatorNames[] = {{kEndOfText, true},
                                                     {"<|end_of_text|>", true},
                                                     {"</s>", false},
@@ -48,6 +49,8 @@ struct TokenizerFacts {
   int32_t tokens = 0;     // the largest id, and one
   std::string separator;  // the token that begins a document; empty if it has none of the names
   int32_t separator_id = -1;
+  std::string end;  // the token that ends a document: the separator, where no other begins it
+  int32_t end_id = -1;
 };
 
 // Reads only these, in little memory. NotFound, or InvalidArgument for a file of more than

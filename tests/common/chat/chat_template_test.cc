@@ -98,9 +98,9 @@ TEST(ChatTemplate, ThoughtsArePartOfTheAnswer) {
   ChatTemplate chat = Published("qwen3");
   const Messages messages = {{"user", "Hi"}, {"assistant", "Hello"}};
   const auto answer = [&] {
+    const auto pieces = RenderConversation(FormatOfTemplate(chat).value(), messages).value();
     std::string text;
-    for (const ChatPiece& piece :
-         RenderConversation(FormatOfTemplate(chat).value(), messages).value()) {
+    for (const ChatPiece& piece : pieces) {
       if (piece.answer) text += piece.text;
     }
     return text;

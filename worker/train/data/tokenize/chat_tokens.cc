@@ -10,20 +10,24 @@ namespace nsa::train {
 
 absl::Status EncodeChat(const TextTokenizer& tokenizer, std::span<const ChatPiece> pieces,
                         const AppendChat& append, ReadProgress* progress) {
-  std::string text;  // of pieces that are answer, or are not
+  std::string text;  // that is waiting
   bool answer = false;
+  TextPlace place = TextPlace::kFirst;
   const auto flush = [&]() -> absl::Status {
+    if (text.empty()) return absl::OkStatus();
     const std::string whole = std::exchange(text, {});
     return tokenizer.EncodeInParts(
-        whole, [&](std::span<const Token> tokens) { return append(tokens, answer); }, progress);
+        whole, [&](std::span<const Token> tokens) { return append(tokens, answer); }, progress,
+        std::exchange(place, TextPlace::kWithin));
   };
   for (const ChatPiece& piece : pieces) {
-    const std::optional<Token> control =
-        piece.control ? tokenizer.ControlToken(piece.text) : std::nullopt;
-    if (control || piece.answer != answer) NSA_RETURN_IF_ERROR(flush());
+    const std::optional<Token> marker =
+        piece.control ? tokenizer.TokenSpelled(piece.text) : std::nullopt;
+    if (marker || piece.answer != answer) NSA_RETURN_IF_ERROR(flush());
     answer = piece.answer;
-    if (control) {
-      NSA_RETURN_IF_ERROR(append({&*control, 1}, answer));
+    if (marker) {
+      NSA_RETURN_IF_ERROR(append({&*marker, 1}, answer));
+      place = TextPlace::kBehind;
     } else {
       text += piece.text;
     }

@@ -1,4 +1,4 @@
-// A rendered conversation as tokens, for training and for serving.
+// Turns a rendered conversation (common/chat/render.h) into tokens, for training and for serving.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,12 @@
 
 namespace nsa::train {
 
-// Hands on the tokens of adjacent pieces (RenderConversation(), RenderPrompt()) that are answer or
-// are not. A marker is its token, where the tokenizer has one; what is between two such markers is
-// one text, or two where an answer begins or ends. So the tokens of a prompt are those with which
-// the conversation begins in training. The errors of TextTokenizer::EncodeInParts().
+// Hands on the tokens of the pieces in parts, each of which is answer (what the model is to write)
+// or is not. A marker is the added token that the tokenizer has for it, or else text like that
+// beside it. Text is encoded as one from token to token, but an answer begins a new text, as it
+// does when a model goes on behind a prompt: so the tokens of a prompt are those with which its
+// conversation begins in training. Spellings of special tokens within messages are text. The errors
+// of TextTokenizer::EncodeInParts().
 using AppendChat = std::function<absl::Status(std::span<const Token> tokens, bool answer)>;
 absl::Status EncodeChat(const TextTokenizer& tokenizer, std::span<const ChatPiece> pieces,
                         const AppendChat& append, ReadProgress* progress);

@@ -22,6 +22,8 @@ bool IsByteLevel(const nlohmann::json& part, bool own_pattern);
 //           if the pattern is one of ascii_split.h that leaves nothing out
 //   Digits  \p{N}+, or each \p{N} by itself
 // InvalidArgument, naming the file at `path` and the part, for anything else.
+//
+// That of a tokenizer.json with byte_fallback is read by byte_fallback_json.h.
 absl::StatusOr<std::vector<SplitStep>> ReadPreTokenizer(const std::filesystem::path& path,
                                                         const nlohmann::json& pre_tokenizer);
 

@@ -5,7 +5,7 @@
 
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
-#include "worker/train/data/tokenize/byte_level_bpe.h"
+#include "worker/train/data/tokenize/bpe.h"
 
 namespace nsa::train {
 namespace {
@@ -41,9 +41,10 @@ class Bytes final : public TextTokenizer {
   std::string Decode(int32_t token) const override {
     return token == 0 ? "" : std::string(1, static_cast<char>(token));
   }
+  std::optional<int32_t> TokenSpelled(std::string_view) const override { return std::nullopt; }
 
  private:
-  std::unique_ptr<Encoding> Begin(std::string_view text) const override {
+  std::unique_ptr<Encoding> Begin(std::string_view text, TextPlace) const override {
     return std::make_unique<BytesOfText>(text);
   }
 };
@@ -51,15 +52,15 @@ class Bytes final : public TextTokenizer {
 }  // namespace
 
 absl::Status TextTokenizer::Encode(std::string_view text, std::vector<Token>* tokens,
-                                   ReadProgress* progress) const {
-  return Begin(text)->Next(std::numeric_limits<size_t>::max(), tokens, progress);
+                                   ReadProgress* progress, TextPlace place) const {
+  return Begin(text, place)->Next(std::numeric_limits<size_t>::max(), tokens, progress);
 }
 
 absl::Status TextTokenizer::EncodeInParts(std::string_view text, const Append& append,
-                                          ReadProgress* progress) const {
+                                          ReadProgress* progress, TextPlace place) const {
   std::vector<Token> tokens;
   tokens.reserve(std::min(kPart, text.size()) / 3);
-  for (const std::unique_ptr<Encoding> encoding = Begin(text); !encoding->done();) {
+  for (const std::unique_ptr<Encoding> encoding = Begin(text, place); !encoding->done();) {
     tokens.clear();
     NSA_RETURN_IF_ERROR(encoding->Next(kPart, &tokens, progress));
     NSA_RETURN_IF_ERROR(append(tokens));
@@ -74,7 +75,7 @@ std::unique_ptr<TextTokenizer> ByteTokenizer() { return std::make_unique<Bytes>(
 absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec& data) {
   if (!HasTokenizerFiles(data.tokenizer())) return ByteTokenizer();
   if (!data.tokenizer_path().empty()) {
-    return LoadByteLevelBpe(data.tokenizer(), data.tokenizer_path());
+    return LoadBpe(data.tokenizer(), data.tokenizer_path());
   }
   return absl::FailedPreconditionError(absl::StrCat("data.tokenizer_path: not set (",
                                                     TokenizerFileWords(data.tokenizer()),

@@ -18,6 +18,13 @@
 
 namespace nsa::train {
 
+// Where a text stands in a document. Some tokenizers put a space in front of it accordingly.
+enum class TextPlace {
+  kFirst,   // it begins the document
+  kBehind,  // it follows a token that is no text
+  kWithin,  // it follows other text, which was encoded without it
+};
+
 // Immutable; threads may share one.
 class TextTokenizer {
  public:
@@ -43,26 +50,25 @@ class TextTokenizer {
   // `cancelled` is set. InvalidArgument for a text that the tokenizer's pattern cannot split
   // or its normalizer cannot normalize.
   absl::Status Encode(std::string_view text, std::vector<Token>* tokens,
-                      ReadProgress* progress = nullptr) const;
+                      ReadProgress* progress = nullptr, TextPlace place = TextPlace::kFirst) const;
 
   // The same, but hands the tokens on in parts, each of about a megabyte of text, so that those of
   // a long text are never held at once. Ends with the first error of `append`.
   using Append = std::function<absl::Status(std::span<const Token>)>;
-  absl::Status EncodeInParts(std::string_view text, const Append& append,
-                             ReadProgress* progress) const;
+  absl::Status EncodeInParts(std::string_view text, const Append& append, ReadProgress* progress,
+                             TextPlace place = TextPlace::kFirst) const;
 
-  // The token that is spelt like this and stands for nothing but its spelling, such as <|im_end|>;
-  // no text has it. Nothing if there is none.
-  virtual std::optional<Token> ControlToken(const std::string& /*spelling*/) const {
-    return std::nullopt;
-  }
-
-  // The bytes of a token; empty for the separator. `token` is in [0, vocab()).
+  // The bytes of a token; empty for the separator. `token` is in [0, vocab()). The texts of tokens
+  // one after another are the text that was encoded, but for a space that a tokenizer puts in front
+  // of it. A character may have several tokens (score/utf8.h divides bytes into characters).
   virtual std::string Decode(int32_t token) const = 0;
+
+  // The added token with this spelling, special ones included; nothing if there is none.
+  virtual std::optional<int32_t> TokenSpelled(std::string_view spelling) const = 0;
 
  private:
   // Begins with a text, which, like the tokenizer, must outlive the Encoding.
-  virtual std::unique_ptr<Encoding> Begin(std::string_view text) const = 0;
+  virtual std::unique_ptr<Encoding> Begin(std::string_view text, TextPlace place) const = 0;
 };
 
 // The Cancelled error of Encode().
@@ -71,8 +77,8 @@ absl::Status EncodingCancelled();
 // UTF-8 bytes; vocabulary 256, byte 0 begins a document.
 std::unique_ptr<TextTokenizer> ByteTokenizer();
 
-// The tokenizer that a job asks for: bytes, or byte-level BPE from data.tokenizer_path (see
-// byte_level_bpe.h). FailedPrecondition if that is not set.
+// The tokenizer that a job asks for: bytes, or BPE from data.tokenizer_path (see bpe.h).
+// FailedPrecondition if that is not set.
 absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec& data);
 
 }  // namespace nsa::train

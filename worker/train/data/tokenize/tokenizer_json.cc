@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
 #include "worker/train/data/tokenize/bpe_files.h"
+#include "worker/train/data/tokenize/byte_fallback_json.h"
 #include "worker/train/data/tokenize/pre_tokenizer_json.h"
 #include "worker/train/data/tokenize/vocabulary.h"
 
@@ -23,8 +24,12 @@ class TokenizerJson {
 
   absl::StatusOr<BpeFiles> Read() {
     NSA_RETURN_IF_ERROR(CheckModel());
-    NSA_RETURN_IF_ERROR(ReadNormalizer());
-    NSA_RETURN_IF_ERROR(ReadSplitting());
+    if (files_.byte_fallback) {
+      NSA_RETURN_IF_ERROR(ReadByteFallback(path_, json_, &files_));
+    } else {
+      NSA_RETURN_IF_ERROR(ReadNormalizer());
+      NSA_RETURN_IF_ERROR(ReadSplitting());
+    }
     NSA_RETURN_IF_ERROR(ReadTokens());
     NSA_RETURN_IF_ERROR(ReadMerges());
     NSA_RETURN_IF_ERROR(ChooseSeparator());
@@ -45,26 +50,26 @@ class TokenizerJson {
   absl::Status CheckModel() {
     const Json& model = PartOf(json_, "model");
     if (PartOf(model, "type") != "BPE") return Refuse("model.type", PartOf(model, "type"), "BPE");
-    for (const char* name :
-         {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
+    for (const char* name : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
       if (!IsOff(PartOf(model, name))) {
         return Refuse(absl::StrCat("model.", name), PartOf(model, name), "none");
       }
     }
+    const Json& fallback = PartOf(model, "byte_fallback");
+    files_.byte_fallback = fallback == true;
+    if (!IsOff(fallback) && !(any() && fallback == true)) {
+      return Refuse("model.byte_fallback", fallback, any() ? "true or false" : "none");
+    }
     const Json& whole_words = PartOf(model, "ignore_merges");
+    const bool may = any() && !files_.byte_fallback;
     files_.whole_words_first = whole_words == true;
-    if (IsOff(whole_words) || (any() && whole_words == true)) return absl::OkStatus();
-    return Refuse("model.ignore_merges", whole_words, any() ? "true or false" : "none");
+    if (IsOff(whole_words) || (may && whole_words == true)) return absl::OkStatus();
+    return Refuse("model.ignore_merges", whole_words, may ? "true or false" : "none");
   }
 
   // NFC, by itself or in a Sequence, or nothing.
   absl::Status ReadNormalizer() {
-    const Json& normalizer = PartOf(json_, "normalizer");
-    if (normalizer.is_null()) return absl::OkStatus();
-    const Json& sequence = PartOf(normalizer, "normalizers");
-    const bool several = PartOf(normalizer, "type") == "Sequence" && sequence.is_array();
-    const Json parts = several ? sequence : Json::array({normalizer});
-    for (const Json& part : parts) {
+    for (const Json& part : PartsOf(PartOf(json_, "normalizer"), "normalizers")) {
       if (!any() || PartOf(part, "type") != "NFC") {
         return Refuse("normalizer", part, any() ? "NFC or none" : "none");
       }
@@ -104,8 +109,8 @@ class TokenizerJson {
       return Refuse("added_tokens", added, any() ? "a text as content" : "special tokens only");
     }
     for (const char* name : {"lstrip", "rstrip", "single_word"}) {
-      if (special || IsOff(PartOf(added, name))) continue;
-      return Refuse(absl::StrCat("added_tokens: ", name), added, "false, or special: true");
+      if (IsOff(PartOf(added, name)) || PartOf(added, name) == true) continue;
+      return Refuse(absl::StrCat("added_tokens: ", name), added, "true or false");
     }
     if (!special && !normalized.is_boolean()) {
       return Refuse("added_tokens: normalized", added, "true or false");
@@ -115,7 +120,10 @@ class TokenizerJson {
     files_.added.push_back({.text = text.get<std::string>(),
                             .id = PartOf(added, "id").get<int32_t>(),
                             .special = special,
-                            .normalized = normalized == true});
+                            .normalized = normalized == true,
+                            .lstrip = PartOf(added, "lstrip") == true,
+                            .rstrip = PartOf(added, "rstrip") == true,
+                            .single_word = PartOf(added, "single_word") == true});
     return absl::OkStatus();
   }
 
@@ -132,18 +140,29 @@ class TokenizerJson {
         if (merge[i].is_string()) parts.push_back(merge[i].get<std::string>());
       }
       if (parts.size() != 2) return Refuse(place, merge, "two tokens");
+      if (files_.byte_fallback && (ByteOfToken(parts[0]) || ByteOfToken(parts[1]))) {
+        return Refuse(place, merge, "none of the token of a byte");
+      }
       NSA_RETURN_IF_ERROR(AddMerge(std::move(parts[0]), std::move(parts[1]), place, &files_));
     }
     return absl::OkStatus();
   }
 
+  bool IsSpecial(const std::string& text) const {
+    return std::any_of(files_.added.begin(), files_.added.end(), [&](const AddedToken& token) {
+      return token.special && token.text == text;
+    });
+  }
+
   absl::Status ChooseSeparator() {
+    if (const std::string begin = files_.byte_fallback ? BeginOfTexts(json_) : std::string();
+        IsSpecial(begin)) {
+      files_.separator = begin;
+      return absl::OkStatus();
+    }
     for (const SeparatorName& name : kSeparatorNames) {
       const std::string text(name.text);
-      const bool special =
-          std::any_of(files_.added.begin(), files_.added.end(),
-                      [&](const AddedToken& token) { return token.special && token.text == text; });
-      if (!special && !(name.plain && files_.ids.count(text) > 0)) continue;
+      if (!IsSpecial(text) && !(name.plain && files_.ids.count(text) > 0)) continue;
       files_.separator = text;
       files_.added_texts.insert(text);
       return absl::OkStatus();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -63,6 +65,20 @@ absl::StatusOr<nlohmann::json> ReadTokenizerObject(const fs::path& path) {
   return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
 }
 
+std::string ByteToken(unsigned char byte) { return absl::StrFormat("<0x%02X>", byte); }
+
+std::optional<unsigned char> ByteOfToken(std::string_view token) {
+  constexpr std::string_view kForm = "<0x00>";
+  if (token.size() != kForm.size() || !token.starts_with("<0x") || !token.ends_with('>')) {
+    return std::nullopt;
+  }
+  unsigned char byte = 0;
+  const char* const end = token.data() + kForm.size() - 1;
+  const auto [at, error] = std::from_chars(token.data() + 3, end, byte, 16);
+  if (error != std::errc() || at != end) return std::nullopt;
+  return byte;
+}
+
 absl::Status Vocabulary::AddAll(const nlohmann::json& tokens) {
   if (tokens.size() > static_cast<size_t>(kMostTokens)) {
     return absl::InvalidArgumentError(
@@ -95,7 +111,9 @@ bool IsInUtf8(int byte) { return byte != 0xc0 && byte != 0xc1 && byte < 0xf5; }
 absl::Status Vocabulary::Finish(bool gaps) {
   const std::array<std::string, 256> characters = BytesAsCharacters();
   for (int byte = 0; byte < 256; ++byte) {
-    if (files_.ids.count(characters[byte]) > 0 || (gaps && !IsInUtf8(byte))) continue;
+    const std::string token =
+        files_.byte_fallback ? ByteToken(static_cast<unsigned char>(byte)) : characters[byte];
+    if (files_.ids.count(token) > 0 || (gaps && !IsInUtf8(byte))) continue;
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: no token for byte %d", path_.string(), byte));
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -35,6 +36,10 @@ absl::StatusOr<std::string> ReadTokenizerText(const std::filesystem::path& path)
 
 // The same, if it is a JSON object.
 absl::StatusOr<nlohmann::json> ReadTokenizerObject(const std::filesystem::path& path);
+
+// The token of a byte in a vocabulary with byte fallback, "<0x0A>"; and the byte of such a token.
+std::string ByteToken(unsigned char byte);
+std::optional<unsigned char> ByteOfToken(std::string_view token);
 
 // Collects the vocabulary of a file: tokens below kMostTokens, no text and no id twice.
 class Vocabulary {

@@ -15,7 +15,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/data/tokenize/ascii_split.h"
-#include "worker/train/data/tokenize/byte_level_bpe.h"
+#include "worker/train/data/tokenize/bpe.h"
 
 namespace nsa::train {
 namespace {
@@ -59,7 +59,7 @@ class BpeJsonTest : public testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<TextTokenizer>> Load(const Json& json) {
     std::ofstream(dir_ / "tokenizer.json") << json.dump();
-    return LoadByteLevelBpe(v1::TOKENIZER_BPE, dir_.path());
+    return LoadBpe(v1::TOKENIZER_BPE, dir_.path());
   }
   std::vector<Token> Encode(const Json& json, const std::string& text) {
     const auto tokenizer = Load(json);
@@ -266,7 +266,7 @@ struct Unsupported {
 };
 constexpr Unsupported kUnsupported[] = {
     {"model.type: \"Unigram\"", [](Json* json) { (*json)["model"]["type"] = "Unigram"; }},
-    {"model.byte_fallback: true", [](Json* json) { (*json)["model"]["byte_fallback"] = true; }},
+    {"model.byte_fallback: 7", [](Json* json) { (*json)["model"]["byte_fallback"] = 7; }},
     {"model.ignore_merges: 7", [](Json* json) { (*json)["model"]["ignore_merges"] = 7; }},
     {"normalizer: {\"type\":\"NFKC\"} (NFC or none)",
      [](Json* json) { (*json)["normalizer"]["type"] = "NFKC"; }},
@@ -336,7 +336,7 @@ constexpr Unsupported kUnsupported[] = {
     {"added_tokens: rstrip: {",
      [](Json* json) {
        (*json)["added_tokens"][1]["special"] = false;
-       (*json)["added_tokens"][1]["rstrip"] = true;
+       (*json)["added_tokens"][1]["rstrip"] = 7;
      }},
     {"added_tokens: {\"content\":7", [](Json* json) { (*json)["added_tokens"][1]["content"] = 7; }},
     {"added_tokens: the token with the id 100007: has 0 bytes (from 1 to 256)",
@@ -381,7 +381,7 @@ TEST_F(BpeJsonTest, BytesThatNoUtf8HasNeedNoTokens) {
 // Of the same file gpt2 says what reads it.
 TEST_F(BpeJsonTest, Gpt2RefusesAFileThatBpeReads) {
   ASSERT_OK(Load(Tokenizer({{"a", "b"}})));
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_.path()),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir_.path()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("pre_tokenizer: "), HasSubstr("data.tokenizer: bpe"))));
 }
@@ -390,7 +390,7 @@ TEST_F(BpeJsonTest, IsReadBesideFilesOfGpt2) {
   std::ofstream(dir_ / "vocab.json") << "{}";
   EXPECT_OK(Load(Tokenizer({})));
   std::filesystem::remove(dir_ / "tokenizer.json");
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_BPE, dir_.path()),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_BPE, dir_.path()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("tokenizer.json")));
 }
 

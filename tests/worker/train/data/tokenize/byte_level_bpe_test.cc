@@ -1,5 +1,3 @@
-#include "worker/train/data/tokenize/byte_level_bpe.h"
-
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -16,6 +14,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/data/corpus.h"
+#include "worker/train/data/tokenize/bpe.h"
 
 namespace nsa::train {
 namespace {
@@ -56,7 +55,7 @@ std::unique_ptr<TextTokenizer> Tokenizer(
   vocab["<|endoftext|>"] = id;
   std::ofstream(dir / "vocab.json") << vocab.dump();
   file.close();
-  auto tokenizer = LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path());
+  auto tokenizer = LoadBpe(v1::TOKENIZER_GPT2, dir.path());
   EXPECT_OK(tokenizer);
   return *std::move(tokenizer);
 }
@@ -83,7 +82,7 @@ TEST(Gpt2Bpe, ReadsFilesWithCrlfAndAByteOrderMark) {
   Tokenizer(dir, {{"b", "c"}, {"a", "b"}, {"a", "bc"}});
   std::ofstream(dir / "merges.txt", std::ios::binary)
       << "\xEF\xBB\xBF#version: 0.2\r\nb c\r\na b\r\na bc\r\n";
-  const auto tokenizer = LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path());
+  const auto tokenizer = LoadBpe(v1::TOKENIZER_GPT2, dir.path());
   ASSERT_OK(tokenizer);
   EXPECT_THAT(Encode(**tokenizer, "abc"), ElementsAre(258));
 }
@@ -92,7 +91,7 @@ TEST(Gpt2Bpe, NamesWhatStandsInThePlaceOfAFile) {
   TempDir dir;
   Tokenizer(dir, {{"b", "c"}});
   std::ofstream(dir / "vocab.json") << "version https://git-lfs.github.com/spec/v1\n";
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()).status(),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir.path()).status(),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("git lfs pull")));
 }
 
@@ -212,20 +211,20 @@ TEST(Gpt2Bpe, StopsWithinALongPieceWhenNobodyWaits) {
 
 TEST(Gpt2Bpe, NamesWhatIsWrongWithItsFiles) {
   const TempDir dir;
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("vocab.json")));
   Tokenizer(dir, {{"a", "b"}});
   std::ofstream(dir / "merges.txt") << "#version: 0.2\na b\nx\n";
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merges.txt:3:")));
   std::ofstream(dir / "merges.txt") << "a b\nb a\na b\n";
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merges.txt:2")));
   std::ofstream(dir / "merges.txt") << "a b\na b\n";
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("duplicate merge 'a b'")));
   std::ofstream(dir / "vocab.json") << "{\"a\": 0}";
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir.path()),
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir.path()),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no token for byte 0")));
 }
 

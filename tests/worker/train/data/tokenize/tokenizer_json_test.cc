@@ -11,7 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
-#include "worker/train/data/tokenize/byte_level_bpe.h"
+#include "worker/train/data/tokenize/bpe.h"
 
 namespace nsa::train {
 namespace {
@@ -48,7 +48,7 @@ class TokenizerJsonTest : public testing::Test {
  protected:
   absl::StatusOr<std::unique_ptr<TextTokenizer>> Load(const Json& json) {
     std::ofstream(dir_ / "tokenizer.json") << json.dump();
-    return LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_.path());
+    return LoadBpe(v1::TOKENIZER_GPT2, dir_.path());
   }
 
   const TempDir dir_;
@@ -70,7 +70,7 @@ TEST_F(TokenizerJsonTest, GivesTheTokensOfTheSameTokenizerInGpt2sFiles) {
   std::ofstream merges(gpt2 / "merges.txt");
   for (const auto& [left, right] : kMerges) merges << left << " " << right << "\n";
   merges.close();
-  const auto wanted = LoadByteLevelBpe(v1::TOKENIZER_GPT2, gpt2.path());
+  const auto wanted = LoadBpe(v1::TOKENIZER_GPT2, gpt2.path());
   ASSERT_OK(wanted);
   for (const Json& json : {GoodTokenizer(), pairs}) {
     const auto tokenizer = Load(json);
@@ -88,8 +88,8 @@ TEST_F(TokenizerJsonTest, GivesTheTokensOfTheSameTokenizerInGpt2sFiles) {
 TEST_F(TokenizerJsonTest, IsFoundByItsOwnNameAndByItsFolder) {
   ASSERT_OK(Load(GoodTokenizer()));
   std::filesystem::rename(dir_ / "tokenizer.json", dir_ / "mine.json");
-  EXPECT_OK(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_ / "mine.json"));
-  EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_.path()),
+  EXPECT_OK(LoadBpe(v1::TOKENIZER_GPT2, dir_ / "mine.json"));
+  EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir_.path()),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("vocab.json")));
 }
 
@@ -142,7 +142,7 @@ TEST_F(TokenizerJsonTest, WhatItDoesNotSupportIsRefusedByItsName) {
   }
   for (const char* text : {"", "[]", "{\"model\"", "7"}) {
     std::ofstream(dir_ / "tokenizer.json") << text;
-    EXPECT_THAT(LoadByteLevelBpe(v1::TOKENIZER_GPT2, dir_.path()),
+    EXPECT_THAT(LoadBpe(v1::TOKENIZER_GPT2, dir_.path()),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("not a JSON object")));
   }
 }

@@ -23,9 +23,18 @@ inline constexpr size_t kLongestAddedToken = 256;
 // Filled once; then threads may share it.
 class AddedTokens {
  public:
+  struct Rules {
+    int32_t id = 0;
+    bool special = false;
+    bool lstrip = false;       // the token takes the white space before it, and
+    bool rstrip = false;       // that behind it
+    bool single_word = false;  // no token where a letter, a digit, … is next to it
+  };
+
   // Adds a token; one with the same text that is there already stays. InvalidArgument if it is
-  // empty, or above the limits.
-  absl::Status Add(const std::string& text, int32_t id, bool special);
+  // empty, above the limits, or begins with white space while another token that is not special
+  // has rstrip: then both would take it.
+  absl::Status Add(const std::string& text, const Rules& rules);
 
   // Whether no text has any: only special tokens, or none, were added.
   bool empty() const { return ordinary_ == 0; }
@@ -51,21 +60,26 @@ class AddedTokens {
     std::string_view text_;
     size_t at_ = 0;
     size_t found_ = 0;  // where the token begins that was found behind the last stretch
-    Stretch next_;      // that token; empty: none was found
+    Stretch next_;      // that token, with the white space that it takes; empty: none was found
   };
 
  private:
-  static constexpr int32_t kSpecial = -2;
+  // The longest token that begins at `at`, special ones included; null, or its rules and size.
+  const Rules* LongestAt(std::string_view text, size_t at, size_t* size) const;
 
-  // The longest token that begins at `at`; an empty one if there is none.
-  Stretch LongestAt(std::string_view text, size_t at) const;
+  // The token that was found at `at`, which is behind `begin`, with the white space that it takes.
+  static Stretch WithSpace(std::string_view text, size_t begin, size_t at, size_t size,
+                           const Rules& rules);
 
   // A tree of bytes: the node behind a node and a byte. Node 0 is the root.
   std::unordered_map<uint64_t, uint32_t> next_;
-  std::vector<int32_t> tokens_{kNone};  // by node: the token that ends there, or kSpecial
+  std::vector<int32_t> tokens_{kNone};  // by node: of rules_, the token that ends there
+  std::vector<Rules> rules_;
   std::vector<bool> first_two_ = std::vector<bool>(1 << 16);  // that some token begins with
   size_t bytes_ = 0;
   size_t ordinary_ = 0;  // tokens that are not special
+  bool rstrip_ = false;  // of one of these
+  bool space_ = false;   // one of these begins with white space
 };
 
 }  // namespace nsa::train

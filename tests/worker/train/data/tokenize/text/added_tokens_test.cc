@@ -26,7 +26,8 @@ struct Token {
 
 AddedTokens Make(const std::vector<Token>& tokens) {
   AddedTokens added;
-  for (const Token& token : tokens) EXPECT_OK(added.Add(token.text, token.id, token.special));
+  for (const Token& token : tokens)
+    EXPECT_OK(added.Add(token.text, {.id = token.id, .special = token.special}));
   return added;
 }
 
@@ -86,7 +87,8 @@ TEST(AddedTokens, FindsWhatASearchAtEveryPlaceFinds) {
     }
     tokens["b"] = {"b", 99};
     AddedTokens added;
-    for (const auto& [text, token] : tokens) ASSERT_OK(added.Add(text, token.id, token.special));
+    for (const auto& [text, token] : tokens)
+      ASSERT_OK(added.Add(text, {.id = token.id, .special = token.special}));
     const std::string text = text_of(30);
     Stretches wanted;
     std::string before;
@@ -113,18 +115,55 @@ TEST(AddedTokens, FindsWhatASearchAtEveryPlaceFinds) {
 
 TEST(AddedTokens, RefusesWhatIsAboveTheLimits) {
   AddedTokens added;
-  EXPECT_OK(added.Add(std::string(kLongestAddedToken, 'a'), 1, false));
+  EXPECT_OK(added.Add(std::string(kLongestAddedToken, 'a'), {.id = 1}));
   EXPECT_THAT(
-      added.Add(std::string(kLongestAddedToken + 1, 'a'), 2, false),
+      added.Add(std::string(kLongestAddedToken + 1, 'a'), {.id = 2}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 257 bytes (from 1 to 256)")));
-  EXPECT_THAT(added.Add("", 2, false), StatusIs(absl::StatusCode::kInvalidArgument,
-                                                HasSubstr("has 0 bytes (from 1 to 256)")));
+  EXPECT_THAT(added.Add("", {.id = 2}), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                 HasSubstr("has 0 bytes (from 1 to 256)")));
   absl::Status status;
   for (int i = 0; status.ok(); ++i) {
     ASSERT_LT(i, 1 << 20);
-    status = added.Add(std::string(200, 'b') + std::to_string(i), i, false);
+    status = added.Add(std::string(200, 'b') + std::to_string(i), {.id = i});
   }
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("(at most 1048576)")));
+}
+
+TEST(AddedTokens, TakeTheWhiteSpaceBesideThemWhereTheySaySo) {
+  AddedTokens added;
+  EXPECT_OK(added.Add("<l>", {.id = 1, .lstrip = true}));
+  EXPECT_OK(added.Add("<r>", {.id = 2, .rstrip = true}));
+  EXPECT_OK(added.Add("<b>", {.id = 3, .lstrip = true, .rstrip = true}));
+  EXPECT_THAT(Walk(added, "a \n<l> b"),
+              ElementsAre(std::pair("a", kText), std::pair(" \n<l>", 1), std::pair(" b", kText)));
+  EXPECT_THAT(
+      Walk(added, "a <r>\u3000 b"),
+      ElementsAre(std::pair("a ", kText), std::pair("<r>\u3000 ", 2), std::pair("b", kText)));
+  // The first takes the space between two.
+  EXPECT_THAT(Walk(added, " <b> <b> <l>"),
+              ElementsAre(std::pair(" <b> ", 3), std::pair("<b> ", 3), std::pair("<l>", 1)));
+}
+
+TEST(AddedTokens, ASingleWordHasNoLettersDigitsOrMarksBesideIt) {
+  AddedTokens added;
+  EXPECT_OK(added.Add("ab", {.id = 1, .single_word = true}));
+  EXPECT_THAT(Walk(added, "ab abc .ab-"),
+              ElementsAre(std::pair("ab", 1), std::pair(" abc .", kText), std::pair("ab", 1),
+                          std::pair("-", kText)));
+  for (const char* beside : {"x", "é", "9", "_", "\u0301", "\u24b6", "\u200d", "日", "\u2160"}) {
+    EXPECT_EQ(Walk(added, std::string("ab") + beside).size(), 1u) << beside;
+    EXPECT_EQ(Walk(added, std::string(beside) + "ab").size(), 1u) << beside;
+  }
+  for (const char* beside : {" ", "-", "\u00b2", "😀", "\u2014"}) {
+    EXPECT_EQ(Walk(added, std::string("ab") + beside).size(), 2u) << beside;
+  }
+}
+
+TEST(AddedTokens, TwoThatWouldTakeTheSameSpaceAreRefused) {
+  AddedTokens added;
+  EXPECT_OK(added.Add("<r>", {.id = 1, .rstrip = true}));
+  EXPECT_THAT(added.Add("  ", {.id = 2}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rstrip")));
 }
 
 }  // namespace
