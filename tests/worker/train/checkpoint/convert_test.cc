@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
@@ -373,6 +375,30 @@ TEST_F(ConvertTest, ModelsOfOtherFamiliesAreExactInTheFirstTokens) {
     EXPECT_GT(Apart(got, want, kExact, kTokens), 1e-4);
     fs::remove_all(dir_ / "full");
     fs::remove_all(dir_ / "nsa");
+  }
+}
+
+// From a model's folder, and from a checkpoint that was moved since it was imported.
+TEST_F(ConvertTest, TheTokenizerComesAlong) {
+  nlohmann::json config = ForeignConfig("LlamaForCausalLM", "llama");
+  config["max_position_embeddings"] = kTokens;
+  ForeignFolder(config).Write(dir_ / "llama");
+  const std::string text = R"({"model": {"vocab": {"a": 0, "</s>": 1}}})";
+  std::ofstream(dir_ / "llama" / "tokenizer.json") << text;
+  std::ofstream(dir_ / "llama" / "chat_template.jinja") << "{{ messages }}";
+  ASSERT_OK(ImportModel(dir_ / "llama", dir_ / "imported"));
+  fs::rename(dir_ / "imported", dir_ / "moved");
+  for (const char* const from : {"llama", "moved"}) {
+    SCOPED_TRACE(from);
+    const fs::path sparse = dir_ / (std::string(from) + "-sparse");
+    ASSERT_OK(ImportModel(dir_ / from, sparse, {.sparse = NsaOf(kSmall)}));
+    std::ifstream copy(sparse / "tokenizer.json");
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(copy), {}), text);
+    EXPECT_TRUE(fs::exists(sparse / "chat_template.jinja"));
+    const auto state = ReadCheckpointState(sparse);
+    ASSERT_OK(state);
+    EXPECT_EQ(state->spec().data().tokenizer(), v1::TOKENIZER_BPE);
+    EXPECT_EQ(state->spec().data().tokenizer_path(), sparse.string());
   }
 }
 
