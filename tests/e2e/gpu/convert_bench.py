@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What a dense model loses when it becomes sparse, and how fast it is made good (docs/convert.md).
 
-    tests/e2e/gpu/convert_bench.py BIN_DIR --data FOLDER [--layers win,sel] [--seed 1337] [--work FOLDER]
+    tests/e2e/gpu/convert_bench.py BIN_DIR --data FOLDER [--layers LIST]… [--seed 1337] [--work FOLDER]
     tests/e2e/gpu/convert_bench.py BIN_DIR --device cpu --shape tiny     tests this script, with generated data
 
 FOLDER has openstax-train.jsonl.zst and openstax-val.jsonl.zst. The model is that of configs/jobs/openstax_best.yaml, a step 65,536 bytes. Two models
-are trained for 500 steps with sequences of 2,048, a dense and a sparse one. Three go on for 250 steps with sequences of 8,192, in which the rates rise
-for 25 steps to 0.3 times their peaks before and fall to 0 again: the dense model as it is, the dense model converted, and the sparse one, which then
-has been sparse for all tokens. Prints validation losses before the first of these steps and after every 50, speeds, and losses by position. At the
-speeds of docs/quality.md the training takes an H200 three minutes.
+are trained for 500 steps with sequences of 2,048, a dense and a sparse one. Then these go on for 250 steps with sequences of 8,192, in which the rates
+rise for 25 steps to 0.3 times their peaks before and fall to 0 again: the dense model as it is, the dense model converted to each LIST of layers (win,sel
+and sel), and the sparse one, which has the first LIST and then has been sparse for all tokens. Prints validation losses before the first of these steps
+and after every 50, speeds, and losses by position. At the speeds of docs/quality.md the training takes an H200 less than four minutes.
 """
 import argparse
 import csv
@@ -44,15 +44,16 @@ class Bench:
         if flags.data:
             self.data = f"source: jsonl, tokenizer: byte, path: {flags.data}/openstax-train.jsonl.zst, val_path: {flags.data}/openstax-val.jsonl.zst"
 
-    def nsa(self, sparse, seq_len):
-        layers, window = (self.flags.layers, self.shape["w"]) if sparse else ("win", seq_len)
-        return f"{self.shape['blocks']}, phi: avg, w: {window}, layers: [{layers}]"
+    def nsa(self, layers, seq_len):
+        """Of these layers; dense without any."""
+        window = self.shape["w"] if layers else seq_len
+        return f"{self.shape['blocks']}, phi: avg, w: {window}, layers: [{layers or 'win'}]"
 
-    def train(self, name, sparse, seq_len, steps, *, warmup, eval_every, rate=1.0, init=None):
+    def train(self, name, layers, seq_len, steps, *, warmup, eval_every, rate=1.0, init=None):
         """The out_dir of a finished run."""
         out = self.work / name
         job = self.work / f"{name}.yaml"
-        job.write_text(JOB.format(name=name, model=self.shape["model"], nsa=self.nsa(sparse, seq_len), data=self.data, device=self.flags.device, steps=steps,
+        job.write_text(JOB.format(name=name, model=self.shape["model"], nsa=self.nsa(layers, seq_len), data=self.data, device=self.flags.device, steps=steps,
                                   seq_len=seq_len, batch=self.shape["tokens"] // seq_len, lr=6e-4 * rate, muon_lr=3e-3 * rate, warmup=warmup,
                                   eval_every=eval_every, seed=self.flags.seed, out=out, restart=f"restart: {{init: {init}}}" if init else ""))
         self.run(self.worker, "--job", job)
@@ -64,12 +65,17 @@ class Bench:
             raise SystemExit(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
-    def go_on(self, name, sparse, init):
+    def convert(self, dense, layers, checkpoint):
+        sizes = f"{self.shape['blocks']}, w: {self.shape['w']}".split(", ")
+        sets = [part for size in sizes for part in ("--set", "nsa." + size.replace(": ", "="))]
+        self.run(self.nsactl, "import", dense, checkpoint, "--attention", "nsa", "--layers", layers, *sets)
+
+    def go_on(self, name, layers, init):
         """Validation losses by step, 0 included, and the out_dir."""
         steps = self.shape["steps"][1]
         # A run validates after its steps: at this rate the weights stay what they are.
-        start = self.train(f"{name}-start", sparse, self.shape["long"], 1, warmup=0, eval_every=1, rate=1e-6, init=init)
-        out = self.train(name, sparse, self.shape["long"], steps, warmup=steps // 10, eval_every=max(1, steps // 5), rate=0.3, init=init)
+        start = self.train(f"{name}-start", layers, self.shape["long"], 1, warmup=0, eval_every=1, rate=1e-6, init=init)
+        out = self.train(name, layers, self.shape["long"], steps, warmup=steps // 10, eval_every=max(1, steps // 5), rate=0.3, init=init)
         losses = {0: losses_of(start)[1], **losses_of(out)}
         return losses, out
 
@@ -92,21 +98,20 @@ def speed_of(out):
 
 
 def measure(bench):
-    shape = bench.shape
+    """Losses and out_dir of each model, by name."""
+    shape, lists = bench.shape, bench.flags.layers
     first, _ = shape["steps"]
     short = {"warmup": shape["warmup"], "eval_every": first}
-    dense = bench.train("dense-short", False, shape["short"], first, **short)
-    sparse = bench.train("sparse-short", True, shape["short"], first, **short)
-    converted = bench.work / "converted"
-    sets = [part for key in ("l", "d", "l_sel", "n_sel") for part in ("--set", f"nsa.{key}={value_of(shape['blocks'], key)}")]
-    bench.run(bench.nsactl, "import", dense, converted, "--attention", "nsa", "--layers", bench.flags.layers, "--set", f"nsa.w={shape['w']}", *sets)
+    dense = bench.train("dense-short", None, shape["short"], first, **short)
+    sparse = bench.train("sparse-short", lists[0], shape["short"], first, **short)
     print(f"after {first} steps of sequences of {shape['short']}: dense {losses_of(dense)[first]:.4f}, sparse {losses_of(sparse)[first]:.4f}")
-    return {name: bench.go_on(name, is_sparse, init)
-            for name, is_sparse, init in (("dense", False, dense), ("converted", True, converted), ("sparse", True, sparse))}
-
-
-def value_of(blocks, key):
-    return dict(pair.split(": ") for pair in blocks.split(", "))[key]
+    runs = {"dense": bench.go_on("dense", None, dense)}
+    for number, layers in enumerate(lists):
+        checkpoint = bench.work / f"checkpoint-{number}"
+        bench.convert(dense, layers, checkpoint)
+        runs[f"converted, [{layers}]"] = bench.go_on(f"converted-{number}", layers, checkpoint)
+    runs["sparse from the beginning"] = bench.go_on("sparse", lists[0], sparse)
+    return runs
 
 
 def show(runs):
@@ -139,11 +144,12 @@ def main():
     parser.add_argument("--data", type=pathlib.Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="best")
-    parser.add_argument("--layers", default="win,sel")
+    parser.add_argument("--layers", action="append", help="branches of the layers in turn, e.g. win,sel; may be repeated")
     parser.add_argument("--documents", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--work", type=pathlib.Path, help="folder for jobs, curves and checkpoints, which stay; by default one that is removed")
     flags = parser.parse_args()
+    flags.layers = flags.layers or ["win,sel", "sel"]
     flags.bin_dir = flags.bin_dir.resolve()
     flags.data = flags.data and flags.data.resolve()
     work = flags.work.resolve() if flags.work else pathlib.Path(tempfile.mkdtemp(prefix="nsa-convert-"))
