@@ -40,8 +40,6 @@ struct SubmitFlags {
 };
 
 constexpr int64_t kCanarySteps = 20;
-// Of the coordinator (docs/limits.md).
-constexpr size_t kLongestRequestId = 128, kLongestJobName = 63;
 
 // Prints every finding of a refused job. It asks for the whole report, because the details of an
 // error hold only what fits into 6 KB.
@@ -133,7 +131,7 @@ absl::Status CheckSweepFlags(const SubmitFlags& flags) {
 
 absl::Status CheckAfter(const std::vector<std::string>& after) {
   for (const std::string& job : after) {
-    if (limits::IsPlainName(job, kLongestJobName)) continue;
+    if (limits::IsPlainName(job, limits::kJobNameBytes)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("--after: '", job, "' (the id or name of a job); see 'nsactl list'"));
   }
@@ -253,7 +251,7 @@ void AddSubmit(Cli* cli) {
       "of the steps, …, 1/4 and 1/2");
   options.Numbers("--halve-at", "STEP,...", &sweep.halve_at, {.least = 1},
                   "The steps for --stop-worst");
-  options.ShortText("--request-id", "TEXT", kLongestRequestId, &flags->request_id,
+  options.ShortText("--request-id", "TEXT", limits::kRequestIdBytes, &flags->request_id,
                     "Submitting twice with the same text creates one job (default: a new UUID)");
 }
 

@@ -10,6 +10,7 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/count.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/estimate/state_title.h"
 #include "common/job/load.h"
@@ -19,7 +20,6 @@ namespace {
 
 constexpr absl::Duration kCanaryLook =
     absl::Milliseconds(200);  // between looks at a job that stops
-constexpr size_t kLongestName = 63;
 
 // Collects the records of rank 0.
 struct Seen {
@@ -101,7 +101,7 @@ absl::Status Remove(Session& session, Client* client, const v1::Job& canary) {
 
 v1::JobSpec CanarySpec(v1::JobSpec spec, const std::string& unique) {
   const std::string ending = "-canary-" + unique;
-  spec.set_name(spec.name().substr(0, kLongestName - ending.size()) + ending);
+  spec.set_name(spec.name().substr(0, limits::kJobNameBytes - ending.size()) + ending);
   spec.mutable_train()->set_out_dir(absl::StrCat(spec.train().out_dir(), ending));
   spec.mutable_train()->clear_checkpoint_url();
   spec.mutable_restart()->set_max_restarts(0);

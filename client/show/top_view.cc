@@ -73,14 +73,16 @@ Table JobTable(const std::vector<const v1::Job*>& jobs, absl::Time now) {
   return table;
 }
 
+std::vector<std::string> Lines(Table table, int width, const TopSize& size) {
+  table.Fit(width, size.unicode);
+  return absl::StrSplit(table.Format(size.colours), '\n', absl::SkipEmpty());
+}
+
 // The title row, and of the jobs as many as there is room for, the selected one among them.
 std::vector<std::string> JobLines(const std::vector<const v1::Job*>& jobs, const TopChoice& choice,
                                   absl::Time now, const TopSize& size, int room) {
-  Table table = JobTable(jobs, now);
   const int mark = choice.selected.empty() ? 0 : 2;
-  table.Fit(size.columns - mark, size.unicode);
-  std::vector<std::string> rows =
-      absl::StrSplit(table.Format(size.colours), '\n', absl::SkipEmpty());
+  std::vector<std::string> rows = Lines(JobTable(jobs, now), size.columns - mark, size);
   const auto selected = std::ranges::find(jobs, choice.selected, &v1::Job::id) - jobs.begin();
   if (!choice.selected.empty()) {
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -144,8 +146,7 @@ std::vector<std::string> NodeLines(const std::vector<v1::Node>& nodes, const Top
     }
   }
   if (table.empty()) return {"no machines"};
-  table.Fit(size.columns, size.unicode);
-  return absl::StrSplit(table.Format(size.colours), '\n', absl::SkipEmpty());
+  return Lines(std::move(table), size.columns, size);
 }
 
 std::string SumLine(const TopState& state, absl::Time now, const TopSize& size) {

@@ -18,9 +18,12 @@ inline constexpr int64_t kVocabularyBytes = 64 << 20;     // vocab.json, merges.
 inline constexpr int64_t kCertificateBytes = 1 << 20;     // a PEM file
 inline constexpr int64_t kAccessFileBytes = 64 << 20;     // tokens and nodes' secrets
 
-// Names of jobs' owners, tokens and nodes.
+// Names of jobs, jobs' owners, tokens and nodes.
+inline constexpr size_t kJobNameBytes = 63;
 inline constexpr size_t kTokenNameBytes = 63;
 inline constexpr size_t kNodeNameBytes = 253;
+
+inline constexpr size_t kRequestIdBytes = 128;
 
 // What is kept.
 inline constexpr size_t kTokens = 10'000;  // tokens and nodes' secrets together

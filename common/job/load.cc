@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/base/why_unreadable.h"
 #include "common/job/data/prepared.h"
@@ -100,7 +101,7 @@ std::string NameFromFile(const std::filesystem::path& path) {
     }
   }
   if (name.empty() || !std::isalpha(static_cast<unsigned char>(name[0]))) name = "job-" + name;
-  name.resize(std::min<size_t>(name.size(), 63));
+  name.resize(std::min(name.size(), limits::kJobNameBytes));
   while (name.back() == '-') name.pop_back();
   return name;
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
+#include "common/base/limits.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
 #include "common/job/did_you_mean.h"
@@ -26,7 +27,8 @@ constexpr char kNameForm[] =
 
 // ^[a-z]([-_a-z0-9]{0,61}[a-z0-9])?$
 bool IsName(const std::string& name) {
-  if (name.empty() || name.size() > 63 || name[0] < 'a' || name[0] > 'z') return false;
+  if (name.empty() || name.size() > limits::kJobNameBytes || name[0] < 'a' || name[0] > 'z')
+    return false;
   return IsLowerOrDigit(name.back()) && std::all_of(name.begin(), name.end(), [](char c) {
            return IsLowerOrDigit(c) || c == '-' || c == '_';
          });

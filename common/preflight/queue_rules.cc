@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
+#include "common/base/limits.h"
 #include "common/job/did_you_mean.h"
 #include "common/job/start_time.h"
 #include "common/preflight/rules.h"
@@ -15,7 +16,6 @@ namespace nsa {
 namespace {
 
 constexpr int kMostAfter = 16;
-constexpr size_t kLongestName = 63;  // of a job or a notice
 
 // An error `problem; fix` as a finding about `field`.
 Problem Found(const std::string& field, const absl::Status& error) {
@@ -25,7 +25,9 @@ Problem Found(const std::string& field, const absl::Status& error) {
   return {field, text.substr(0, end), text.substr(end + 2)};
 }
 
-std::string Shown(const std::string& text) { return CleanLine(CutText(text, kLongestName)); }
+std::string Shown(const std::string& text) {
+  return CleanLine(CutText(text, limits::kJobNameBytes));
+}
 
 Problems AfterInvalid(const PreflightFacts& facts) {
   const auto& after = facts.spec.after();
@@ -37,7 +39,7 @@ Problems AfterInvalid(const PreflightFacts& facts) {
   std::set<std::string> seen;
   for (int i = 0; i < after.size(); ++i) {
     const std::string field = absl::StrFormat("after[%d]", i);
-    if (after[i].empty() || after[i].size() > kLongestName) {
+    if (after[i].empty() || after[i].size() > limits::kJobNameBytes) {
       problems.push_back(
           {field, absl::StrCat("'", Shown(after[i]), "' (the name or id of a job)"), "name a job"});
     } else if (!seen.insert(after[i]).second) {

@@ -18,14 +18,13 @@
 #include "client/connect/resend.h"
 #include "client/show/job_text.h"
 #include "common/base/count.h"
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/estimate/fewer_ranks.h"
 #include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
-
-constexpr size_t kLongestName = 63;
 
 struct ReplayFlags {
   std::string job;
@@ -139,7 +138,8 @@ absl::StatusOr<SubmittedReplay> Submit(Session& session, const v1::Job& original
   const std::string ending = absl::StrCat("-replay-", step, "-", unique.substr(0, 8));
   JobFile replay;
   replay.spec = ContinuedSpec(
-      original, original.name().substr(0, kLongestName - ending.size()) + ending, start.path());
+      original, original.name().substr(0, limits::kJobNameBytes - ending.size()) + ending,
+      start.path());
   const std::string own_folder = replay.spec.train().out_dir();
   if (nsa::HasFewerRanks(replay.spec, ranks)) {
     replay.spec = WithFewerRanks(replay.spec, ranks,

@@ -3,16 +3,17 @@
 #include <xxhash.h>
 
 #include "absl/strings/str_format.h"
+#include "common/base/limits.h"
 #include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
 
 namespace nsa::server {
 
 absl::Status CheckRequestId(const std::string& request_id) {
-  constexpr size_t kLongest = 128;
-  if (request_id.size() <= kLongest) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "request_id: %d bytes (at most %d); send a UUID", request_id.size(), kLongest));
+  if (request_id.size() <= limits::kRequestIdBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrFormat("request_id: %d bytes (at most %d); send a UUID", request_id.size(),
+                      limits::kRequestIdBytes));
 }
 
 std::string Fingerprint(const google::protobuf::MessageLite& message) {
