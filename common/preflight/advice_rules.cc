@@ -20,6 +20,14 @@ constexpr double kFar = 4;
 
 bool IsFar(double value, double usual) { return value * kFar < usual || value > usual * kFar; }
 
+// What is published is for weights that begin at random. A job that goes on with the weights of
+// another model is tuned with a tenth to a hundredth of the rate, on few tokens (docs/tune.md).
+bool BeginsAtRandom(const PreflightFacts& facts) { return !facts.spec.restart().has_init(); }
+
+bool IsFarRate(const PreflightFacts& facts, double rate, double usual) {
+  return BeginsAtRandom(facts) ? IsFar(rate, usual) : rate > usual * kFar;
+}
+
 double TokensPerParameter(const PreflightFacts& facts) {
   return TokensOfRun(facts) / static_cast<double>(ParameterCount(facts.spec));
 }
@@ -43,7 +51,8 @@ Problems LrAdvice(const PreflightFacts& facts) {
   const int64_t parameters = ParameterCount(facts.spec);
   if (parameters < kSmallestAdvisedModel) return {};
   Problems problems;
-  if (const double usual = UsualLr(static_cast<double>(parameters)); IsFar(train.lr(), usual)) {
+  if (const double usual = UsualLr(static_cast<double>(parameters));
+      IsFarRate(facts, train.lr(), usual)) {
     problems.push_back(
         {"train.lr",
          absl::StrFormat("%g (about %.1e is usual for %.0f million parameters: GPT-3, arXiv "
@@ -53,7 +62,7 @@ Problems LrAdvice(const PreflightFacts& facts) {
   }
   if (!TraitsOf(train).whole_matrices) return problems;
   const double muon_lr = train.has_muon_lr() ? train.muon_lr() : train.lr();
-  if (IsFar(muon_lr, kUsualMuonLr)) {
+  if (IsFarRate(facts, muon_lr, kUsualMuonLr)) {
     problems.push_back({"train.muon_lr",
                         absl::StrFormat("%g (3e-3 to 5e-3 learned best with 77 million parameters: "
                                         "docs/quality.md)",
@@ -73,6 +82,7 @@ constexpr double kMostCompute = 2e20;
 double UsualBatch(double flops) { return 0.2920 * std::pow(flops, 0.3271); }
 
 Problems BatchAdvice(const PreflightFacts& facts) {
+  if (!BeginsAtRandom(facts)) return {};
   const double flops = FlopsPerToken(facts.spec) * TokensOfRun(facts);
   if (flops < kLeastCompute || flops > kMostCompute) return {};
   // The equation is for models that see many tokens; with fewer the steps would be too few.
@@ -94,6 +104,7 @@ Problems BatchAdvice(const PreflightFacts& facts) {
 constexpr double kUsualWeightDecay = 0.1;
 
 Problems DecayAdvice(const PreflightFacts& facts) {
+  if (!BeginsAtRandom(facts)) return {};
   const v1::TrainSpec& train = facts.spec.train();
   Problems problems;
   if (IsFar(train.weight_decay(), kUsualWeightDecay)) {

@@ -66,6 +66,19 @@ TEST(LrAdvice, JudgesTheRateOfMuonsMatricesByItself) {
   EXPECT_THAT(Advice(muon(0)), ElementsAre("LR_ADVICE train.muon_lr")) << "as small as lr";
 }
 
+TEST(Advice, ATunedModelMayHaveSmallerRatesAndAnotherBatchButNotLargerRates) {
+  const auto tuned = [](double lr) {
+    return [lr](v1::JobSpec* spec) {
+      spec->mutable_restart()->set_init("/out/pretrained");
+      spec->mutable_train()->set_lr(lr);
+      spec->mutable_train()->set_weight_decay(0);
+      spec->mutable_train()->set_steps(200'000);
+    };
+  };
+  EXPECT_THAT(Advice(tuned(1e-5)), IsEmpty());
+  EXPECT_THAT(Advice(tuned(2.5e-3)), ElementsAre("LR_ADVICE train.lr"));
+}
+
 TEST(BatchAdvice, FollowsTheComputeOfTheRun) {
   const auto run = [](int64_t steps, int32_t batch) {
     return [steps, batch](v1::JobSpec* spec) {
