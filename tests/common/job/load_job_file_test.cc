@@ -195,11 +195,11 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "data.text_field", "data.mix", "data.val", "data.stream", "data.shuffle_window",
       "train.out_dir", "train.checkpoint_url",
       // Absent is the default, so that older workers take the job.
-      "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.norm_eps",
-      "model.mlp_dim", "model.mlp", "model.tie_embeddings", "model.qkv_bias", "model.rope_scaling",
-      "model.qk_norm_weights", "train.optimizer", "train.muon_lr", "train.muon_betas",
-      "train.decay_steps", "restart.init", "restart.allow_new_schedule", "restart.min_ranks",
-      "resources.context_parallel", "resources.require", "guard.hash_every",
+      "data.loss_on", "model.activation", "model.qk_norm", "model.zero_init_outputs",
+      "model.norm_eps", "model.mlp_dim", "model.mlp", "model.tie_embeddings", "model.qkv_bias",
+      "model.rope_scaling", "model.qk_norm_weights", "train.optimizer", "train.muon_lr",
+      "train.muon_betas", "train.decay_steps", "restart.init", "restart.allow_new_schedule",
+      "restart.min_ranks", "resources.context_parallel", "resources.require", "guard.hash_every",
       "guard.stop_on_divergence", "runtime.shard_optimizer", "runtime.shard",
       "runtime.gradient_precision",
       "guard.min_tokens_per_second",                        // measured
