@@ -150,7 +150,7 @@ TEST_F(ServerTest, ASpecThatIsOnlyPartlyUnderstoodIsRefused) {
           ++values;
         }
       });
-  EXPECT_EQ(sections, 13);
+  EXPECT_EQ(sections, 14);
   EXPECT_GE(values, 10);
   EXPECT_OK(TrySubmit(Spec("demo")).status());
 }
