@@ -1,4 +1,4 @@
-// exp() and tanh() that compilers can vectorise. The C library's exp() is one call per element,
+// An exp() that compilers can vectorise. The C library's exp() is one call per element,
 // which takes half of the time of a small model's step. No branches; one element gives the same
 // bits as eight.
 #pragma once
@@ -41,21 +41,6 @@ inline float VectorExp(float x) {
   // The low bits of `shifted` are n; with the bias added, in the exponent field, they give 2^n.
   const uint32_t exponent = (std::bit_cast<uint32_t>(parts.shifted) + 127u) << 23;
   return parts.exp_r * std::bit_cast<float>(exponent);
-}
-
-// tanh x to within 3 units in the last place. ±∞ gives ±1, NaN gives NaN. Near 0 the polynomial of
-// Cephes, elsewhere 1 − 2 / (e^2|x| + 1).
-inline float VectorTanh(float x) {
-  const float square = x * x;
-  float p = -5.70498872745e-3f * square + 2.06390887954e-2f;
-  p = p * square - 5.37397155531e-2f;
-  p = p * square + 1.33314422036e-1f;
-  p = p * square - 3.33332819422e-1f;
-  const float near = p * square * x + x;
-  const float magnitude = x < 0 ? -x : x;
-  const float far = 1 - 2 / (VectorExp(2 * magnitude) + 1);
-  const float with_sign = x < 0 ? -far : far;
-  return magnitude < 0.625f ? near : with_sign;
 }
 
 }  // namespace nsa

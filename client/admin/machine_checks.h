@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/tls_files.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/node.pb.h"
 
 namespace nsa::client {
 

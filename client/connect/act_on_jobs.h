@@ -10,7 +10,7 @@
 #include "client/connect/collect_jobs.h"
 #include "client/connect/session.h"
 #include "common/job/data/wildcard.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::client {
 

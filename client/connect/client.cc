@@ -49,7 +49,7 @@ bool UsesTls(const Endpoint& endpoint) { return endpoint.tls.ByteSizeLong() > 0;
 absl::StatusOr<std::string> MethodOf(const google::protobuf::Message& request,
                                      const google::protobuf::Message& response) {
   const google::protobuf::ServiceDescriptor& service =
-      *v1::Job::descriptor()->file()->FindServiceByName("CoordinatorService");
+      *v1::SubmitJobRequest::descriptor()->file()->FindServiceByName("CoordinatorService");
   for (int i = 0; i < service.method_count(); ++i) {
     const google::protobuf::MethodDescriptor& method = *service.method(i);
     if (method.input_type() != request.GetDescriptor()) continue;

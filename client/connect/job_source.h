@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "client/connect/session.h"
 #include "common/job/load.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/preflight.pb.h"
 
 namespace nsa::client {
 

@@ -9,7 +9,7 @@
 #include "client/show/curves.h"
 #include "client/show/table.h"
 #include "nlohmann/json_fwd.hpp"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::client {
 

@@ -7,7 +7,8 @@
 #include "absl/time/time.h"
 #include "client/exit_code.h"
 #include "client/show/table.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_health.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::client {
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
+#include "nsa/v1/node.pb.h"
 
 namespace nsa::client {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::client {
 

@@ -29,7 +29,9 @@
 #include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
 
 namespace nsa {
 namespace {
@@ -215,6 +217,37 @@ absl::StatusOr<std::string> SerializeCheckpointState(v1::CheckpointState state) 
   return text.replace(place, kHashDigits, HashOfText(text, place));
 }
 
+namespace {
+
+absl::Status NoCheckpointJson(const std::string& name) {
+  return absl::DataLossError(absl::StrCat(name, ": is not JSON of a checkpoint"));
+}
+
+// A key of the job that this version no longer has, but earlier ones had, is dropped by the parser:
+// the model would be another one. null and 0 stand for a key that was off.
+absl::Status CheckRemovedKeys(const std::string& text, const std::string& name) {
+  const google::protobuf::Descriptor& spec = *v1::JobSpec::descriptor();
+  for (int s = 0; s < spec.field_count(); ++s) {
+    const google::protobuf::Descriptor* section = spec.field(s)->message_type();
+    for (int k = 0; section != nullptr && k < section->reserved_name_count(); ++k) {
+      const std::string& key = section->reserved_name(k);
+      if (!absl::StrContains(text, absl::StrCat("\"", key, "\""))) continue;
+      const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      if (json.is_discarded()) return NoCheckpointJson(name);
+      const nlohmann::json::json_pointer place(
+          absl::StrCat("/spec/", spec.field(s)->name(), "/", key));
+      if (!json.contains(place) || json[place].is_null() || json[place] == 0) continue;
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "%s: %s.%s: %s (this version no longer has this key); use the version that wrote the "
+          "checkpoint",
+          name, spec.field(s)->name(), key, CutText(json[place].dump(), 100)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::StatusOr<v1::CheckpointState> ReadCheckpointStateFile(const std::filesystem::path& file) {
   const std::string name = file.filename().string();
   absl::StatusOr<std::string> text = ReadText(file);
@@ -232,7 +265,7 @@ absl::StatusOr<v1::CheckpointState> ParseCheckpointState(const std::string& text
   v1::CheckpointState state;
   const auto parsed = google::protobuf::util::JsonStringToMessage(text, &state, options);
   // The parser's own text quotes the file, which need not be what its name says.
-  if (!parsed.ok()) return absl::DataLossError(absl::StrCat(name, ": is not JSON of a checkpoint"));
+  if (!parsed.ok()) return NoCheckpointJson(name);
   const size_t place = SelfHashPlace(text, kSelfHashKeys, kHashDigits);
   if (place == std::string::npos)
     return absl::DataLossError(absl::StrCat(name, ": its own hash is missing"));
@@ -245,6 +278,7 @@ absl::StatusOr<v1::CheckpointState> ParseCheckpointState(const std::string& text
         absl::StrFormat("%s: format_version %d (this program reads %d); use a newer nsa-worker",
                         name, state.format_version(), kFormatVersion));
   }
+  NSA_RETURN_IF_ERROR(CheckRemovedKeys(text, name));
   return state;
 }
 

@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/job.pb.h"
+#include "nsa/v1/job_health.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa {

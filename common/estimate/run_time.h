@@ -2,7 +2,7 @@
 #pragma once
 
 #include "absl/time/time.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa {
 

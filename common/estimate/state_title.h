@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa {
 

@@ -57,12 +57,13 @@ class NsaConfig(_Base):
         layers=("cmp+sel+win",),  # branches of the layers, in turn
         document_mask=False,  # attention does not cross the separator
         separator_token_id=None,  # begins a document
-        final_logit_softcapping=None,  # c of logits c·tanh(x/c)
         max_position_embeddings=2048,  # tokens of a sequence in training; longer ones compute
         tie_word_embeddings=False,
         use_cache=True,
         **kwargs,
     ):
+        if kwargs.pop("final_logit_softcapping", None):
+            raise ValueError("config.json: final_logit_softcapping: this version has no softcap; load the model with the Python files that it was exported with")
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
@@ -90,7 +91,6 @@ class NsaConfig(_Base):
         self.layers = list(layers)
         self.document_mask = document_mask
         self.separator_token_id = separator_token_id
-        self.final_logit_softcapping = final_logit_softcapping
         self.max_position_embeddings = max_position_embeddings
         super().__init__(tie_word_embeddings=tie_word_embeddings, use_cache=use_cache, **kwargs)
         self.use_cache = use_cache

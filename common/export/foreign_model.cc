@@ -306,7 +306,7 @@ const Family* FamilyOf(const v1::JobSpec& spec) {
   window[kWin] = true;
   const bool dense = layers.size() == 1 && layers[0] == window;
   const bool same_functions = IsSwiglu(model) && model.activation() != v1::ACTIVATION_RELU2 &&
-                              model.logit_softcap() == 0 && !spec.data().document_mask() &&
+                              !spec.data().document_mask() &&
                               model.qk_norm() == model.qk_norm_weights();
   const bool same_rotation =
       model.rope_scale() == 1 || (model.rope_scale() > 1 && !model.has_rope_scaling());

@@ -44,8 +44,8 @@ struct PlainModel {
   std::map<std::string, TensorSource> sources;
 };
 
-// Nothing where the model is none of theirs: it has sparse layers, a plain MLP, soft-capped logits,
-// a document mask, norms of queries and keys without weights, …
+// Nothing where the model is none of theirs: it has sparse layers, a plain MLP, a document mask,
+// norms of queries and keys without weights, …
 std::optional<PlainModel> AsPlainModel(const v1::JobSpec& spec, bool bf16, const SpecialIds& ids);
 
 // FailedPrecondition, naming the first key, when `spec` is not a job of the model that the

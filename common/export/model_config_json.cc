@@ -82,24 +82,19 @@ Json Architecture(const v1::JobSpec& spec) {
           {"gate", nsa.gate() == v1::GATE_SIGMOID ? "sigmoid" : "softmax"},
           {"layers", layers},
           {"document_mask", spec.data().document_mask()},
-          {"final_logit_softcapping",
-           model.logit_softcap() > 0 ? Json(model.logit_softcap()) : Json(nullptr)},
           {"tie_word_embeddings", model.tie_embeddings()},
           {"qkv_bias", model.qkv_bias()},
           {"qk_norm_weights", model.qk_norm_weights()},
           {"rope_stretch", StretchJson(model)}};
 }
 
-// null stands for none, and so does no key, as in what older versions exported.
-absl::Status ReadSoftcap(const ConfigKeys& config, v1::ModelSpec* model) {
+// Models of earlier versions may have it.
+absl::Status CheckNoSoftcap(const ConfigKeys& config) {
   constexpr char kKey[] = "final_logit_softcapping";
   const nlohmann::json& found = config[kKey];
-  if (found.is_null()) return absl::OkStatus();
-  if (!found.is_number() || !(found.get<double>() >= 1 && found.get<double>() <= 1000)) {
-    return config.Wrong(kKey, "from 1 to 1000, or null");
-  }
-  model->set_logit_softcap(found.get<double>());
-  return absl::OkStatus();
+  if (found.is_null() || found == 0) return absl::OkStatus();
+  return ConfigKeys{config.json, "import it with the version that wrote it"}.Wrong(
+      kKey, "null: this version has no softcap");
 }
 
 absl::Status ReadStretch(const ConfigKeys& config, v1::ModelSpec* model) {
@@ -204,7 +199,7 @@ absl::Status ReadModel(const ConfigKeys& config, v1::ModelSpec* model) {
   NSA_RETURN_IF_ERROR(ReadNumbers(config, model));
   NSA_RETURN_IF_ERROR(ReadFunctions(config, model));
   NSA_RETURN_IF_ERROR(ReadStretch(config, model));
-  return ReadSoftcap(config, model);
+  return CheckNoSoftcap(config);
 }
 
 absl::Status ReadNsa(const ConfigKeys& config, int n_layers, v1::NsaSpec* nsa) {

@@ -586,8 +586,7 @@ class NsaForCausalLM(_Base, _Generation):
     def logits_of(self, hidden):
         """In fp32 at least."""
         head = self.embed if self.lm_head is None else self.lm_head
-        logits, cap = wide(F.linear(hidden, head.weight)), self.config.final_logit_softcapping
-        return cap * torch.tanh(logits / cap) if cap else logits
+        return wide(F.linear(hidden, head.weight))
 
     def forward(
         self,

@@ -41,7 +41,6 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_DEFAULT_(model, rope_base, 10000.0);
   NSA_DEFAULT_(model, rope_scale, 1.0);
   NSA_DEFAULT_(model, mlp_ratio, 4);
-  NSA_ABSENT_IF_ZERO_(model, logit_softcap);
   NSA_ABSENT_IF_ZERO_(model, mlp_dim);
   NSA_ABSENT_IF_ZERO_(model, tie_embeddings);
   NSA_ABSENT_IF_ZERO_(model, qkv_bias);
@@ -120,7 +119,6 @@ void TrainDefaults(v1::TrainSpec* train) {
   NSA_DEFAULT_(train, save_every, 0);
   NSA_DEFAULT_(train, keep_checkpoints, 3);
   NSA_DEFAULT_(train, seed, 1337);
-  NSA_ABSENT_IF_ZERO_(train, z_loss);
 }
 
 void RestartDefaults(v1::RestartSpec* restart) {

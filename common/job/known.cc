@@ -24,13 +24,39 @@ absl::Status CheckValue(const FieldDescriptor& field, int value, const std::stri
       path, value, kVersion, absl::StrJoin(EnumWords(*field.enum_type()), ", ")));
 }
 
+// The name of a field that the schema no longer has; empty if it never had it. A message reserves
+// numbers and names in the same order.
+std::string RemovedField(const google::protobuf::Descriptor& type, int number) {
+  for (int i = 0; i < type.reserved_range_count(); ++i) {
+    const auto* range = type.reserved_range(i);
+    if (number >= range->start && number < range->end) return type.reserved_name(i);
+  }
+  return "";
+}
+
+bool IsZero(const google::protobuf::UnknownField& field) {
+  using google::protobuf::UnknownField;
+  return (field.type() == UnknownField::TYPE_VARINT && field.varint() == 0) ||
+         (field.type() == UnknownField::TYPE_FIXED64 && field.fixed64() == 0);
+}
+
 absl::Status CheckFields(const Message& message, const std::string& path) {
   const auto& unknown = message.GetReflection()->GetUnknownFields(message);
-  if (unknown.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "%s: field number %d is not known (version %s); remove the keys that this version does not "
-      "have, or install a newer version",
-      path, unknown.field(0).number(), kVersion));
+  for (int i = 0; i < unknown.field_count(); ++i) {
+    const auto& field = unknown.field(i);
+    const std::string removed = RemovedField(*message.GetDescriptor(), field.number());
+    if (removed.empty()) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: field number %d is not known (version %s); remove the keys that this version does "
+          "not have, or install a newer version",
+          path, field.number(), kVersion));
+    }
+    if (IsZero(field)) continue;  // it was off
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "%s.%s: is set (version %s no longer has this key); submit a job without it", path, removed,
+        kVersion));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Check(const Message& message, const std::string& path, bool fields_too) {

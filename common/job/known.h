@@ -1,6 +1,6 @@
-// Finds the parts of a message that are not in this program's schema because a newer program wrote
-// it. Parsing, storing and forwarding preserve such parts. A message is refused if ignoring them
-// would do something other than what was requested.
+// Finds the parts of a message that are not in this program's schema because a newer or an older
+// program wrote it. Parsing, storing and forwarding preserve such parts. A message is refused if
+// ignoring them would do something other than what was requested.
 #pragma once
 
 #include <string>
@@ -16,7 +16,8 @@ namespace nsa {
 absl::Status CheckKnownValues(const google::protobuf::Message& message, const std::string& path);
 
 // The same, and also InvalidArgument if the message, or one inside it, has a field that is not in
-// the schema.
+// the schema. The error names a field that the schema once had; such a field may be 0, which was
+// the same as to be absent.
 absl::Status CheckKnown(const google::protobuf::Message& message, const std::string& path);
 
 }  // namespace nsa

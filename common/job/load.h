@@ -88,7 +88,7 @@ struct JobFile {
 absl::StatusOr<JobFile> LoadJobFile(const std::filesystem::path& path,
                                     const std::filesystem::path& base_dir);
 
-// Fills in every default and removes newer keys that are off (logit_softcap, z_loss). Idempotent.
+// Fills in every default and removes newer keys that are off (mlp_dim, qkv_bias). Idempotent.
 // Values that depend on the machine (device: auto, precision) are unchanged; see ResolveDevice.
 void ApplyDefaults(v1::JobSpec* spec);
 

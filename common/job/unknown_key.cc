@@ -48,6 +48,9 @@ std::string Belongs(const SchemaKey& key) {
 
 std::string UnknownKey(const Descriptor& root, const Descriptor& type, std::string_view section,
                        std::string_view key) {
+  if (type.IsReservedName(std::string(key))) {
+    return "unknown key; an earlier version had it; remove it, see CHANGELOG.md";
+  }
   std::vector<std::string> here;
   for (int i = 0; i < type.field_count(); ++i) here.push_back(type.field(i)->name());
   const std::vector<SchemaKey> all = SchemaKeys(root);

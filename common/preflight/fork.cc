@@ -39,7 +39,6 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   shaped.mutable_model()->clear_rope_base();
   shaped.mutable_model()->clear_rope_scale();
   shaped.mutable_model()->clear_zero_init_outputs();
-  shaped.mutable_model()->clear_logit_softcap();
   shaped.mutable_model()->clear_activation();
   shaped.mutable_model()->clear_qk_norm();
   shaped.mutable_model()->clear_norm_eps();

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "common/job/load.h"
-#include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/job.pb.h"
+#include "nsa/v1/preflight.pb.h"
 
 namespace nsa {
 

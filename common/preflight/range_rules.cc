@@ -47,7 +47,6 @@ constexpr Limit kTrainLimits[] = {
     {"train.warmup_steps", 0, 1e9},
     {"train.weight_decay", 0, 10},
     {"train.grad_clip", 0, 1e6},
-    {"train.z_loss", 0, 1},
     {"train.log_every", 1, 1e9},
     {"train.eval_every", 0, 1e9},
     {"train.eval_batches", 1, 1e6},
@@ -182,11 +181,6 @@ Problems ModelRange(const PreflightFacts& facts) {
     if (facts.spec.data().tokenizer() != v1::TOKENIZER_BPE) continue;
     problem.problem = "not set (tokenizer: bpe has no vocabulary of its own)";
     problem.fix = "set it to the number of tokens in the tokenizer.json";
-  }
-  const double cap = facts.spec.model().logit_softcap();
-  if (cap != 0 && !(cap >= 1 && cap <= 1000)) {
-    problems.push_back({"model.logit_softcap", absl::StrFormat("%.10g (0, or from 1 to 1000)", cap),
-                        "set a value within the limits"});
   }
   CheckModelSizes(facts.spec.model(), &problems);
   return problems;

@@ -19,8 +19,8 @@
 #include <type_traits>
 
 #include "common/nsa/branch.h"
-#include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa::record {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/node.pb.h"
 
 namespace nsa {
 

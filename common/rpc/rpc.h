@@ -11,7 +11,6 @@
 #include "absl/time/time.h"
 #include "grpcpp/grpcpp.h"
 #include "nsa/v1/config.pb.h"
-#include "nsa/v1/coordinator.pb.h"
 
 namespace nsa {
 

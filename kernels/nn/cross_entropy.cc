@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
-#include <vector>
 
 #include "common/base/status.h"
 #include "kernels/check.h"
@@ -11,12 +9,6 @@
 
 namespace nsa {
 namespace {
-
-absl::Status CheckWeight(const char* name, float weight) {
-  if (weight >= 0 && std::isfinite(weight)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("cross_entropy: ", name, ": ", weight, " (at least 0, finite); take 0"));
-}
 
 absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
   const DType type = ActivationType(exec);
@@ -35,8 +27,6 @@ absl::Status Check(const Exec& exec, const CrossEntropyArgs& args) {
     NSA_RETURN_IF_ERROR(
         CheckTensor("dlogits", args.dlogits, args.rows * args.stride(), type, "rows·columns"));
   }
-  NSA_RETURN_IF_ERROR(CheckWeight("softcap", args.softcap));
-  NSA_RETURN_IF_ERROR(CheckWeight("z_loss", args.z_loss));
   if (exec.backend == Backend::kCuda) return absl::OkStatus();  // the loader has checked
   for (const int32_t target : args.targets.as<int32_t>()) {
     if (target < args.vocab) continue;
@@ -70,30 +60,21 @@ SoftmaxSum SumOfExponentials(const float* logits, int64_t vocab) {
   return {max, sum, std::log(sum) + max};
 }
 
-// The gradient of a row's logits as they are in the softmax.
-void GradientRow(const CrossEntropyArgs& args, const float* y, int32_t target,
-                 const SoftmaxSum& softmax, float* dy) {
-  const double slope = args.gradient_scale * (1 + 2.0 * args.z_loss * softmax.lse);
-  const float over_sum = static_cast<float>(slope / softmax.sum);
+// The gradient of a row's logits.
+void GradientRow(const CrossEntropyArgs& args, const float* logits, int32_t target,
+                 const SoftmaxSum& softmax, float* dlogits) {
+  const float over_sum = static_cast<float>(args.gradient_scale / softmax.sum);
 #pragma omp simd
-  for (int64_t v = 0; v < args.vocab; ++v) dy[v] = VectorExp(y[v] - softmax.max) * over_sum;
-  dy[target] -= args.gradient_scale;
-}
-
-// Through y = c · tanh(x / c): dx = dy · (1 − (y / c)²).
-void SoftCapBackward(const float* y, int64_t vocab, float cap, float* d) {
-#pragma omp simd
-  for (int64_t v = 0; v < vocab; ++v) {
-    const float tanh = y[v] / cap;
-    d[v] *= 1 - tanh * tanh;
+  for (int64_t v = 0; v < args.vocab; ++v) {
+    dlogits[v] = VectorExp(logits[v] - softmax.max) * over_sum;
   }
+  dlogits[target] -= args.gradient_scale;
 }
 
-// Row r. `capped`, [vocab] with a softcap, is scratch memory.
-void OneRow(const CrossEntropyArgs& args, int64_t r, std::span<float> capped) {
+void OneRow(const CrossEntropyArgs& args, int64_t r) {
   const int32_t target = args.targets.as<int32_t>()[r];
   float& row_loss = args.row_loss.as<float>()[r];
-  const float* y = args.logits.as<float>().data() + r * args.stride();
+  const float* const logits = args.logits.as<float>().data() + r * args.stride();
   float* dlogits =
       args.dlogits.wanted() ? args.dlogits.as<float>().data() + r * args.stride() : nullptr;
   if (target < 0) {
@@ -102,27 +83,12 @@ void OneRow(const CrossEntropyArgs& args, int64_t r, std::span<float> capped) {
     return;
   }
   if (dlogits != nullptr) std::fill(dlogits + args.vocab, dlogits + args.stride(), 0.0f);
-  if (args.softcap > 0) {
-    std::copy_n(y, args.vocab, capped.begin());
-    SoftCap(args.softcap, capped);
-    y = capped.data();
-  }
-  const SoftmaxSum softmax = SumOfExponentials(y, args.vocab);
-  row_loss = static_cast<float>(softmax.lse - y[target]);
-  if (dlogits == nullptr) return;
-  GradientRow(args, y, target, softmax, dlogits);
-  if (args.softcap > 0) SoftCapBackward(y, args.vocab, args.softcap, dlogits);
+  const SoftmaxSum softmax = SumOfExponentials(logits, args.vocab);
+  row_loss = static_cast<float>(softmax.lse - logits[target]);
+  if (dlogits != nullptr) GradientRow(args, logits, target, softmax, dlogits);
 }
 
 }  // namespace
-
-void SoftCap(float cap, std::span<float> logits) {
-  if (cap <= 0) return;
-  float* const x = logits.data();
-  const size_t size = logits.size();
-#pragma omp simd
-  for (size_t i = 0; i < size; ++i) x[i] = cap * VectorTanh(x[i] / cap);
-}
 
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
   NSA_RETURN_IF_ERROR(Check(exec, args));
@@ -130,12 +96,8 @@ absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
   if (exec.backend == Backend::kCuda) {
     NSA_RETURN_IF_ERROR(cuda::CrossEntropy(exec, args));
   } else {
-#pragma omp parallel
-    {
-      std::vector<float> capped(args.softcap > 0 ? args.vocab : 0);
-#pragma omp for schedule(static)
-      for (int64_t r = 0; r < args.rows; ++r) OneRow(args, r, capped);
-    }
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < args.rows; ++r) OneRow(args, r);
   }
   if (!args.mean_loss.wanted()) return absl::OkStatus();
   return MeanRowLoss(exec, {.rows = args.rows,

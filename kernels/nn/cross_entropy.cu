@@ -1,8 +1,6 @@
 // Cross-entropy on CUDA: one thread block per row, which holds it in registers (one warp where rows
 // are short; without registers where they are longer than 57,344 or not a multiple of 16 bytes),
-// computed in fp32. Then one thread block adds the losses of the rows in a fixed order. With a
-// softcap, a template parameter, each read of a logit is followed by a tanh; only the maximum needs
-// none, because tanh is monotonic.
+// computed in fp32. Then one thread block adds the losses of the rows in a fixed order.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/cross_entropy.h"
@@ -10,30 +8,9 @@
 namespace nsa::cuda {
 namespace {
 
-// What the gradient and the softcap need. z_loss is 0 or above, cap is 0 without a softcap.
-struct Options {
-  float scale, z_loss, cap, over_cap;
-};
-
-// A logit as it is in the softmax, and the derivative of that by the logit.
-struct Capped {
-  float y, slope;
-};
-template <bool kCap>
-__device__ Capped Cap(float x, const Options& options) {
-  if constexpr (kCap) {
-    const float t = tanhf(x * options.over_cap);
-    return {options.cap * t, 1 - t * t};
-  } else {
-    return {x, 1};
-  }
-}
-
-// What every exp(y − top) is multiplied with in the gradient of a row.
-__device__ float GradientFactor(int target, float top, float sum, const Options& options) {
-  if (target < 0) return 0;
-  if (options.z_loss == 0) return options.scale / sum;
-  return options.scale * (1 + 2 * options.z_loss * (top + logf(sum))) / sum;
+// What every exp(logit − top) is multiplied with in the gradient of a row.
+__device__ float GradientFactor(int target, float sum, float scale) {
+  return target < 0 ? 0.0f : scale / sum;
 }
 
 // Sum or maximum over a thread block; every thread gets the result. `scratch` has 33 floats.
@@ -63,14 +40,11 @@ struct Rows {
   int vocab, stride;
 };
 
-// The loss of a row whose greatest logit is `top` and whose sum of exp(y − top) is `sum`.
-template <bool kCap>
-__device__ void WriteLoss(const Rows& rows, int64_t row, float top, float sum,
-                          const Options& options) {
+// The loss of a row whose greatest logit is `top` and whose sum of exp(logit − top) is `sum`.
+__device__ void WriteLoss(const Rows& rows, int64_t row, float top, float sum) {
   const int target = rows.targets[row];
   const bf16* x = rows.logits + row * rows.stride;
-  rows.row_loss[row] =
-      target < 0 ? 0.0f : top + logf(sum) - Cap<kCap>(__bfloat162float(x[target]), options).y;
+  rows.row_loss[row] = target < 0 ? 0.0f : top + logf(sum) - __bfloat162float(x[target]);
 }
 
 // Eight columns from `c` on of a row: what they add to the maximum and to the sum, and their
@@ -83,32 +57,27 @@ __device__ float MaxOf(const Float8& x, int c, int vocab) {
   }
   return top;
 }
-template <bool kCap>
-__device__ float SumOf(const Float8& x, int c, int vocab, float top, const Options& options) {
+__device__ float SumOf(const Float8& x, int c, int vocab, float top) {
   float sum = 0;
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    if (c + e < vocab) sum += __expf(Cap<kCap>(x.v[e], options).y - top);
+    if (c + e < vocab) sum += __expf(x.v[e] - top);
   }
   return sum;
 }
-template <bool kCap>
 __device__ Float8 GradientOf(const Float8& x, int c, int vocab, int target, float top, float factor,
-                             const Options& options) {
+                             float scale) {
   Float8 d;
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
-    const Capped capped = Cap<kCap>(x.v[e], options);
-    d.v[e] = target < 0 || c + e >= vocab ? 0.0f : __expf(capped.y - top) * factor;
-    if (c + e == target) d.v[e] -= options.scale;
-    if constexpr (kCap) d.v[e] *= capped.slope;
+    d.v[e] = target < 0 || c + e >= vocab ? 0.0f : __expf(x.v[e] - top) * factor;
+    if (c + e == target) d.v[e] -= scale;
   }
   return d;
 }
 
 // Rows that are no multiple of 16 bytes: one number per access.
-template <bool kCap>
-__global__ void CrossEntropyKernel(Begin begin, Rows rows, Options options) {
+__global__ void CrossEntropyKernel(Begin begin, Rows rows, float scale) {
   __shared__ float scratch[33];
   begin.WaitForPrevious();
   const int64_t row = blockIdx.x;
@@ -118,29 +87,27 @@ __global__ void CrossEntropyKernel(Begin begin, Rows rows, Options options) {
   for (int c = threadIdx.x; c < rows.vocab; c += blockDim.x) {
     top = fmaxf(top, __bfloat162float(x[c]));
   }
-  top = Cap<kCap>(BlockReduce<true>(top, scratch), options).y;
+  top = BlockReduce<true>(top, scratch);
   float sum = 0;
   for (int c = threadIdx.x; c < rows.vocab; c += blockDim.x) {
-    sum += __expf(Cap<kCap>(__bfloat162float(x[c]), options).y - top);
+    sum += __expf(__bfloat162float(x[c]) - top);
   }
   sum = BlockReduce<false>(sum, scratch);
-  if (threadIdx.x == 0) WriteLoss<kCap>(rows, row, top, sum, options);
+  if (threadIdx.x == 0) WriteLoss(rows, row, top, sum);
   if (rows.dlogits == nullptr) return;
   __syncthreads();  // dlogits may be logits: the target's logit must have been read by now
-  const float factor = GradientFactor(target, top, sum, options);
+  const float factor = GradientFactor(target, sum, scale);
   for (int c = threadIdx.x; c < rows.stride; c += blockDim.x) {
-    const Capped capped = Cap<kCap>(__bfloat162float(x[c]), options);
-    const float p = target < 0 || c >= rows.vocab ? 0.0f : __expf(capped.y - top) * factor;
-    const float dy = c == target ? p - options.scale : p;
-    rows.dlogits[row * rows.stride + c] = __float2bfloat16(kCap ? dy * capped.slope : dy);
+    const float p =
+        target < 0 || c >= rows.vocab ? 0.0f : __expf(__bfloat162float(x[c]) - top) * factor;
+    rows.dlogits[row * rows.stride + c] = __float2bfloat16(c == target ? p - scale : p);
   }
 }
 
 // One warp per row, 16 bytes per access.
 constexpr int kWarpRows = 8;  // rows of a thread block
-template <bool kCap>
 __global__ void __launch_bounds__(kWarpRows* kWarp)
-    CrossEntropyWarpKernel(Begin begin, Rows rows, int64_t count, Options options) {
+    CrossEntropyWarpKernel(Begin begin, Rows rows, int64_t count, float scale) {
   begin.WaitForPrevious();
   const int64_t row = int64_t{1} * blockIdx.x * kWarpRows + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
@@ -151,28 +118,28 @@ __global__ void __launch_bounds__(kWarpRows* kWarp)
   for (int c = lane * 8; c < rows.vocab; c += kWarp * 8) {
     top = fmaxf(top, MaxOf(Load8(x + c), c, rows.vocab));
   }
-  top = Cap<kCap>(WarpMax(top), options).y;
+  top = WarpMax(top);
   float sum = 0;
   for (int c = lane * 8; c < rows.vocab; c += kWarp * 8) {
-    sum += SumOf<kCap>(Load8(x + c), c, rows.vocab, top, options);
+    sum += SumOf(Load8(x + c), c, rows.vocab, top);
   }
   sum = WarpSum(sum);
-  if (lane == 0) WriteLoss<kCap>(rows, row, top, sum, options);
+  if (lane == 0) WriteLoss(rows, row, top, sum);
   if (rows.dlogits == nullptr) return;
   __syncwarp();  // dlogits may be logits: the target's logit must have been read by now
-  const float factor = GradientFactor(target, top, sum, options);
+  const float factor = GradientFactor(target, sum, scale);
   for (int c = lane * 8; c < rows.stride; c += kWarp * 8) {
     Store8(rows.dlogits + row * rows.stride + c,
-           GradientOf<kCap>(Load8(x + c), c, rows.vocab, target, top, factor, options));
+           GradientOf(Load8(x + c), c, rows.vocab, target, top, factor, scale));
   }
 }
 
 // One thread block per row, 16 bytes per access; each thread holds its kPieces accesses, so that a
 // row is read once. With kPieces = 0 it is read again for the sum and for the gradient.
 constexpr int kRowThreads = 1024;
-template <bool kCap, int kPieces>
+template <int kPieces>
 __global__ void __launch_bounds__(kRowThreads)
-    CrossEntropyRowKernel(Begin begin, Rows rows, Options options) {
+    CrossEntropyRowKernel(Begin begin, Rows rows, float scale) {
   __shared__ float scratch[33];
   uint4 held[kPieces > 0 ? kPieces : 1];
   begin.WaitForPrevious();
@@ -199,17 +166,17 @@ __global__ void __launch_bounds__(kRowThreads)
   }
   float top = -INFINITY;
   each([&](const Float8& v, int c) { top = fmaxf(top, MaxOf(v, c, rows.vocab)); });
-  top = Cap<kCap>(BlockReduce<true>(top, scratch), options).y;
+  top = BlockReduce<true>(top, scratch);
   float sum = 0;
-  each([&](const Float8& v, int c) { sum += SumOf<kCap>(v, c, rows.vocab, top, options); });
+  each([&](const Float8& v, int c) { sum += SumOf(v, c, rows.vocab, top); });
   sum = BlockReduce<false>(sum, scratch);
-  if (threadIdx.x == 0) WriteLoss<kCap>(rows, row, top, sum, options);
+  if (threadIdx.x == 0) WriteLoss(rows, row, top, sum);
   if (rows.dlogits == nullptr) return;
   __syncthreads();  // dlogits may be logits: the target's logit must have been read by now
-  const float factor = GradientFactor(target, top, sum, options);
+  const float factor = GradientFactor(target, sum, scale);
   each([&](const Float8& v, int c) {
     Store8(rows.dlogits + row * rows.stride + c,
-           GradientOf<kCap>(v, c, rows.vocab, target, top, factor, options));
+           GradientOf(v, c, rows.vocab, target, top, factor, scale));
   });
 }
 
@@ -238,43 +205,36 @@ __global__ void MeanRowLossKernel(Begin begin, const float* row_loss, const int*
   if (threadIdx.x == 0) *mean = counts[0] == 0 ? 0.0f : static_cast<float>(sums[0] / counts[0]);
 }
 
-template <bool kCap, int kPieces>
-absl::Status LaunchHeld(const Exec& exec, const Rows& rows, unsigned int count,
-                        const Options& options) {
-  return Launch(exec, "cross_entropy", CrossEntropyRowKernel<kCap, kPieces>,
-                {.grid = count, .block = kRowThreads}, rows, options);
-}
-
-template <bool kCap>
-absl::Status LaunchRows(const Exec& exec, const CrossEntropyArgs& args) {
-  const Options options = {args.gradient_scale, args.z_loss, args.softcap,
-                           kCap ? 1 / args.softcap : 0};
-  const Rows rows = {DataOf<bf16>(args.logits),    DataOf<int>(args.targets),
-                     DataOf<float>(args.row_loss), DataOf<bf16>(args.dlogits),
-                     static_cast<int>(args.vocab), static_cast<int>(args.stride())};
-  const auto count = static_cast<unsigned int>(args.rows);
-  if (rows.stride % 8 != 0) {
-    const unsigned int threads = args.vocab <= 512 ? 32 : args.vocab <= 4096 ? 256 : 1024;
-    return Launch(exec, "cross_entropy", CrossEntropyKernel<kCap>,
-                  {.grid = count, .block = threads}, rows, options);
-  }
-  if (rows.stride <= 2048) {
-    return Launch(exec, "cross_entropy", CrossEntropyWarpKernel<kCap>,
-                  {.grid = GridFor(args.rows, kWarpRows), .block = kWarpRows * kWarp}, rows,
-                  args.rows, options);
-  }
-  constexpr int kPiece = 8 * kRowThreads;
-  if (rows.stride <= 2 * kPiece) return LaunchHeld<kCap, 2>(exec, rows, count, options);
-  if (rows.stride <= 4 * kPiece) return LaunchHeld<kCap, 4>(exec, rows, count, options);
-  if (rows.stride <= 7 * kPiece) return LaunchHeld<kCap, 7>(exec, rows, count, options);
-  return LaunchHeld<kCap, 0>(exec, rows, count, options);
+template <int kPieces>
+absl::Status LaunchHeld(const Exec& exec, const Rows& rows, unsigned int count, float scale) {
+  return Launch(exec, "cross_entropy", CrossEntropyRowKernel<kPieces>,
+                {.grid = count, .block = kRowThreads}, rows, scale);
 }
 
 }  // namespace
 
 absl::Status CrossEntropy(const Exec& exec, const CrossEntropyArgs& args) {
   if (args.rows == 0) return absl::OkStatus();
-  return args.softcap > 0 ? LaunchRows<true>(exec, args) : LaunchRows<false>(exec, args);
+  const float scale = args.gradient_scale;
+  const Rows rows = {DataOf<bf16>(args.logits),    DataOf<int>(args.targets),
+                     DataOf<float>(args.row_loss), DataOf<bf16>(args.dlogits),
+                     static_cast<int>(args.vocab), static_cast<int>(args.stride())};
+  const auto count = static_cast<unsigned int>(args.rows);
+  if (rows.stride % 8 != 0) {
+    const unsigned int threads = args.vocab <= 512 ? 32 : args.vocab <= 4096 ? 256 : 1024;
+    return Launch(exec, "cross_entropy", CrossEntropyKernel, {.grid = count, .block = threads},
+                  rows, scale);
+  }
+  if (rows.stride <= 2048) {
+    return Launch(exec, "cross_entropy", CrossEntropyWarpKernel,
+                  {.grid = GridFor(args.rows, kWarpRows), .block = kWarpRows * kWarp}, rows,
+                  args.rows, scale);
+  }
+  constexpr int kPiece = 8 * kRowThreads;
+  if (rows.stride <= 2 * kPiece) return LaunchHeld<2>(exec, rows, count, scale);
+  if (rows.stride <= 4 * kPiece) return LaunchHeld<4>(exec, rows, count, scale);
+  if (rows.stride <= 7 * kPiece) return LaunchHeld<7>(exec, rows, count, scale);
+  return LaunchHeld<0>(exec, rows, count, scale);
 }
 
 absl::Status MeanRowLoss(const Exec& exec, const MeanRowLossArgs& args) {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/preflight/preflight.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/preflight.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/act/path_guard.h"
 #include "server/act/work_budget.h"

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/fleet.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa::server {

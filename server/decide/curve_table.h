@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/curves.pb.h"
 #include "nsa/v1/store.pb.h"
 
 namespace nsa::server {

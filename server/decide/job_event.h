@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/base/reason.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::server {
 

@@ -16,7 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/reason.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::server {
 

@@ -1,7 +1,7 @@
 // Computes a job's progress from its records. Pure.
 #pragma once
 
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "nsa/v1/telemetry.pb.h"
 
 namespace nsa::server {

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/access.pb.h"
 
 namespace nsa::server {
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/clock.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "server/store/sqlite.h"
 
 namespace nsa::server {

@@ -87,7 +87,7 @@ class JobStore {
   absl::StatusOr<JobPtr> FindRequest(const std::string& request_id,
                                      const std::string& fingerprint) const;
 
-  // The job with this id, else the one that this name means for `use` (coordinator.proto), else
+  // The job with this id, else the one that this name means for `use` (job_status.proto), else
   // NotFound. InvalidArgument (kAmbiguousName) when the name can mean several. With `owner`, only
   // among the jobs of that owner: others do not exist for the caller.
   absl::StatusOr<JobPtr> Find(const std::string& id_or_name, const std::string& owner = "",

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/store/out_dirs.h"
 #include "server/store/sqlite.h"

@@ -13,6 +13,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/run_time.h"
 #include "common/estimate/state_title.h"
+#include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/record/json_number.h"
 #include "common/rpc/cordon_text.h"
@@ -41,6 +42,12 @@ Json Short(float value, bool measured) {
   const double scale =
       std::pow(10.0, kDigits - 1 - std::floor(std::log10(std::abs(static_cast<double>(value)))));
   return std::isfinite(scale) ? Json(std::round(value * scale) / scale) : Json(0);
+}
+
+// As a job file. What is in the job of another version, but not in such a file, is said above it.
+std::string SpecText(const v1::JobSpec& spec) {
+  const absl::Status known = CheckKnown(spec, "spec");
+  return absl::StrCat(known.ok() ? "" : absl::StrCat("# ", known.message(), "\n"), ToYaml(spec));
 }
 
 std::string DeviceWord(v1::Device device) {
@@ -323,7 +330,7 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
   json["empty_files"] = progress.corpus().empty_files();
   json["state_since"] = Millis(stored.state_unix_nanos());
   json["config"] = SpecJson(view.spec());
-  json["config_text"] = ToYaml(view.spec());
+  json["config_text"] = SpecText(view.spec());
   json["config_hash"] = JobHash(view.spec());
   json["out_dir"] = view.spec().train().out_dir();
   json["flops_per_token"] = FlopsPerToken(view.spec());

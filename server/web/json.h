@@ -9,7 +9,10 @@
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/checkpoint.pb.h"
+#include "nsa/v1/job_health.pb.h"
+#include "nsa/v1/job_status.pb.h"
+#include "nsa/v1/node.pb.h"
 #include "nsa/v1/store.pb.h"
 #include "server/decide/curve.h"
 #include "server/store/job_store.h"

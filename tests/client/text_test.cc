@@ -9,7 +9,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_health.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "yaml-cpp/yaml.h"
 
 namespace nsa::client {

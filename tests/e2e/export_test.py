@@ -31,7 +31,6 @@ MODELS = {
     "sigmoid gate, MLP compression": {"nsa": {"gate": "sigmoid", "phi": "mlp"}},
     "positions divided by 4": {"model": {"rope_scale": 4, "rope_base": 500.3}, "nsa": {"phi": "mlp"}},
     "documents": {"nsa": {"gate": "sigmoid", "phi": "mlp"}, "data": {"document_mask": True}},
-    "soft-capped logits": {"model": {"logit_softcap": 2.5}},
     "SwiGLU, another epsilon": {"model": {"mlp": "swiglu", "mlp_dim": 80, "norm_eps": 1e-3, "qk_norm": True}},
     "tied embeddings": {"model": {"tie_embeddings": True}},
     "biases": {"model": {"qkv_bias": True}, "nsa": {"layers": ["win", "cmp+sel"]}},

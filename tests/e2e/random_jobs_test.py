@@ -22,7 +22,6 @@ def model(source):
     return {"dim": source.choice([16, 24, 32, 40, 64]), "n_layers": source.choice([1, 2, 3]), "n_heads": groups * source.choice([1, 2, 4]),
             "n_kv_groups": groups, "d_k": source.choice([16, 32, 64]), "d_v": source.choice([16, 32]), "mlp_ratio": source.choice([1, 2, 3]),
             "zero_init_outputs": source.choice([True, False]), "rope_base": source.choice([100, 10000, 5e5]), "rope_scale": source.choice([0.5, 1, 4]),
-            "logit_softcap": source.choice([0, 1, 30]),
             "activation": source.choice(["silu", "relu2"]), "qk_norm": source.choice([True, False])}
 
 
@@ -52,7 +51,7 @@ def train(source, out_dir, ranks):
     section = {"steps": 2, "seq_len": source.choice([32, 48, 64, 128]), "batch_size": ranks * source.choice([1, 2]),
             "accumulate_grad_batches": source.choice([1, 2]), "lr": source.choice([1e-4, 3e-3, 0.1]), "warmup_steps": source.choice([0, 1, 5]),
             "min_lr_ratio": source.choice([0, 0.1, 1]), "lr_schedule": source.choice(["cosine", "linear", "constant", "wsd"]),
-            "weight_decay": source.choice([0, 0.1]), "grad_clip": source.choice([0, 1]), "z_loss": source.choice([0, 1e-4, 1]), "log_every": source.choice([1, 20]),
+            "weight_decay": source.choice([0, 0.1]), "grad_clip": source.choice([0, 1]), "log_every": source.choice([1, 20]),
             "eval_every": source.choice([0, 1]), "eval_batches": 1, "save_every": source.choice([0, 1, 2, 3]), "seed": source.randrange(1 << 31),
             "optimizer": source.choice(["adamw", "muon"]), "out_dir": str(out_dir)}
     if section["optimizer"] == "muon" and source.random() < 0.5:
@@ -77,10 +76,10 @@ def valid_job(source, number, folder):
 # section, key, value: each makes a valid job invalid, whatever else is in it.
 MISTAKES = [
     ("model", "dim", 0), ("model", "n_heads", 35), ("model", "d_k", 48), ("model", "n_layers", 513), ("model", "rope_base", 1),
-    ("model", "logit_softcap", 0.5), ("model", "vocab", 100), ("model", "n_kv_groups", 5), ("nsa", "l", 129), ("nsa", "d", 5), ("nsa", "n_sel", 2), ("nsa", "w", 0),
+    ("model", "vocab", 100), ("model", "n_kv_groups", 5), ("nsa", "l", 129), ("nsa", "d", 5), ("nsa", "n_sel", 2), ("nsa", "w", 0),
     ("nsa", "gate", "tanh"), ("nsa", "branches", ["cmp", "cmp"]), ("nsa", "layers", ["dense"]), ("nsa", "audit_every", -1),
     ("data", "source", "parquet"), ("data", "val_fraction", 0.6), ("data", "path", "/nowhere/at/all.txt"), ("runtime", "precision", "bf16"),
-    ("runtime", "device", "tpu"), ("train", "steps", 0), ("train", "lr", 1.1), ("train", "z_loss", 1.1), ("train", "betas", [0.9, 1]), ("train", "batch_size", 0),
+    ("runtime", "device", "tpu"), ("train", "steps", 0), ("train", "lr", 1.1), ("train", "betas", [0.9, 1]), ("train", "batch_size", 0),
     ("train", "keep_checkpoints", 1), ("train", "warmup", 3), ("train", "decay_steps", 0), ("train", "muon_betas", [0.9]), ("train", "optimizer", "sgd"), ("train", "seq_len", "long"), ("train", "out_dir", "~/nsa"),
     ("resources", "nodes", 9), ("resources", "gpus", 0), ("restart", "max_restarts", 1001), ("restart", "resume", "/nowhere/step-1"),
     ("guard", "after_steps", -1), ("guard", "hash_every", -1), ("preflight", "waive", {"NO_SUCH_RULE": "because"}), ("preflight", "max_lost_seconds", 59),

@@ -96,6 +96,8 @@ class Linter {
   void Message(const Descriptor& message) {
     if (message.options().map_entry()) return;
     Check(IsPascal(message.name()), message.full_name(), "is PascalCase");
+    Check(message.reserved_range_count() == message.reserved_name_count(), message.full_name(),
+          "reserves a name for each number, in the same order");
     for (int i = 0; i < message.field_count(); ++i) Field(*message.field(i));
     for (int i = 0; i < message.real_oneof_decl_count(); ++i) {
       Check(IsLowerSnake(message.oneof_decl(i)->name()), message.oneof_decl(i)->full_name(),

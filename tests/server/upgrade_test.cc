@@ -1,5 +1,6 @@
 // Clients and agents of other versions. Fields and values that this coordinator does not know are
 // either kept or refused by name; they are never dropped silently and never fatal.
+#include <bit>
 #include <functional>
 
 #include "common/base/clock.h"
@@ -149,9 +150,26 @@ TEST_F(ServerTest, ASpecThatIsOnlyPartlyUnderstoodIsRefused) {
           ++values;
         }
       });
-  EXPECT_EQ(sections, 13);
+  EXPECT_EQ(sections, 14);
   EXPECT_GE(values, 10);
   EXPECT_OK(TrySubmit(Spec("demo")).status());
+}
+
+// A client or a stored job of an earlier version.
+TEST_F(ServerTest, AKeyThatIsGoneIsRefusedByNameUnlessItIsZero) {
+  const auto submit = [this](double z_loss) {
+    v1::JobSpec spec = Spec("demo");
+    const Message& train = spec.train();
+    const int number = train.GetDescriptor()->reserved_range(0)->start;
+    train.GetReflection()
+        ->MutableUnknownFields(spec.mutable_train())
+        ->AddFixed64(number, std::bit_cast<uint64_t>(z_loss));
+    return TrySubmit(spec, "").status();
+  };
+  EXPECT_THAT(submit(1e-4), StatusIs(absl::StatusCode::kInvalidArgument,
+                                     AllOf(HasSubstr("spec.train.z_loss: is set (version"),
+                                           HasSubstr("submit a job without it"))));
+  EXPECT_OK(submit(0));
 }
 
 TEST_F(ServerTest, AKindOfStopThatIsNotKnownIsRefusedByName) {

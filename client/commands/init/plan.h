@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "client/commands/init/look.h"
-#include "nsa/v1/coordinator.pb.h"
 #include "nsa/v1/job.pb.h"
+#include "nsa/v1/preflight.pb.h"
 
 namespace nsa::client {
 

@@ -6,7 +6,8 @@
 #include <vector>
 
 #include "common/estimate/health.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_health.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::server {
 

@@ -9,7 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_health.pb.h"
+#include "nsa/v1/job_status.pb.h"
 
 namespace nsa::server {
 

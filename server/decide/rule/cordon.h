@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/node.pb.h"
 #include "nsa/v1/store.pb.h"
 
 namespace nsa::server {

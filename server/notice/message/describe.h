@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "server/notice/message/message.h"
 
 namespace nsa::server {

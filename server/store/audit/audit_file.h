@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/base/fd.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/access.pb.h"
 
 namespace nsa::server {
 

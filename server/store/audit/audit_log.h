@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/access.pb.h"
 #include "server/store/audit/audit_file.h"
 
 namespace nsa::server {

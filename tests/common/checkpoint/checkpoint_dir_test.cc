@@ -54,6 +54,14 @@ std::filesystem::path MakeCheckpoint(const std::filesystem::path& out_dir, int64
   return path;
 }
 
+// The text of a state.json with its own hash, which is that of the text with zeros in its place.
+std::string WithItsHash(std::string text) {
+  const TempDir dir;
+  const size_t digits = text.find("\"state_xxh3_128\": \"") + 19;
+  Write(dir / "zeros", text.replace(digits, 32, 32, '0'));
+  return text.replace(digits, 32, *HashFile(dir / "zeros"));
+}
+
 std::vector<int64_t> Steps(const std::vector<CheckpointEntry>& entries) {
   std::vector<int64_t> steps;
   for (const auto& entry : entries) steps.push_back(entry.step);
@@ -135,6 +143,29 @@ TEST(CheckpointDir, StateSpellsItsKeysAsTheJobFileDoes) {
     EXPECT_THAT(text, HasSubstr(std::string("\"") + key + "\":"));
   }
   EXPECT_THAT(text, testing::Not(testing::ContainsRegex("\"[a-z0-9_]*[A-Z][A-Za-z0-9]*\":")));
+}
+
+// Earlier versions had these keys of the job; without them the model would be another one.
+TEST(CheckpointDir, AKeyThatIsGoneIsRefusedByNameUnlessItIsOff) {
+  v1::CheckpointState state;
+  state.mutable_spec()->mutable_model()->set_dim(64);
+  state.mutable_spec()->mutable_train()->set_seq_len(32);
+  const auto read_with = [&](const std::string& before, const std::string& key) {
+    std::string text = *SerializeCheckpointState(state);
+    text.insert(text.find(before), key + ", ");
+    return ParseCheckpointState(WithItsHash(text), "state.json").status();
+  };
+  EXPECT_THAT(read_with("\"dim\"", "\"logit_softcap\": 30"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("state.json: model.logit_softcap: 30 (this version no longer has "
+                                 "this key); use the version that wrote the checkpoint")));
+  EXPECT_THAT(read_with("\"seq_len\"", "\"z_loss\": 0.0001"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("train.z_loss: 0.0001")));
+  for (const char* off : {"0", "0.0", "null"}) {
+    EXPECT_OK(read_with("\"dim\"", std::string("\"logit_softcap\": ") + off)) << off;
+    EXPECT_OK(read_with("\"seq_len\"", std::string("\"z_loss\": ") + off)) << off;
+  }
+  EXPECT_OK(read_with("\"seq_len\"", "\"of_a_newer_version\": 1"));
 }
 
 TEST(CheckpointDir, StateWithTheKeysOfOlderVersionsIsRead) {
@@ -233,15 +264,11 @@ TEST(CheckpointDir, ANewerFormatIsRefusedAndNotCalledDamaged) {
   const auto version = text.find("\"format_version\": 1");
   ASSERT_NE(version, std::string::npos);
   EXPECT_THAT(text, HasSubstr("\"state_xxh3_128\""));
-  // A file of version 2 with the right hash, which is that of the file with zeros in its place.
+  // A file of version 2 with the right hash.
   text[version + 18] = '2';
   Write(path / "state.json", text);
   EXPECT_THAT(ReadCheckpointState(path), StatusIs(absl::StatusCode::kDataLoss));
-  const size_t digits = text.find("\"state_xxh3_128\": \"") + 19;
-  Write(path / "state.json", text.replace(digits, 32, 32, '0'));
-  const auto right = HashFile(path / "state.json");
-  ASSERT_OK(right);
-  Write(path / "state.json", text.replace(digits, 32, *right));
+  Write(path / "state.json", WithItsHash(text));
   EXPECT_THAT(ReadCheckpointState(path),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("format_version 2")));
 }

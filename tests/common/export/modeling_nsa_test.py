@@ -32,7 +32,7 @@ MODELS = {
     "softmax gate, mean compression": {"phi": "avg", "gate": "softmax"},
     "documents": {"document_mask": True},
     "positions divided by 4": {"rope_scale": 4.0, "rope_base": 500.3},
-    "QK-norm, squared ReLU, soft-capped logits": {"qk_norm": True, "hidden_act": "relu2", "final_logit_softcapping": 3.0},
+    "QK-norm, squared ReLU": {"qk_norm": True, "hidden_act": "relu2"},
     "SwiGLU": {"mlp": "swiglu", "intermediate_size": 48},
     "tied embeddings": {"tie_word_embeddings": True},
     "biases": {"qkv_bias": True},
@@ -234,6 +234,7 @@ def check_refused(model):
         "10 tokens (fewer than the 10 of": lambda: model.prepare_inputs_for_generation(ids, past_key_values=full),
         "pass input_ids": lambda: documents(inputs_embeds=documents.embed(ids)),
         "crop: 3 (must be 10": lambda: full.crop(3),
+        "final_logit_softcapping: this version has no softcap": lambda: NsaConfig(**SMALL, final_logit_softcapping=30.0),
     }
     calls["position_ids: other"] = lambda: model(more, past_key_values=full, position_ids=torch.tensor([[9]]))
     for words, call in calls.items():

@@ -161,21 +161,16 @@ TEST(ApplyDefaults, IsIdempotentAndChangesNothingThatIsSet) {
 
 TEST(ApplyDefaults, RemovesANewKeyThatIsOff) {
   v1::JobSpec spec;
-  spec.mutable_model()->set_logit_softcap(0);
-  spec.mutable_train()->set_z_loss(0);
-  ApplyDefaults(&spec);
-  EXPECT_FALSE(spec.model().has_logit_softcap()) << "older workers would refuse the job";
-  EXPECT_FALSE(spec.train().has_z_loss());
   spec.mutable_model()->set_norm_eps(1e-6);
   spec.mutable_model()->set_mlp_dim(0);
   ApplyDefaults(&spec);
-  EXPECT_FALSE(spec.model().has_norm_eps());
+  EXPECT_FALSE(spec.model().has_norm_eps()) << "older workers would refuse the job";
   EXPECT_FALSE(spec.model().has_mlp_dim());
-  spec.mutable_model()->set_logit_softcap(30);
-  spec.mutable_train()->set_z_loss(1e-4);
+  spec.mutable_model()->set_norm_eps(1e-5);
+  spec.mutable_model()->set_mlp_dim(64);
   ApplyDefaults(&spec);
-  EXPECT_EQ(spec.model().logit_softcap(), 30);
-  EXPECT_EQ(spec.train().z_loss(), 1e-4);
+  EXPECT_EQ(spec.model().norm_eps(), 1e-5);
+  EXPECT_EQ(spec.model().mlp_dim(), 64);
 }
 
 TEST(ApplyDefaults, StopOnDivergenceStandsOnlyWhereItIsOff) {
@@ -200,13 +195,13 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "data.text_field", "data.mix", "data.val", "data.stream", "data.shuffle_window",
       "train.out_dir", "train.checkpoint_url",
       // Absent is the default, so that older workers take the job.
-      "model.activation", "model.qk_norm", "model.zero_init_outputs", "model.logit_softcap",
+      "data.loss_on", "model.activation", "model.qk_norm", "model.zero_init_outputs",
       "model.norm_eps", "model.mlp_dim", "model.mlp", "model.tie_embeddings", "model.qkv_bias",
-      "model.rope_scaling", "model.qk_norm_weights", "train.z_loss", "train.optimizer",
-      "train.muon_lr", "train.muon_betas", "train.decay_steps", "restart.init",
-      "restart.allow_new_schedule", "restart.min_ranks", "resources.context_parallel",
-      "resources.require", "guard.hash_every", "guard.stop_on_divergence",
-      "runtime.shard_optimizer", "runtime.shard", "runtime.gradient_precision",
+      "model.rope_scaling", "model.qk_norm_weights", "train.optimizer", "train.muon_lr",
+      "train.muon_betas", "train.decay_steps", "restart.init", "restart.allow_new_schedule",
+      "restart.min_ranks", "resources.context_parallel", "resources.require", "guard.hash_every",
+      "guard.stop_on_divergence", "runtime.shard_optimizer", "runtime.shard",
+      "runtime.gradient_precision",
       "guard.min_tokens_per_second",                        // measured
       "runtime.precision", "runtime.merge_micro_batches"};  // set by ResolveDevice
   const auto check = [&](const google::protobuf::Message& message, const std::string& prefix) {

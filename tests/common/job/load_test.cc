@@ -105,6 +105,12 @@ TEST(LoadYaml, SaysWhereAndWhatAndHowToFix) {
   EXPECT_EQ(ErrorOf("model:\n  seq_len: 5\n"),
             "job.yaml:2:3: model.seq_len: unknown key; it belongs to train; write it as "
             "train.seq_len");
+  EXPECT_EQ(ErrorOf("train:\n  z_loss: 0\n"),
+            "job.yaml:2:3: train.z_loss: unknown key; an earlier version had it; remove it, see "
+            "CHANGELOG.md");
+  EXPECT_EQ(ErrorOf("model:\n  logit_softcap: 30\n"),
+            "job.yaml:2:3: model.logit_softcap: unknown key; an earlier version had it; remove it, "
+            "see CHANGELOG.md");
   EXPECT_EQ(ErrorOf("train:\n  steps: two\n"),
             "job.yaml:2:10: train.steps: 'two' is not a whole number; write decimal digits only, "
             "e.g. 100");

@@ -7,7 +7,7 @@
 #include "common/job/load.h"
 #include "google/protobuf/util/message_differencer.h"
 #include "nsa/v1/config.pb.h"
-#include "nsa/v1/coordinator.pb.h"
+#include "nsa/v1/job_status.pb.h"
 #include "tests/common/job/every_field.h"
 
 namespace nsa {

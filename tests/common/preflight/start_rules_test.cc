@@ -162,8 +162,6 @@ TEST(Preflight, WeightsMayComeFromAJobThatDiffersInWhatHasNoParameters) {
   job.spec.mutable_nsa()->set_w(256);
   job.spec.mutable_nsa()->set_gate(v1::GATE_SOFTMAX);
   job.spec.mutable_model()->set_rope_scale(2);
-  job.spec.mutable_model()->set_logit_softcap(30);
-  job.spec.mutable_train()->set_z_loss(1e-4);
   job.spec.mutable_model()->set_qk_norm(true);
   job.spec.mutable_model()->set_activation(v1::ACTIVATION_RELU2);
   job.spec.mutable_model()->set_vocab(256);  // what 0 means

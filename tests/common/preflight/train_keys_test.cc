@@ -96,26 +96,6 @@ TEST(TrainKeys, DecayStepsBelongToWsdAndAreAtMostAllSteps) {
               ElementsAre(StartsWith("TRAIN_UNUSED: train.decay_steps: set")));
 }
 
-TEST(JobKeys, TheLogitSoftcapIsOffOrAtLeastOne) {
-  const auto refused = [](double cap) {
-    return RefusedJob([cap](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(cap); });
-  };
-  for (const double good : {0.0, 1.0, 30.0, 1000.0}) EXPECT_THAT(refused(good), IsEmpty()) << good;
-  EXPECT_THAT(refused(0.5), ElementsAre(StartsWith("MODEL_RANGE: model.logit_softcap: 0.5")));
-  EXPECT_THAT(refused(-30), ElementsAre(StartsWith("MODEL_RANGE: model.logit_softcap: -30")));
-  EXPECT_THAT(refused(1001), ElementsAre(StartsWith("MODEL_RANGE: model.logit_softcap: 1001")));
-}
-
-TEST(JobKeys, TheZLossIsAtMostOne) {
-  for (const double good : {0.0, 1e-4, 1.0}) {
-    EXPECT_THAT(Refused([&](v1::TrainSpec* train) { train->set_z_loss(good); }), IsEmpty());
-  }
-  EXPECT_THAT(Refused([](v1::TrainSpec* train) { train->set_z_loss(1.5); }),
-              ElementsAre(StartsWith("TRAIN_RANGE: train.z_loss: 1.5")));
-  EXPECT_THAT(Refused([](v1::TrainSpec* train) { train->set_z_loss(-1e-4); }),
-              ElementsAre(StartsWith("TRAIN_RANGE: train.z_loss: -0.0001")));
-}
-
 TEST(JobKeys, HashesAreEverySoManyStepsOrOnlyAtTheEnd) {
   const auto refused = [](int64_t every) {
     return RefusedJob([every](v1::JobSpec* spec) { spec->mutable_guard()->set_hash_every(every); });

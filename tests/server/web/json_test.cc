@@ -2,7 +2,10 @@
 #include "server/web/json.h"
 
 #include <cmath>
+#include <string>
 
+#include "common/job/load.h"
+#include "google/protobuf/unknown_field_set.h"
 #include "gtest/gtest.h"
 #include "server/web/curve_text.h"
 
@@ -35,6 +38,21 @@ TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
   node.mutable_info()->add_gpus();
   const Json gpu = NodeJson(node)["gpus"][0];
   for (const char* unknown : {"use", "celsius", "watts"}) EXPECT_TRUE(gpu[unknown].is_null());
+}
+
+// A copy of the text would train another model.
+TEST(JobJson, TheJobFileSaysThatTheJobHasAKeyThatIsGone) {
+  v1::StoredJob stored;
+  v1::Job view;
+  ApplyDefaults(view.mutable_spec());
+  const std::string file = ToYaml(view.spec());
+  EXPECT_EQ(JobJson(stored, view, 0, 0)["config_text"], file);
+  v1::TrainSpec& train = *view.mutable_spec()->mutable_train();
+  train.GetReflection()->MutableUnknownFields(&train)->AddFixed64(
+      train.GetDescriptor()->reserved_range(0)->start, 1);
+  const auto text = JobJson(stored, view, 0, 0)["config_text"].get<std::string>();
+  EXPECT_TRUE(text.starts_with("# spec.train.z_loss: is set (version ")) << text;
+  EXPECT_TRUE(text.ends_with("\n" + file)) << text;
 }
 
 TEST(RowJson, TheLossIsTheMeanOfTheNewestStepsAndNotANumberIsSaid) {

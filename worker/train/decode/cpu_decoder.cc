@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "worker/train/decode/block_rows.h"
 #include "worker/train/decode/checks.h"
@@ -132,17 +131,13 @@ absl::Status CpuDecoder::ReadRows(std::span<const int32_t> tokens) {
 absl::Status CpuDecoder::Head(int64_t first, int64_t rows, const Tensor& logits) {
   const DecodeWork& work = memory_.work();
   const int64_t dim = config_.dim;
-  NSA_RETURN_IF_ERROR(
-      LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
-                         .x = work.x.as<const float>().subspan(first * dim, rows * dim),
-                         .norm = Weight(places_.norm_f),
-                         .eps = config_.attention.norm_eps,
-                         .normalized = work.h,
-                         .w = Weight(places_.head),
-                         .y = logits}));
-  SoftCap(config_.logit_softcap,
-          logits.as<float>().first(static_cast<size_t>(rows * config_.vocab)));
-  return absl::OkStatus();
+  return LinearRows(exec_, {.shape = {rows, dim, config_.vocab},
+                            .x = work.x.as<const float>().subspan(first * dim, rows * dim),
+                            .norm = Weight(places_.norm_f),
+                            .eps = config_.attention.norm_eps,
+                            .normalized = work.h,
+                            .w = Weight(places_.head),
+                            .y = logits});
 }
 
 }  // namespace nsa::train

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "worker/train/decode/block_rows.h"
 #include "worker/train/decode/checks.h"
@@ -227,7 +226,6 @@ absl::StatusOr<std::span<const float>> GpuDecoder::Head(int64_t first, int64_t r
 std::span<const float> GpuDecoder::ToLogits(std::span<const uint16_t> fetched) {
   logits_.resize(fetched.size());
   std::ranges::transform(fetched, logits_.begin(), FromBf16);
-  SoftCap(config_.logit_softcap, logits_);
   return logits_;
 }
 

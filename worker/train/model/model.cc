@@ -9,7 +9,6 @@
 #include "kernels/cuda/device.h"
 #include "kernels/nn/bias.h"
 #include "kernels/nn/copy.h"
-#include "kernels/nn/cross_entropy.h"
 #include "kernels/nn/embedding.h"
 #include "kernels/nn/rms_norm.h"
 #include "worker/train/model/activations.h"
@@ -353,10 +352,7 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
   NSA_RETURN_IF_ERROR(head_.Norm(exec, x));
   const std::span<const float> h =
       head_.h().as<float>().subspan(int64_t{position} * config_.dim, config_.dim);
-  NSA_RETURN_IF_ERROR(
-      Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(places_.head), logits));
-  SoftCap(config_.logit_softcap, logits);
-  return absl::OkStatus();
+  return Linear(exec, {1, config_.dim, config_.vocab}, h, Weight(places_.head), logits);
 }
 
 absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t layer) {

@@ -1,5 +1,5 @@
 // The decoder: embed → n blocks → RMSNorm → head → cross-entropy, forward and backward by hand as a
-// sequence of kernel calls. With model.logit_softcap the logits are soft-capped behind the head.
+// sequence of kernel calls.
 //
 //   x ← x + NSA(RMSNorm1(x));   x ← x + fc2(act(fc1(RMSNorm2(x))))
 //
@@ -99,12 +99,11 @@ class Model {
   // PartBegins().
   using AfterPart = std::function<absl::Status(int64_t begin)>;
 
-  // Adds gradient_scale · d(Σ of the last Forward's token losses)/d(parameter) to `gradients`; with
-  // train.z_loss also that of the z-loss, which no loss contains. Once per Forward. For the
-  // gradient of a mean over n tokens the scale is 1/n. With `overwrite` it takes `gradients` and
-  // what is behind them (Arena::extras()) for zeros, whatever they are; that is faster than adding
-  // to zeros. `gradients` has at least those of the part that backward is at: `after_part` may move
-  // it (Arena::MoveTo()) to the part that follows.
+  // Adds gradient_scale · d(Σ of the last Forward's token losses)/d(parameter) to `gradients`. Once
+  // per Forward. For the gradient of a mean over n tokens the scale is 1/n. With `overwrite` it
+  // takes `gradients` and what is behind them (Arena::extras()) for zeros, whatever they are; that
+  // is faster than adding to zeros. `gradients` has at least those of the part that backward is at:
+  // `after_part` may move it (Arena::MoveTo()) to the part that follows.
   absl::Status Backward(const Exec& exec, float gradient_scale, Arena* gradients,
                         const AfterPart& after_part = {}, bool overwrite = false);
 

@@ -102,8 +102,6 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
   config.swiglu = IsSwiglu(spec.model());
   if (spec.model().activation() == v1::ACTIVATION_RELU2) config.activation = Activation::kRelu2;
   config.vocab = VocabOf(spec);
-  config.logit_softcap = static_cast<float>(spec.model().logit_softcap());
-  config.z_loss = static_cast<float>(spec.train().z_loss());
   config.recompute = RecomputeOf(spec);
   return config;
 }

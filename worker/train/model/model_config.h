@@ -38,8 +38,6 @@ struct ModelConfig {
   int64_t logit_rows() const {
     return attention.dtype == DType::kBf16 ? LogitRows(rows(), logit_columns()) : rows();
   }
-  float logit_softcap = 0;  // c of c · tanh(x / c); 0: none
-  float z_loss = 0;         // weight of the z-loss in the gradient; 0: none
   Recompute recompute = Recompute::kNothing;
 
   NsaLayerConfig AttentionOf(int32_t layer) const;

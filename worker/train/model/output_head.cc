@@ -58,8 +58,6 @@ CrossEntropyArgs OutputHead::CrossEntropyOf(const Loss& loss, int64_t first, int
           .targets = RowsOf(loss.targets, first, rows, 1),
           .row_loss = RowsOf(loss.row_loss, first, rows, 1),
           .mean_loss = {},
-          .softcap = config_.logit_softcap,
-          .z_loss = config_.z_loss,
           .columns = config_.logit_columns()};
 }
 

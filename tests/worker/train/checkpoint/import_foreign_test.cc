@@ -155,7 +155,6 @@ TEST_P(ImportForeign, ComesOutAsWhatItIs) {
 // What none of the families has is written with code of our own.
 TEST(ExportOfADenseModel, WithSomethingOfOursIsOneOfOurs) {
   for (const auto change : std::initializer_list<void (*)(v1::JobSpec*)>{
-           [](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(30); },
            [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); },
            [](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(true); },
            [](v1::JobSpec* spec) { spec->mutable_model()->clear_mlp(); },

@@ -79,7 +79,6 @@ inline constexpr Variant kVariants[] = {
        spec->mutable_model()->mutable_rope_scaling()->set_original_seq_len(2000);
        ApplyDefaults(spec);
      }},
-    {"SoftCap", [](v1::JobSpec* spec) { spec->mutable_model()->set_logit_softcap(1.5); }},
     {"QkNorm", [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); }},
     {"QkNormWithPhiAndDocuments",
      [](v1::JobSpec* spec) {

@@ -336,11 +336,6 @@ INSTANTIATE_TEST_SUITE_P(
     Jobs, GpuModel,
     ::testing::Values(
         Variant{"Default", [](v1::JobSpec*) {}},
-        Variant{"SoftcapAndZLoss",
-                [](v1::JobSpec* s) {
-                  s->mutable_model()->set_logit_softcap(2);
-                  s->mutable_train()->set_z_loss(0.5);
-                }},
         Variant{"PhiMlp", [](v1::JobSpec* s) { s->mutable_nsa()->set_phi(v1::PHI_MLP); }},
         Variant{"Sigmoid", [](v1::JobSpec* s) { s->mutable_nsa()->set_gate(v1::GATE_SIGMOID); }},
         Variant{"Documents", [](v1::JobSpec*) {}, true},

@@ -14,8 +14,7 @@
 
 namespace nsa::train {
 
-// 48 rows, two of which predict nothing; a vocabulary that no power of two divides, a softcap and a
-// z-loss.
+// 48 rows, two of which predict nothing; a vocabulary that no power of two divides.
 class HeadCase {
  public:
   static constexpr int64_t kRows = 48;
@@ -98,8 +97,6 @@ class HeadCase {
   static v1::JobSpec Spec() {
     v1::JobSpec spec = TinyJob();
     spec.mutable_model()->set_vocab(211);
-    spec.mutable_model()->set_logit_softcap(3);
-    spec.mutable_train()->set_z_loss(0.1);
     return spec;
   }
   bool OnGpu() const { return exec_.backend == Backend::kCuda; }

@@ -1,5 +1,5 @@
 // Logits in pieces: the same losses and gradients as with all logits in memory, whose derivation
-// loss_options_test.cc and model_test.cc check.
+// model_test.cc checks.
 #include "worker/train/model/output_head.h"
 
 #include <gtest/gtest.h>

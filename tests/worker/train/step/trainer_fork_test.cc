@@ -104,15 +104,13 @@ TEST(Trainer, AForkMayChangeWhatHasNoParametersAndMayNameAnOutDir) {
   v1::JobSpec spec = Job(dir, "second");
   spec.mutable_nsa()->set_w(12);
   spec.mutable_model()->set_rope_scale(2);
-  spec.mutable_model()->set_logit_softcap(30);
   spec.mutable_nsa()->set_gate(v1::GATE_SIGMOID);
   spec.mutable_restart()->set_resume(dir / "first");
   const RankResult fork = RunJob(runs, spec, {.job_id = "job-2"})[0];
   EXPECT_EQ(fork.started.resumed_step(), 6) << fork.finished.text();
   EXPECT_EQ(fork.finished.step(), 12);
   EXPECT_THAT(EventTexts(fork, "RESUMED"),
-              ElementsAre(AllOf(HasSubstr("nsa.w: 6 -> 12"), HasSubstr("model.rope_scale"),
-                                HasSubstr("model.logit_softcap: 30"))));
+              ElementsAre(AllOf(HasSubstr("nsa.w: 6 -> 12"), HasSubstr("model.rope_scale"))));
 }
 
 TEST(Trainer, StartsAtStepZeroWithTheWeightsOfAnotherRun) {

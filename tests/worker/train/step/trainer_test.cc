@@ -89,30 +89,6 @@ TEST(Trainer, RepeatsItsFirstStepWithTheSameBitsAndWritesNothing) {
   EXPECT_FALSE(std::filesystem::exists(dir / "out"));
 }
 
-// The z-loss of the first step is about ln²(64) = 17.
-TEST(Trainer, TheZLossIsInTheGradientAndInNoReportedLoss) {
-  const auto run = [](double z_loss) {
-    const TempDir dir;
-    v1::JobSpec spec = Job(dir);
-    spec.mutable_train()->set_z_loss(z_loss);
-    spec.mutable_train()->set_lr(1e-9);  // the weights stay what they are
-    spec.mutable_train()->set_accumulate_grad_batches(2);
-    return RunJob(dir, spec)[0];
-  };
-  const RankResult plain = run(0), with_z = run(1);
-  ASSERT_EQ(plain.steps.size(), 12u) << plain.finished.text();
-  ASSERT_EQ(with_z.steps.size(), 12u) << with_z.finished.text();
-  EXPECT_EQ(with_z.steps[0].loss(), plain.steps[0].loss());
-  EXPECT_GT(with_z.steps[0].grad_norm(), 1.5 * plain.steps[0].grad_norm());
-  for (size_t i = 0; i < 12; ++i) {
-    EXPECT_NEAR(with_z.steps[i].loss(), plain.steps[i].loss(), 1e-5);
-  }
-  ASSERT_EQ(with_z.evals.size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(with_z.evals[i].loss(), plain.evals[i].loss(), 1e-5);
-  }
-}
-
 // A validation with 400 forward passes takes longer than any step.
 TEST(Trainer, ValidationIsNoPartOfTheNextStepsTime) {
   const TempDir dir;

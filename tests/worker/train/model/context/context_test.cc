@@ -44,12 +44,7 @@ const ContextVariant kContextVariants[] = {
      }},
     {"all_of_other_families", UseAllOfOtherFamilies},
     {"all_of_other_families_recomputed", UseAllOfOtherFamilies, true, Recompute::kBlock},
-    {"qk_norm_softcap_zloss",
-     [](v1::JobSpec* spec) {
-       spec->mutable_model()->set_qk_norm(true);
-       spec->mutable_model()->set_logit_softcap(10);
-       spec->mutable_train()->set_z_loss(1e-3);
-     }},
+    {"qk_norm", [](v1::JobSpec* spec) { spec->mutable_model()->set_qk_norm(true); }},
     {"layers_in_turn",
      [](v1::JobSpec* spec) {
        SetLayers(spec, {"win", "cmp+sel", "sel"});
