@@ -56,8 +56,6 @@ template <int kD>
 __host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int union_bytes) {
   return 2 * (rows_padded + stages * kKeyTile) * kBothWidths<kD> + kStageBarrierBytes + union_bytes;
 }
-// The same for dq; in the selected branch while a tile of queries chooses among at most 116 blocks.
-static_assert(BlocksIn(kSharedOfA100Multiprocessor, DqSharedBytes<64>(3, 128, 960)) >= 2);
 
 // Stores dq of one of a thread's two rows.
 template <int kD>
@@ -156,22 +154,14 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
 //   dSᵀ of 16 rows is there  | dv += Pᵀ·dO, dk += | dSᵀ of the next 16 rows
 //                            |   dSᵀ·Q of them    |
 
-// Thread blocks of `kGroups` warp groups on a multiprocessor: as many as have registers. An A100
-// has shared memory for all of them, or with keys of 192 for one.
-template <int kD, int kGroups>
-constexpr int kDkvBlocks = kGroups > 1 ? 1 : (kD > 64 ? 2 : 3);
-
+// `list`: number of tokens of the longest list segment.
 template <int kD>
-__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups) {
+__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups, int list) {
   const int rows = RowTile<kD>(large_tiles), loaded = RowStages(groups) * rows;
   return 2 * (groups * kKeyTile + loaded) * kBothWidths<kD> +
          loaded * static_cast<int>(sizeof(float2)) +
-         kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + kRowBarrierBytes;
+         kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + kRowBarrierBytes + 4 * list;
 }
-static_assert(BlocksIn(kSharedOfA100Multiprocessor, DkvSharedBytes<64>(true, 1)) ==
-              kDkvBlocks<64, 1>);
-static_assert(BlocksIn(kSharedOfA100Multiprocessor, DkvSharedBytes<128>(false, 1)) ==
-              kDkvBlocks<128, 1>);
 
 // Floats per key in the partial sums: kD for dk, then kDv<kD> for dv.
 template <int kD>
@@ -283,7 +273,7 @@ __device__ void WalkRows(const AttentionProblem& p, const AttentionBoxes& boxes,
     const bf16* d_o = tiles.d_o + stage * kRows * kDv<kD>;
     const float2* stats = tiles.stats + stage * kRows;
     Rows16<kRows> weights, d_weights;
-    const bool all_seen = tiles.AllSeen(work, i);
+    const bool all_seen = tiles.planner.AllSeen(work, i * tiles.planner.tokens);
     const auto weigh = [&] {
       WeighRows<kRows>(weights, stats, tiles.PlanOf(i), work, all_seen, scale_log2, warp, lane);
     };

@@ -15,7 +15,9 @@ constexpr int DkvGroups(Branch branch, int width, bool large_tiles) {
 
 // Grid: tiles of 64 · kGroups keys · segments · B · G.
 template <Branch kBranch, int kD, int kGroups>
-__global__ void __launch_bounds__(kGroups* kDkvThreads, kDkvBlocks<kD, kGroups>)
+__global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1
+                                                        : kD > 64   ? 2
+                                                                    : 3)
     AttentionDkvKernel(Begin begin, AttentionProblem p,
                        const __grid_constant__ AttentionBoxes boxes, AttentionGradients grad,
                        TokenSegments segments, float* partial) {

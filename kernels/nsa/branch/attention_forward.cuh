@@ -37,8 +37,6 @@ __host__ __device__ constexpr int ForwardSharedBytes(bool large_tiles, int rows_
   return 2 * rows_padded * kD + 2 * StagesOf(large_tiles) * kKeyTile * kBothWidths<kD> +
          kStageBarrierBytes + union_bytes;
 }
-// An A100 has room for as many thread blocks as have registers.
-static_assert(BlocksIn(kSharedOfA100Multiprocessor, ForwardSharedBytes<64>(true, 128, 0)) >= 2);
 
 // The weights of a row are computed relative to a running maximum (in log2 units) that may lag
 // behind the true one. It is updated only when a logit exceeds it by more than this slack, because

@@ -57,19 +57,13 @@ inline absl::StatusOr<bool> LargeTiles(int width) {
   return architecture >= 90;
 }
 
-// kByBoxes of the code that the driver has loaded.
-inline absl::StatusOr<bool> ByBoxes(const AttentionProblem& p) {
-  NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
-  return architecture >= 90 && std::max(p.dk, p.dv) == kPanelColumns;
-}
-
-// The tensors in boxes, where that code reads them: q, and d_o if it is not null, in boxes of
-// `tokens` tokens.
+// The tensors in boxes, where the code that the driver has loaded reads them: q, and d_o if it is
+// not null, in boxes of `tokens` tokens.
 inline absl::StatusOr<AttentionBoxes> BoxesOf(const AttentionProblem& p, const bf16* d_o,
                                               int tokens) {
   AttentionBoxes boxes{};
-  NSA_ASSIGN_OR_RETURN(const bool by_boxes, ByBoxes(p));
-  if (!by_boxes) return boxes;
+  NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
+  if (architecture < 90 || std::max(p.dk, p.dv) != kPanelColumns) return boxes;
   const auto keys = [&](const bf16* data, int width) {
     return MapOf({data, p.batch, p.keys, p.groups, width, kKeyTile, 1});
   };
@@ -241,7 +235,7 @@ absl::Status LaunchDkv(const Exec& exec, const AttentionProblem& p, const Attent
   const int tiles = CeilDiv(p.keys, kGroups * kKeyTile) * p.batch * p.groups;
   auto* kernel = AttentionDkvKernel<kBranch, kD, kGroups>;
   NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, kGroupRows / p.h));
-  const int shared = DkvSharedBytes<kD>(large_tiles, kGroups);
+  const int shared = DkvSharedBytes<kD>(large_tiles, kGroups, 0);
   NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
                              {.grid = Blocks(tiles * segments.count),
                               .block = kGroups * kDkvThreads,

@@ -76,40 +76,22 @@ struct DqRow {
   }
 };
 
-// An entry of a list of the tokens that chose a block (selected/lists.cuh) has the token in its low
-// 20 bits.
-constexpr int kTokenBits = 20;
-__device__ __forceinline__ int TokenOf(int entry) { return entry & ((1 << kTokenBits) - 1); }
-
 // The query rows that a thread block of the key-major kernel processes, and where its sums go.
 struct DkvWork {
-  const int* list;  // selected: entries, ascending
-  int first;        // other branches: tokens first, first + 1, …
-  int count;        // tokens of this segment
-  int begin, end;   // keys [begin, end)
-  int all_from;     // tokens all_from … all_to see all these keys
+  const int* list;  // in shared memory: the tokens that chose the block, ascending; null: tokens
+                    // first, first + 1, …
+  int first;
+  int count;       // tokens of this segment
+  int begin, end;  // keys [begin, end)
+  int all_from;    // tokens all_from … all_to see all these keys
   int all_to;
   float*
       partial;  // fp32 [keys, kPartialRow] for partial sums, or null: write to dk and dv directly
 
-  template <Branch kBranch>
   __device__ __forceinline__ int Token(int index) const {
-    if constexpr (kBranch == kSel) return TokenOf(list[index]);
-    return first + index;
+    return list == nullptr ? first + index : list[index];
   }
 };
-
-// The first token that sees all keys of the work as RowPlan::at has it; after SetAllSeen().
-__device__ __forceinline__ int AllFromRow(const AttentionProblem& p, const DkvWork& work) {
-  return work.all_from == INT_MAX ? INT_MAX : work.all_from * p.heads;
-}
-
-// Whether the key-major kernel of the selected branch copies its list to shared memory: where boxes
-// bring the rows, because single warps then need single tokens, and with keys of 192, because the
-// registers of its address would be spilled. Otherwise it stays in global memory, which leaves an
-// A100 room for another thread block.
-template <int kD>
-constexpr bool kListInShared = kByBoxes<kD> || kD > 128;
 
 // Rows of a query tile in the key-major kernel of dk and dv. A thread has 192 accumulators with 64
 // rows and heads of 128, and as many with 32 rows and keys of 192.
@@ -159,7 +141,7 @@ struct RowPlanner {
       plan.keys[row] = {0, 0};
       return;
     }
-    const int t = work.Token<kBranch>(from + query);
+    const int t = work.Token(from + query);
     plan.at[row] = t * p.heads + head;  // NsaShape limits B·S·H to below 2³¹
     plan.keys[row] = KeysAt(p, b, t);
   }
@@ -170,8 +152,8 @@ struct RowPlanner {
   }
   // Whether every token of the tile sees every key of the work.
   __device__ __forceinline__ bool AllSeen(const DkvWork& work, int from) const {
-    return work.Token<kBranch>(from) >= work.all_from &&
-           work.Token<kBranch>(min(from + tokens, work.count) - 1) <= work.all_to;
+    return work.Token(from) >= work.all_from &&
+           work.Token(min(from + tokens, work.count) - 1) <= work.all_to;
   }
 };
 
@@ -252,8 +234,7 @@ struct CopiedRowTiles {
   float2* stats;          // [kStages, kRows]
   RowPlanner<kBranch, kRows> planner;
   RowLoader<kD, kRows, true, kGroups * kDkvThreads> loader;
-  int all_from_row;  // RowPlan::at of the first token that sees all keys; selected
-  int count;         // tiles
+  int count;  // tiles
 
   __device__ __forceinline__ CopiedRowTiles(bf16* memory, const AttentionProblem& p,
                                             const AttentionBoxes& /*boxes*/,
@@ -265,7 +246,6 @@ struct CopiedRowTiles {
         stats(reinterpret_cast<float2*>(plans + kRowPlans)),
         planner(p),
         loader(p, grad, b, g),
-        all_from_row(AllFromRow(p, work)),
         count(CeilDiv(work.count, planner.tokens)) {}
 
   __device__ __forceinline__ void Plan(const AttentionProblem& p, const DkvWork& work, int b,
@@ -311,11 +291,6 @@ struct CopiedRowTiles {
   }
   __device__ __forceinline__ const RowPlan<kRows>& PlanOf(int i) const {
     return plans[i % kRowPlans];
-  }
-  // Whether every token of tile i sees all keys. Those of a list ascend, so if the first does.
-  __device__ __forceinline__ bool AllSeen(const DkvWork& work, int i) const {
-    if constexpr (kBranch == kSel && !kListInShared<kD>) return PlanOf(i).at[0] >= all_from_row;
-    return planner.AllSeen(work, i * planner.tokens);
   }
 };
 
@@ -367,7 +342,7 @@ struct BoxRowTiles {
       float2* const row_stats = &stats[stage * kRows + row];
       int2* const keys = &plans[stage].keys[row];
       if (planner.HasRow(work, from)) {
-        const int t = work.Token<kBranch>(from + planner.query);
+        const int t = work.Token(from + planner.query);
         CopyAsync8(row_stats, stats_from + t * p.heads + planner.head);
         if (!all_seen) *keys = planner.KeysAt(p, b, t);
       } else {
@@ -385,8 +360,7 @@ struct BoxRowTiles {
       // The warps take turns. Tokens after the last are outside the tensor: their rows become zero.
 #pragma unroll 1
       for (int token = WarpIndex(); token < planner.tokens; token += kDkvThreads / kWarp) {
-        const int t =
-            Uniform(from + token < work.count ? work.Token<kBranch>(from + token) : p.seq_len);
+        const int t = Uniform(from + token < work.count ? work.list[from + token] : p.seq_len);
         const int place = token * p.h * kD;
         if (!Elected()) continue;
         LoadBox(q_tile + place, boxes.q, b, t, first_head, barrier);
@@ -427,9 +401,6 @@ struct BoxRowTiles {
   }
   __device__ __forceinline__ const RowPlan<kRows>& PlanOf(int i) const {
     return plans[i % kStages];
-  }
-  __device__ __forceinline__ bool AllSeen(const DkvWork& work, int i) const {
-    return planner.AllSeen(work, i * planner.tokens);
   }
 };
 

@@ -17,7 +17,7 @@ namespace {
 // Grid: 64-key parts of a block · segments · B·G · S_sel, parts fastest. Selection blocks vary
 // slowest, so that the long lists of the first blocks start first.
 template <int kD>
-__global__ void __launch_bounds__(kDkvThreads, kDkvBlocks<kD, 1>)
+__global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
     SelectedDkvKernel(Begin begin, AttentionProblem p, const __grid_constant__ AttentionBoxes boxes,
                       AttentionGradients grad, SelectedLists lists, int parts, int max_segments,
                       int partials, float* partial) {
@@ -29,26 +29,24 @@ __global__ void __launch_bounds__(kDkvThreads, kDkvBlocks<kD, 1>)
   index /= max_segments;
   const int pairs = p.batch * p.groups;
   const int bg = index % pairs, block = index / pairs;
-  const int list = bg * p.sel_blocks + block;
-  const int size = Uniform(lists.sizes[list]);
+  const int slot = bg * p.sel_blocks + block;
+  const int size = Uniform(lists.sizes[slot]);
   if (segment > 0 && segment * lists.segment >= size) return;
   DkvWork work{};
   work.begin = block * p.l_sel + part * kKeyTile;
   work.end = min(min(work.begin + kKeyTile, (block + 1) * p.l_sel), p.seq_len);
   if (work.begin >= work.end) return;
   work.count = min(lists.segment, size - segment * lists.segment);
-  work.list = lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[list] +
-              segment * lists.segment;
-  if (lists.segments[list] >= 0) {
-    const int64_t number = int64_t{1} * bg * partials + lists.segments[list] + segment;
-    work.partial = partial + (number * parts + part) * kKeyTile * kPartialRow<kD>;
-  }
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  if constexpr (kListInShared<kD>) {
-    int* const entries = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 1));
-    for (int i = threadIdx.x; i < work.count; i += blockDim.x) entries[i] = work.list[i];
-    __syncthreads();
-    work.list = entries;
+  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 1, 0));
+  const int* entries = lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
+                       segment * lists.segment;
+  for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = TokenOf(entries[i]);
+  __syncthreads();
+  work.list = list;
+  if (lists.segments[slot] >= 0) {
+    const int64_t number = int64_t{1} * bg * partials + lists.segments[slot] + segment;
+    work.partial = partial + (number * parts + part) * kKeyTile * kPartialRow<kD>;
   }
   WalkRows<kSel, kD, 1>(p, boxes, grad, work, bg / p.groups, bg % p.groups, shared);
 }
@@ -61,15 +59,15 @@ __global__ void AddListSegmentsKernel(Begin start, AttentionProblem p, Attention
   start.WaitForPrevious();
   constexpr int64_t kPart = int64_t{kKeyTile} * kPartialRow<kD>;
   const int slice = blockIdx.x % kAddSlices, index = blockIdx.x / kAddSlices;
-  const int part = index % parts, list = index / parts;
-  if (lists.segments[list] < 0) return;
-  const int bg = list / p.sel_blocks, block = list % p.sel_blocks;
+  const int part = index % parts, slot = index / parts;
+  if (lists.segments[slot] < 0) return;
+  const int bg = slot / p.sel_blocks, block = slot % p.sel_blocks;
   const int begin = block * p.l_sel + part * kKeyTile;
   const int end = min(min(begin + kKeyTile, (block + 1) * p.l_sel), p.seq_len);
-  const int64_t first = int64_t{1} * bg * partials + lists.segments[list];
+  const int64_t first = int64_t{1} * bg * partials + lists.segments[slot];
   AddPartials<kD>(p, grad, bg / p.groups, bg % p.groups, begin, end,
                   partial + (first * parts + part) * kPart, parts * kPart,
-                  CeilDiv(lists.sizes[list], lists.segment), slice);
+                  CeilDiv(lists.sizes[slot], lists.segment), slice);
 }
 
 // Number of keys of one (token, group) row, counted from its blocks.
@@ -219,18 +217,16 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
                                const AttentionGradients& grad, const Workspace& work,
                                const char* what) {
   const SelectedScratch& plan = work.plan;
-  const int block_lists = p.sel_blocks * p.batch * p.groups;
+  const int slots = p.sel_blocks * p.batch * p.groups;
   return ForHeadWidth(shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = SelectedDkvKernel<kD>;
-    static_assert(DkvSharedBytes<kD>(kD <= 64, 1) + 4 * 2048 <= kSharedOfA100);
+    static_assert(DkvSharedBytes<kD>(false, 1, 2048) <= kSharedOfA100);  // the longest segment
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
     NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, 1));
-    NSA_ASSIGN_OR_RETURN(const bool by_boxes, ByBoxes(p));
-    const int listed = by_boxes || kListInShared<kD> ? plan.segment : 0;
-    const int shared = DkvSharedBytes<kD>(large_tiles, 1) + 4 * listed;
+    const int shared = DkvSharedBytes<kD>(large_tiles, 1, plan.segment);
     NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
-                               {.grid = Blocks(plan.parts * plan.max_segments * block_lists),
+                               {.grid = Blocks(plan.parts * plan.max_segments * slots),
                                 .block = kDkvThreads,
                                 .shared = shared,
                                 .next_may_start = false},
@@ -238,7 +234,7 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
                                plan.partials, work.sums));
     if (plan.partials == 0) return absl::OkStatus();
     return Launch(exec, what, AddListSegmentsKernel<kD>,
-                  {.grid = Blocks(kAddSlices * plan.parts * block_lists), .block = 256}, p, grad,
+                  {.grid = Blocks(kAddSlices * plan.parts * slots), .block = 256}, p, grad,
                   work.lists, plan.parts, plan.partials, work.sums);
   });
 }

@@ -40,7 +40,7 @@ struct ByKeyShared {
   static constexpr int kRowsBytes = 2 * kStages * (kTile + (kGradient ? kOutputTile : 0));
   static constexpr int kBytes = 2 * kKeyTile * kBothWidths<kD> + kRowsBytes +
                                 kRowPlans * static_cast<int>(sizeof(RowPlan<kByKeyRows>)) +
-                                4 * kRowPlans * kByKeyRows + 16 * kByKeyRows;
+                                4 * kRowPlans * kByKeyRows + 16 * kByKeyRows + 8 * kItemTokens;
 
   bf16 *k, *v;                 // one tile each
   bf16* q;                     // kStages tiles of query rows
@@ -48,6 +48,7 @@ struct ByKeyShared {
   RowPlan<kByKeyRows>* plans;  // kRowPlans
   int* partial;                // [kRowPlans, kByKeyRows]: place among the partial rows
   float2* stats;               // [2, kByKeyRows], of two tiles; gradient only
+  int *tokens, *choices;       // [kItemTokens], of the item's entries
 
   __device__ __forceinline__ explicit ByKeyShared(uint8_t* memory)
       : k(reinterpret_cast<bf16*>(memory)),
@@ -57,7 +58,9 @@ struct ByKeyShared {
         plans(
             reinterpret_cast<RowPlan<kByKeyRows>*>(kGradient ? d_o + kStages * kOutputTile : d_o)),
         partial(reinterpret_cast<int*>(plans + kRowPlans)),
-        stats(reinterpret_cast<float2*>(partial + kRowPlans * kByKeyRows)) {}
+        stats(reinterpret_cast<float2*>(partial + kRowPlans * kByKeyRows)),
+        tokens(reinterpret_cast<int*>(stats + 2 * kByKeyRows)),
+        choices(tokens + kItemTokens) {}
 };
 
 // The work of a thread block: the tokens of an item against 64 keys of its block.
@@ -89,19 +92,19 @@ __device__ __forceinline__ bool FindItem(const AttentionProblem& p, const ByKey&
   return item->keys.begin < item->keys.end;
 }
 
-// Starts the copies of an item's keys and values. Returns its tokens and keys.
+// Starts the copies of an item's keys and values, and reads its entries.
 template <int kD, bool kGradient>
-__device__ __forceinline__ DkvWork LoadItem(const ByKeyShared<kD, kGradient>& shared,
-                                            const AttentionProblem& p, const SelectedLists& lists,
-                                            const ByKeyItem& item) {
+__device__ __forceinline__ void LoadItem(const ByKeyShared<kD, kGradient>& shared,
+                                         const AttentionProblem& p, const SelectedLists& lists,
+                                         const ByKeyItem& item) {
   LoadKeyTile<kD>(shared.k, p.k, p.dk, p, item.b, item.g, item.keys.begin, item.keys.end);
   LoadKeyTile<kDv<kD>>(shared.v, p.v, p.dv, p, item.b, item.g, item.keys.begin, item.keys.end);
   const int bg = item.b * p.groups + item.g;
-  DkvWork work{};
-  work.list = lists.entries + int64_t{1} * bg * lists.capacity + item.first;
-  work.count = item.count;
-  work.begin = item.keys.begin, work.end = item.keys.end;
-  return work;
+  const int* entries = lists.entries + int64_t{1} * bg * lists.capacity;
+  for (int i = threadIdx.x; i < item.count; i += kByKeyThreads) {
+    shared.tokens[i] = TokenOf(entries[item.first + i]);
+    shared.choices[i] = ChoiceOf(entries[item.first + i]);
+  }
 }
 
 // Turns a thread's logits of its row `e` into exponentials relative to the row's maximum. Returns
@@ -155,10 +158,10 @@ struct ByKeyRowTiles {
     const int from = i * planner.tokens, slot = i % kRowPlans;
     planner.Plan(p, list, item.b, from, shared.plans[slot]);
     if (threadIdx.x >= kByKeyRows || !planner.HasRow(list, from)) return;
-    const int entry = list.list[from + planner.query];
+    const int entry = from + planner.query;
     shared.partial[slot * kByKeyRows + threadIdx.x] =
-        first_partial + (TokenOf(entry) - first_token) * partial_stride +
-        ChoiceOf(entry) * work.parts * p.h;
+        first_partial + (shared.tokens[entry] - first_token) * partial_stride +
+        shared.choices[entry] * work.parts * p.h;
   }
   __device__ __forceinline__ void Load(const ByKeyShared<kD, kGradient>& shared,
                                        const AttentionProblem& p, int i) const {
@@ -170,7 +173,7 @@ struct ByKeyRowTiles {
     }
     CommitCopies();
   }
-  // Call first. Contains a barrier.
+  // Call first; the item's entries must have been read. Contains a barrier.
   __device__ __forceinline__ void Begin(const ByKeyShared<kD, kGradient>& shared,
                                         const AttentionProblem& p, const ByKey& work,
                                         const ByKeyItem& item, const DkvWork& list) const {
@@ -323,7 +326,12 @@ __global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
   if (!FindItem(p, work, range, &item)) return;
   extern __shared__ __align__(kTileAlignment) uint8_t memory[];
   const ByKeyShared<kD, kGradient> shared(memory);
-  const DkvWork list = LoadItem(shared, p, lists, item);
+  LoadItem(shared, p, lists, item);
+  DkvWork list{};
+  list.list = shared.tokens;
+  list.count = item.count;
+  __syncthreads();
+
   const ByKeyRowTiles<kD, kGradient> tiles(p, grad, work, range, item);
   tiles.Begin(shared, p, work, item, list);
 
@@ -374,8 +382,6 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
     auto* kernel = SelectedByKeyKernel<kD, kGradient>;
     constexpr int kShared = ByKeyShared<kD, kGradient>::kBytes;
     static_assert(kShared <= kSharedOfA100);
-    static_assert(kD > 64 ||
-                  BlocksIn(kSharedOfA100Multiprocessor, kShared) >= kByKeyBlocks<kD, kGradient>);
     const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),
                                 .block = kByKeyThreads,
                                 .shared = kShared,

@@ -9,13 +9,15 @@
 #pragma once
 
 #include "kernels/cuda/begin.cuh"
-#include "kernels/nsa/branch/attention_rows.cuh"
+#include "kernels/nsa/branch/attention_tile.cuh"
 
 namespace nsa::cuda {
 
 constexpr int kChunk = SelectedScratch::kChunk;  // tokens per chunk, one mask bit each
 
-// Which of the n choices of its token a list entry is: what stands above the token (TokenOf()).
+// A list entry: the token in the low 20 bits, and above them which of its n choices the block is.
+constexpr int kTokenBits = 20;
+__device__ __forceinline__ int TokenOf(int entry) { return entry & ((1 << kTokenBits) - 1); }
 __device__ __forceinline__ int ChoiceOf(int entry) { return entry >> kTokenBits; }
 
 // Device memory of the lists of all B·G (batch, group) pairs.

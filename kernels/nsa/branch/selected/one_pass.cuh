@@ -120,9 +120,13 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
     extern __shared__ __align__(kTileAlignment) uint8_t memory[];
     const ByKeyShared<kD, true> shared(memory);
     bf16* const ds_tile = reinterpret_cast<bf16*>(memory + OnePassShared<kD>::kRowsBytes);
-    DkvWork list = LoadItem(shared, p, lists, item);
+    LoadItem(shared, p, lists, item);
+    DkvWork list{};
+    list.list = shared.tokens, list.count = item.count;
+    list.begin = item.keys.begin, list.end = item.keys.end;
     SetAllSeen<kSel>(p, &list);
-    const int all_from_row = AllFromRow(p, list);
+    __syncthreads();
+
     const ByKeyRowTiles<kD, true> tiles(p, grad, work, range, item);
     tiles.Begin(shared, p, work, item, list);
 
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
       const bf16* d_o = shared.d_o + stage * shared.kTile;
       const float2* stats = shared.stats + stage * kByKeyRows;
       Rows16<kByKeyRows> weights, d_weights;
-      const bool all_seen = shared.plans[i % kRowPlans].at[0] >= all_from_row;
+      const bool all_seen = tiles.planner.AllSeen(list, i * tiles.planner.tokens);
       const auto weigh = [&] {
         WeighRows<kByKeyRows>(weights, stats, shared.plans[i % kRowPlans], list, all_seen,
                               scale_log2, warp, lane);
