@@ -4,7 +4,6 @@
 #include <cmath>
 #include <optional>
 
-#include "kernels/nn/bias.h"
 #include "kernels/nn/rms_norm.h"
 #include "kernels/nsa/decode/project_row.h"
 #include "kernels/nsa/decode/row_linear.h"
@@ -138,14 +137,16 @@ void ExpectProjections(const NsaLayerConfig& config, int64_t in, bool has_bias) 
                                       .bias = has_bias ? bias.tensor() : Tensor(),
                                       .split = one.Args(config, at, head_weights)})
                   .ok());
-  ASSERT_TRUE(
-      cuda::RowLinear(
-          exec,
-          {.in = in, .out = width, .x = x, .norm = norm, .w = w, .y = wide, .eps = config.norm_eps})
-          .ok());
-  if (has_bias) {
-    ASSERT_TRUE(AddBias(exec, {.rows = 1, .width = width, .bias = bias, .y = wide}).ok());
-  }
+  // The bias is added before the product is rounded, as in ProjectRow; AddBias would round twice.
+  ASSERT_TRUE(cuda::RowLinear(exec, {.in = in,
+                                     .out = width,
+                                     .x = x,
+                                     .norm = norm,
+                                     .w = w,
+                                     .add = has_bias ? bias.tensor() : Tensor(),
+                                     .y = wide,
+                                     .eps = config.norm_eps})
+                  .ok());
   SplitProjectionsArgs split = two.Args(config, at, head_weights);
   split.wide = wide;
   ASSERT_TRUE(SplitProjections(exec, split).ok());

@@ -99,14 +99,15 @@ v1::JobSpec OtherFamily(const TempDir& dir, const std::string& out) {
 
 TEST_F(GpuTrainer, AGraphChangesNoBitOfAModelOfAnotherFamily) {
   for (const v1::Optimizer optimizer : {v1::OPTIMIZER_ADAMW, v1::OPTIMIZER_MUON}) {
-    const std::string name = v1::Optimizer_Name(optimizer);
-    v1::JobSpec with = OtherFamily(dir_, "with-" + name),
-                without = OtherFamily(dir_, "without-" + name);
-    for (v1::JobSpec* const spec : {&with, &without})
+    SCOPED_TRACE(v1::Optimizer_Name(optimizer));
+    const TempDir dir;
+    v1::JobSpec with = OtherFamily(dir, "with"), without = OtherFamily(dir, "without");
+    for (v1::JobSpec* const spec : {&with, &without}) {
       spec->mutable_train()->set_optimizer(optimizer);
+    }
     without.mutable_runtime()->set_cuda_graphs(false);
-    const RankResult graph = RunJob(dir_, with, {.generation = 1})[0];
-    const RankResult eager = RunJob(dir_, without, {.generation = 2})[0];
+    const RankResult graph = RunJob(dir, with, {.generation = 1})[0];
+    const RankResult eager = RunJob(dir, without, {.generation = 2})[0];
     ASSERT_EQ(graph.steps.size(), 12u) << graph.finished.text();
     EXPECT_TRUE(graph.steps.back().fallbacks().empty()) << graph.steps.back().DebugString();
     EXPECT_EQ(Losses(graph), Losses(eager));
