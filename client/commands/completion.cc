@@ -174,6 +174,11 @@ void AddValues(Session& session, const std::string& command, const std::string& 
   const bool path =
       name == "FILE" || name == "DIR" || name == "CHECKPOINT" || name == "WHAT" || name == "DATA";
   if (path || type == "FILE" || type == "FOLDER") result->files = true;
+  if (name == "DIR|URL") {
+    words({"hf://"});
+    result->files = true;
+  }
+  if (name == "--attention") words({"full", "nsa"});
   if (name == "SHELL") words({"bash", "zsh", "fish"});
   // A token gets a new name.
   if ((name == "NAME" && command != "create") || name == "--context") AddContexts(result);

@@ -9,6 +9,7 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "client/show/metrics_view.h"
+#include "common/base/clean_text.h"
 #include "common/estimate/run_time.h"
 #include "common/estimate/state_title.h"
 
@@ -91,7 +92,7 @@ std::string NoteLine(const v1::Job& job, absl::Time now) {
     parts.push_back("next start " + next);
   }
   const bool calm = job.state() == v1::Job::STATE_RUNNING;
-  if (!calm && !ReasonText(job).empty()) parts.push_back(ReasonText(job));
+  if (!calm && !ReasonText(job).empty()) parts.push_back(CleanLine(ReasonText(job)));
   if (!HasEnded(job) && !StopText(job.stop()).empty()) {
     parts.push_back(StopText(job.stop()));
   }
@@ -184,7 +185,7 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
     absl::StrAppend(&line, " telemetry not written, ", why);
   }
   if (job.state() != v1::Job::STATE_RUNNING && !ReasonText(job).empty()) {
-    absl::StrAppend(&line, " reason ", ReasonText(job));
+    absl::StrAppend(&line, " reason ", CleanLine(ReasonText(job)));
   }
   return line;
 }
@@ -192,7 +193,7 @@ std::string PlainLine(const v1::Job& job, absl::Time now) {
 std::string TransitionLine(const v1::Job& job, absl::Time now, const std::string& from,
                            const ViewOptions& options) {
   const std::string time = Timestamp(absl::ToUnixNanos(now));
-  const std::string reason = ReasonText(job);
+  const std::string reason = CleanLine(ReasonText(job));
   const std::string title = StateTitle(job);
   return absl::StrCat(Paint(Colour::kDim, time, options.colours), " ",
                       from == title ? "" : from + (options.unicode ? " → " : " -> "),

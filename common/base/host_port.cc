@@ -5,9 +5,11 @@
 #include <cerrno>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clean_text.h"
+#include "common/base/status.h"
 
 namespace nsa {
 
@@ -27,6 +29,22 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& what, const std::strin
   return absl::InvalidArgumentError(
       absl::StrCat(what, ": '", CleanLine(CutText(address, 64)),
                    "' (HOST:PORT with a port from 0 to 65535); write e.g. 127.0.0.1:8000"));
+}
+
+absl::StatusOr<HostPort> ParseLoopback(const std::string& what, const std::string& address) {
+  NSA_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort(what, address));
+  if (at.host == "127.0.0.1" || absl::EqualsIgnoreCase(at.host, "localhost")) {
+    return HostPort{.host = "127.0.0.1", .port = at.port};
+  }
+  const std::string shown = CleanLine(CutText(address, 64));
+  if (at.host == "::1") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, ": '", shown, "' (127.0.0.1 or localhost, by IPv4 only); take 127.0.0.1:", at.port));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": '", shown, "' (127.0.0.1 or localhost): the server asks nobody for a ",
+      "password, so only programs of this machine may reach it; from another machine use an ",
+      "SSH tunnel"));
 }
 
 absl::StatusOr<SocketAddresses> AddressesOf(const HostPort& at) {

@@ -21,6 +21,11 @@ struct HostPort {
 // InvalidArgument, naming `what`, for everything else.
 absl::StatusOr<HostPort> ParseHostPort(const std::string& what, const std::string& address);
 
+// The same for a server that asks nobody for a password, so that only programs of this machine may
+// reach it: 127.0.0.1, also written localhost. Not [::1], which civetweb, as the distribution has
+// it, does not speak. InvalidArgument for every other host.
+absl::StatusOr<HostPort> ParseLoopback(const std::string& what, const std::string& address);
+
 // The addresses of a host, by getaddrinfo(3): a list with at least one. Unavailable with the reason
 // alone. May take seconds where it asks a name server.
 using SocketAddresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;

@@ -8,6 +8,7 @@
 namespace nsa {
 
 inline constexpr double kDefaultNormEps = 1e-6;
+inline constexpr double kLeastNormEps = 1e-12;  // norms are computed in fp32
 inline constexpr double kMostNormEps = 0.01;
 
 // Limits of model.mlp_dim. A GPU reads rows in multiples of 16 bytes, and tensors begin at

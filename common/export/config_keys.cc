@@ -36,6 +36,16 @@ absl::Status ConfigKeys::ReadPositive(const char* key, double most, double* valu
   return absl::OkStatus();
 }
 
+absl::Status ConfigKeys::ReadWithin(const char* key, double least, double most,
+                                    double* value) const {
+  const nlohmann::json& found = (*this)[key];
+  if (!found.is_number() || !(found.get<double>() >= least) || !(found.get<double>() <= most)) {
+    return Wrong(key, absl::StrFormat("%g to %g", least, most));
+  }
+  *value = found.get<double>();
+  return absl::OkStatus();
+}
+
 absl::Status ConfigKeys::ReadBool(const char* key, bool* value) const {
   const nlohmann::json& found = (*this)[key];
   if (!found.is_boolean()) return Wrong(key, "true or false");

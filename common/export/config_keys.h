@@ -26,6 +26,9 @@ struct ConfigKeys {
   // A number above 0, at most `most`.
   absl::Status ReadPositive(const char* key, double most, double* value) const;
 
+  // A number from `least` to `most`.
+  absl::Status ReadWithin(const char* key, double least, double most, double* value) const;
+
   absl::Status ReadBool(const char* key, bool* value) const;
 };
 

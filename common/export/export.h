@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,14 @@ struct ImportOptions {
   std::optional<v1::NsaSpec> sparse;
 };
 
+// The index of a model whose tensors are in several files.
+inline constexpr char kWeightIndexFile[] = "model.safetensors.index.json";
+
+// The names of the files in a model's folder that have its tensors: those of its index, or
+// model.safetensors alone. InvalidArgument when the index names something else than files of the
+// folder that end in .safetensors.
+absl::StatusOr<std::set<std::string>> WeightFiles(const std::filesystem::path& folder);
+
 struct ImportResult {
   int64_t step = 0;
   int64_t parameters = 0;
@@ -66,5 +75,9 @@ struct ImportResult {
 absl::StatusOr<ImportResult> ImportModel(const std::filesystem::path& folder,
                                          const std::filesystem::path& checkpoint,
                                          const ImportOptions& options = {});
+
+// The errors of ImportModel() that do not come from the weights, which need not be there.
+absl::Status CheckImport(const std::filesystem::path& folder,
+                         const std::filesystem::path& checkpoint, const ImportOptions& options);
 
 }  // namespace nsa

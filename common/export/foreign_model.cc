@@ -128,7 +128,7 @@ absl::Status ReadForeignSizes(const ConfigKeys& config, v1::ModelSpec* model) {
   }
   double eps = kDefaultNormEps;
   if (!config["rms_norm_eps"].is_null()) {
-    NSA_RETURN_IF_ERROR(config.ReadPositive("rms_norm_eps", kMostNormEps, &eps));
+    NSA_RETURN_IF_ERROR(config.ReadWithin("rms_norm_eps", kLeastNormEps, kMostNormEps, &eps));
   }
   model->set_norm_eps(eps);
   bool tied = false;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -6,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -32,12 +34,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kIndexFile[] = "model.safetensors.index.json";
 constexpr char kTokenizerFile[] = "tokenizer.json";
 constexpr char kStateFile[] = "checkpoint_state.json";
 // As the trainer names the moments of a single rank (worker/train/checkpoint/slices.h).
 constexpr char kMomentsFile[] = "optimizer-00000-of-00001.safetensors";
 constexpr int64_t kLargestText = 100'000'000;
+
+// Whether an index may name a file so: it stays in the folder, and takes no other file's place.
+bool IsWeightFile(const nlohmann::json& name) {
+  return name.is_string() && absl::EndsWith(name.get_ref<const std::string&>(), ".safetensors") &&
+         std::ranges::none_of(name.get_ref<const std::string&>(),
+                              [](unsigned char c) { return c == '/' || absl::ascii_iscntrl(c); });
+}
 
 absl::StatusOr<std::string> ReadText(const fs::path& path) {
   std::error_code error;
@@ -61,24 +69,6 @@ absl::StatusOr<nlohmann::json> ReadJson(const fs::path& path) {
       absl::StrCat(path.string(), ": not a JSON object; export the model again"));
 }
 
-// The files with tensors: those of the index, or model.safetensors alone.
-absl::StatusOr<std::set<std::string>> TensorFiles(const fs::path& folder) {
-  std::error_code error;
-  if (!fs::exists(folder / kIndexFile, error)) return std::set<std::string>{kModelFile};
-  NSA_ASSIGN_OR_RETURN(const nlohmann::json index, ReadJson(folder / kIndexFile));
-  std::set<std::string> names;
-  const auto map = index.find("weight_map");
-  for (const nlohmann::json& name : map == index.end() ? nlohmann::json::array() : *map) {
-    if (!name.is_string() || absl::StrContains(name.get<std::string>(), '/')) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(kIndexFile, ": weight_map: ", CutText(name.dump(), 100),
-                       " (names of files in the folder); export the model again"));
-    }
-    names.insert(name.get<std::string>());
-  }
-  return names;
-}
-
 // Every tensor of an exported folder.
 struct Source {
   std::vector<std::unique_ptr<SafetensorsFile>> files;
@@ -87,7 +77,7 @@ struct Source {
 
 absl::StatusOr<Source> OpenTensors(const fs::path& folder) {
   Source source;
-  NSA_ASSIGN_OR_RETURN(const std::set<std::string> names, TensorFiles(folder));
+  NSA_ASSIGN_OR_RETURN(const std::set<std::string> names, WeightFiles(folder));
   for (const std::string& name : names) {
     NSA_ASSIGN_OR_RETURN(auto file,
                          SafetensorsFile::Open(folder / name, SafetensorsTypes::kFloats));
@@ -292,6 +282,29 @@ absl::Status AddFile(const fs::path& folder, const std::string& name, v1::Checkp
 }
 
 }  // namespace
+
+absl::StatusOr<std::set<std::string>> WeightFiles(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::exists(folder / kWeightIndexFile, error)) return std::set<std::string>{kModelFile};
+  NSA_ASSIGN_OR_RETURN(const nlohmann::json index, ReadJson(folder / kWeightIndexFile));
+  std::set<std::string> names;
+  const auto map = index.find("weight_map");
+  for (const nlohmann::json& name : map == index.end() ? nlohmann::json::array() : *map) {
+    if (!IsWeightFile(name)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(kWeightIndexFile, ": weight_map: ", CutText(name.dump(), 100),
+                       " (names of .safetensors files in the folder); export the model again"));
+    }
+    names.insert(name.get<std::string>());
+  }
+  return names;
+}
+
+absl::Status CheckImport(const fs::path& folder, const fs::path& checkpoint,
+                         const ImportOptions& options) {
+  ImportResult ignored;
+  return PlanOf(folder, checkpoint, options, &ignored).status();
+}
 
 absl::StatusOr<ImportResult> ImportModel(const fs::path& folder, const fs::path& checkpoint,
                                          const ImportOptions& options) {

@@ -161,7 +161,7 @@ absl::Status ReadNumbers(const ConfigKeys& config, v1::ModelSpec* model) {
   NSA_RETURN_IF_ERROR(config.ReadPositive("rope_scale", 1e6, &real));
   model->set_rope_scale(real);
   if (config.json.contains("rms_norm_eps")) {
-    NSA_RETURN_IF_ERROR(config.ReadPositive("rms_norm_eps", kMostNormEps, &real));
+    NSA_RETURN_IF_ERROR(config.ReadWithin("rms_norm_eps", kLeastNormEps, kMostNormEps, &real));
     model->set_norm_eps(real);
   }
   return absl::OkStatus();

@@ -160,8 +160,8 @@ void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
     if (!good) problems->push_back({field, problem, "set a value within the limits"});
   };
   const double eps = NormEpsOf(model);
-  check(eps > 0 && eps <= kMostNormEps, "model.norm_eps",
-        absl::StrFormat("%.10g (above 0, at most %g)", eps, kMostNormEps));
+  check(eps >= kLeastNormEps && eps <= kMostNormEps, "model.norm_eps",
+        absl::StrFormat("%.10g (%g to %g)", eps, kLeastNormEps, kMostNormEps));
   if (model.has_rope_scaling()) CheckRopeScaling(model.rope_scaling(), problems);
   const int32_t units = model.mlp_dim();
   check(units == 0 || (units >= 16 && units <= kMostMlpUnits && units % kMlpUnitsMultiple == 0),

@@ -107,6 +107,12 @@ absl::Status OpenError(const std::filesystem::path& path, const absl::Status& st
     return absl::PermissionDeniedError(
         absl::StrCat("job store: ", status.message(), "; check who owns the file and its folder"));
   }
+  if (IsIoError(status)) {
+    return absl::InternalError(absl::StrCat(
+        "job store: ", status.message(),
+        "; the file system failed, which does not mean that the store is damaged: check the disk "
+        "(dmesg, smartctl -a), then start again"));
+  }
   return absl::DataLossError(absl::StrCat(
       "job store: ", path.string(), " is damaged (", status.message(),
       "); put a backup back with 'nsactl admin restore'. To start with an empty store, which knows "

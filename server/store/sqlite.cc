@@ -4,11 +4,19 @@
 
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
+namespace {
+
+constexpr char kIoErrorUrl[] = "nsa/sqlite-io-error";  // a payload of such a status
+
+}  // namespace
+
+bool IsIoError(const absl::Status& status) { return status.GetPayload(kIoErrorUrl).has_value(); }
 
 Statement::Statement(Statement&& other) noexcept
     : database_(other.database_), statement_(std::exchange(other.statement_, nullptr)) {}
@@ -137,6 +145,11 @@ absl::Status Database::Error(int code, std::string_view what) const {
       return absl::PermissionDeniedError(message);
     case SQLITE_CONSTRAINT:
       return absl::AlreadyExistsError(message);
+    case SQLITE_IOERR: {
+      absl::Status error = absl::InternalError(message);
+      error.SetPayload(kIoErrorUrl, absl::Cord());
+      return error;
+    }
     default:
       return absl::InternalError(message);
   }

@@ -47,6 +47,9 @@ class Statement {
   sqlite3_stmt* statement_;
 };
 
+// Whether an error of a Database means that the file system could not read or write the file.
+bool IsIoError(const absl::Status& status);
+
 class Database {
  public:
   // Opens the file, or creates it. DataLoss when it is not a database or is damaged.

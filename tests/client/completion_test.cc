@@ -67,6 +67,8 @@ TEST_F(CompletionTest, FlagsOfTheCommandAndGlobalOnes) {
               AllOf(Contains("--at-step"), Contains("--now"), Contains("--address")));
   EXPECT_THAT(Complete({"--output", ""}), ElementsAre("table", "wide", "json", "yaml", "name"));
   EXPECT_THAT(Complete({"generate", "--device", ""}), ElementsAre("cpu", "cuda"));
+  EXPECT_THAT(Complete({"import", "--attention", ""}), ElementsAre("full", "nsa"));
+  EXPECT_THAT(Complete({"import", "h"}), Contains("hf://"));
   EXPECT_THAT(Complete({"list", "--state", ""}), Contains("training"));
 }
 

@@ -226,6 +226,16 @@ TEST(WatchView, APlainLineHasEverythingOnIt) {
             "2.2101 tok/s 12345 ends in 5 min 20 s checkpoint 300 age 41 s restarts 1");
 }
 
+TEST(WatchView, AReasonOfSeveralLinesStaysOnItsLine) {
+  v1::Job job = DemoJob();
+  job.set_state(v1::Job::STATE_FAILED);
+  job.set_reason("CRASHED");
+  job.set_message("first\nsecond");
+  EXPECT_THAT(PlainLine(job, kNoon), ::testing::EndsWith(" reason CRASHED: first\\nsecond"));
+  EXPECT_THAT(TransitionLine(job, kNoon, "training", {.unicode = false, .colours = false}),
+              ::testing::EndsWith("  CRASHED: first\\nsecond"));
+}
+
 TEST(WatchView, EveryTimeIsLocalAndNamesItsZone) {
   setenv("TZ", "Fixed/UTC+01:00:00", 1);
   EXPECT_THAT(PlainLine(DemoJob(), kNoon), StartsWith("2026-11-20T13:00:00+01:00 jdemo1234567 "));

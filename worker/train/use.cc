@@ -14,6 +14,7 @@
 #include "kernels/cuda/device.h"
 #include "worker/train/command_line.h"
 #include "worker/train/data/prepared/commands.h"
+#include "worker/train/data/remote/model_files.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/score/commands.h"
 #include "worker/train/step/signals.h"
@@ -219,6 +220,19 @@ void AddData(CLI::App* app, UseFlags* flags) {
       ->required();
 }
 
+void AddFetchModel(CLI::App* app, UseFlags* flags) {
+  CLI::App* const sub =
+      Add(app, flags, "fetch-model",
+          "Fetch what describes a model of the Hugging Face Hub, and print its commit as JSON",
+          [](const UseFlags& f) {
+            return Print(FetchModelCommand(
+                f.url, f.output, f.weights ? ModelPart::kWeights : ModelPart::kDescription));
+          });
+  sub->add_option("URL", flags->url, "hf://OWNER/NAME[@REVISION]")->required();
+  sub->add_option("FOLDER", flags->output, "folder to write into")->required();
+  sub->add_flag("--weights", flags->weights, "its weights, after the rest");
+}
+
 }  // namespace
 
 void AddUse(CLI::App* app, UseFlags* flags) {
@@ -229,6 +243,7 @@ void AddUse(CLI::App* app, UseFlags* flags) {
   AddNeedle(app, flags);
   AddWriteNeedles(app, flags);
   AddData(app, flags);
+  AddFetchModel(app, flags);
 }
 
 int Use(const UseFlags& flags) {

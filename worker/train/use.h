@@ -1,5 +1,6 @@
 // The commands of nsa-worker that do not train: score, eval, sample, needle and serve use a trained
-// model, write-needles writes what needle measures, and count, prepare and inspect read data.
+// model, write-needles writes what needle measures, count, prepare and inspect read data, and
+// fetch-model fetches a model.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,8 @@ struct UseFlags {
   NeedleOptions needles;
   NeedleDocuments documents;
   std::string job;
+  std::string url;
+  bool weights = false;
   std::vector<std::string> what;  // job files, data files, folders
 };
 

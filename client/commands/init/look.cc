@@ -21,6 +21,7 @@
 #include "common/job/data/json_line.h"
 #include "common/job/data/parquet/schema.h"
 #include "common/job/data/prepared.h"
+#include "common/job/data/text_share.h"
 #include "common/job/data/token_sample.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
@@ -31,6 +32,8 @@ namespace nsa::client {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kSampledBytes = 1 << 20;  // of JSON lines, for the share of text in them
 
 // Files of one source, which a job can list together.
 struct InitSet {
@@ -97,23 +100,6 @@ std::string TextFieldOfLine(const std::string& line) {
     longest = key;
   }
   return longest;
-}
-
-// The share of text in JSON lines, from the first of them.
-double TextShareOf(const std::string& path, const std::string& field) {
-  constexpr int64_t kSampled = 1 << 20;
-  const std::string head = IsPacked(path) ? UnpackedHead(path, kSampled) : HeadOf(path, kSampled);
-  double text = 0, all = 0;
-  for (size_t begin = 0; begin < head.size();) {
-    const size_t end = head.find('\n', begin);
-    if (end == std::string::npos && begin > 0) break;  // perhaps not a whole line
-    const std::string line = head.substr(begin, end - begin);
-    const auto found = TextOfJsonLine(line, field.empty() ? kDefaultTextField : field);
-    if (found.ok() && found->has_value()) text += static_cast<double>((*found)->size());
-    all += static_cast<double>(line.size() + 1);
-    begin = end == std::string::npos ? head.size() : end + 1;
-  }
-  return text > 0 ? text / all : 1;
 }
 
 // The column of a Parquet file that has the text: the default if it is there, else the largest.
@@ -186,7 +172,7 @@ absl::Status AddFiles(const std::string& path, InitLook* look) {
   const v1::DataSource source = SourceOf(files.front());
   InitSet& set = SetOf(source, FieldOfText(files.front(), source), look);
   if (source == v1::DATA_SOURCE_JSONL && set.paths.empty()) {
-    set.text_share = TextShareOf(files.front(), set.text_field);
+    set.text_share = TextShareOfLines(files.front(), set.text_field, kSampledBytes);
   }
   set.paths.push_back(path);
   for (const std::string& file : files) AddSize(file, &set, look);

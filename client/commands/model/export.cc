@@ -1,5 +1,5 @@
-// nsactl export and import: a checkpoint as a folder that transformers and PyTorch load, and back.
-// Work on files of this machine; a coordinator is asked only for the out_dir of a job.
+// nsactl export: a checkpoint as a folder that transformers and PyTorch load. Works on files of
+// this machine; a coordinator is asked only for the out_dir of a job.
 #include "common/export/export.h"
 
 #include <atomic>
@@ -10,12 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "client/cli.h"
 #include "client/commands/model/find_model.h"
-#include "client/connect/job_source.h"
 #include "client/connect/local/input_file.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
@@ -85,86 +82,6 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
   return ExitCode::kOk;
 }
 
-struct ImportFlags {
-  std::string source, checkpoint, attention = "full", layers;
-  std::vector<std::string> sets;
-};
-
-// The keys of nsa that the flags set.
-absl::StatusOr<v1::NsaSpec> SparseOf(const ImportFlags& flags) {
-  v1::JobSpec spec;
-  if (!flags.layers.empty()) {
-    const bool list = flags.layers.starts_with('[');
-    NSA_RETURN_IF_ERROR(Annotate(
-        ApplySet(
-            absl::StrCat("nsa.layers=", list ? flags.layers : absl::StrCat("[", flags.layers, "]")),
-            &spec)
-            .status(),
-        "--layers"));
-  }
-  for (const std::string& assignment : flags.sets) {
-    if (!absl::StartsWith(assignment, "nsa.")) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--set: ", assignment, " (keys of nsa); set the others in the job that trains on"));
-    }
-    NSA_RETURN_IF_ERROR(ApplySet(assignment, &spec).status());
-  }
-  return spec.nsa();
-}
-
-absl::StatusOr<ImportOptions> ImportOptionsOf(const ImportFlags& flags) {
-  if (flags.attention == "nsa") {
-    NSA_ASSIGN_OR_RETURN(v1::NsaSpec sparse, SparseOf(flags));
-    return ImportOptions{.sparse = std::move(sparse)};
-  }
-  if (flags.attention != "full") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--attention: ", flags.attention, " (full or nsa); name one of them"));
-  }
-  if (flags.layers.empty() && flags.sets.empty()) return ImportOptions();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flags.layers.empty() ? "--set" : "--layers",
-                   ": given with --attention full (of sparse attention); add --attention nsa"));
-}
-
-// The folder of DIR. A model that is converted may also be that of a job.
-absl::StatusOr<std::string> SourceOf(Session& session, const ImportFlags& flags, bool converted) {
-  std::error_code error;
-  if (!converted || std::filesystem::is_directory(flags.source, error)) return flags.source;
-  return FindModel(session, flags.source);
-}
-
-absl::StatusOr<ExitCode> Import(Session& session, const ImportFlags& flags) {
-  NSA_ASSIGN_OR_RETURN(const ImportOptions options, ImportOptionsOf(flags));
-  const bool converted = options.sparse.has_value();
-  NSA_ASSIGN_OR_RETURN(const std::string source, SourceOf(session, flags, converted));
-  NSA_ASSIGN_OR_RETURN(const ImportResult result, ImportModel(source, flags.checkpoint, options));
-  if (session.structured()) {
-    session.PrintDocument(nlohmann::ordered_json{{"checkpoint", flags.checkpoint},
-                                                 {"step", result.step},
-                                                 {"parameters", result.parameters},
-                                                 {"widened", result.widened},
-                                                 {"training_state", result.training_state},
-                                                 {"converted", converted},
-                                                 {"layers", result.layers}});
-    return ExitCode::kOk;
-  }
-  if (session.flags().format == Format::kName) {
-    session.out() << flags.checkpoint << "\n";
-    return ExitCode::kOk;
-  }
-  session.out() << flags.checkpoint << ": step " << result.step << ", " << result.parameters
-                << " parameters" << (result.widened ? ", widened from 16 bits" : "")
-                << ", optimizer at its start\n";
-  if (converted) {
-    session.Note(absl::StrCat("layers in turn: ", absl::StrJoin(result.layers, ", "),
-                              "; a job that trains on: nsactl init ", flags.checkpoint, " DATA"));
-  } else if (!result.training_state) {
-    session.Note("no checkpoint_state.json: the job is what config.json says, with defaults");
-  }
-  return ExitCode::kOk;
-}
-
 }  // namespace
 
 void AddExport(Cli* cli) {
@@ -193,34 +110,6 @@ void AddExport(Cli* cli) {
       "--tokenizer", "FOLDER", &flags->tokenizer,
       "Folder of GPT-2's vocab.json and merges.txt, or a tokenizer.json (default: the job's "
       "data.tokenizer_path)");
-}
-
-void AddImport(Cli* cli) {
-  const auto flags = std::make_shared<ImportFlags>();
-  Options options = cli->Add(
-      {.name = "import",
-       .what = "Turn a model's folder into a checkpoint",
-       .group = "Models",
-       .more = "Reads what 'nsactl export' wrote, and models of Llama, Qwen2, Qwen3 and Mistral: "
-               "config.json, safetensors, tokenizer.json. The checkpoint has the folder's weights "
-               "in fp32 and the optimizer at its start. A job trains on from it with restart: "
-               "{resume: CHECKPOINT}; nsa-worker scores and samples it. Needs no coordinator.\n"
-               "--attention nsa makes a sparse model of a dense one, which is then trained on: of "
-               "such a folder, or of a checkpoint or job of ours (docs/convert.md).",
-       .examples = "nsactl import ./my-model ./my-model-checkpoint\n"
-                   "nsactl import ./Qwen3-0.6B ./qwen-sparse --attention nsa\n"
-                   "nsactl import ./out ./sparse --attention nsa --layers win,sel --set nsa.w=512",
-       .run = [flags](Session& session) { return Import(session, *flags); }});
-  options.Argument("DIR", &flags->source,
-                   "A model's folder, with its config.json; with --attention nsa also a "
-                   "checkpoint folder, an out_dir, or a job whose out_dir is on this machine");
-  options.Argument("CHECKPOINT", &flags->checkpoint, "Checkpoint folder to write; new or empty");
-  options.Text("--attention", "full|nsa", &flags->attention,
-               "full leaves the attention as it is (default), nsa makes it sparse");
-  options.Text("--layers", "LIST", &flags->layers,
-               "Branches of the layers in turn, as nsa.layers (default: win,sel)");
-  options.Texts("--set", "nsa.KEY=VALUE", &flags->sets,
-                "Another key of nsa for --attention nsa; may be repeated");
 }
 
 }  // namespace nsa::client

@@ -9,6 +9,7 @@
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
 #include "client/commands/model/run_program.h"
+#include "common/base/host_port.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -23,6 +24,7 @@ struct ServeFlags {
 absl::StatusOr<ExitCode> Serve(Session& session, const ServeFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "serve"));
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
+  NSA_RETURN_IF_ERROR(ParseLoopback("--listen", flags.listen).status());
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   return RunModelInForeground(
       session, flags.device,

@@ -22,6 +22,7 @@ constexpr size_t kShortestBucket = 3;
 constexpr size_t kLongestBucket = 63;
 constexpr size_t kLongestKey = 1'024;  // of S3
 constexpr std::string_view kHubForm = "hf://datasets/OWNER/NAME[@REVISION]/PATH";
+constexpr std::string_view kHubModelForm = "hf://OWNER/NAME[@REVISION]";
 constexpr std::string_view kHubRefs[] = {"convert", "pr", "heads", "tags"};
 constexpr std::string_view kRevisionMarks = "-_.~%";  // and letters and digits
 
@@ -58,6 +59,51 @@ bool IsName(std::string_view text, std::string_view more) {
   return !text.empty() && text.front() != '.' && std::ranges::all_of(text, [&](unsigned char c) {
     return absl::ascii_isalnum(c) || more.find(static_cast<char>(c)) != std::string_view::npos;
   });
+}
+
+// Moves the two further parts of a revision refs/…/… from the path into the revision.
+bool TakeReference(HubPath* hub) {
+  const std::vector<std::string> ref = absl::StrSplit(hub->path, absl::MaxSplits('/', 2));
+  if (std::ranges::count(kHubRefs, ref[0]) == 0 || ref.size() < 2 ||
+      !IsName(ref[1], kRevisionMarks)) {
+    return false;
+  }
+  hub->revision = absl::StrCat("refs%2F", ref[0], "%2F", ref[1]);
+  hub->path = ref.size() < 3 ? "" : ref[2];
+  return !hub->path.starts_with('/');
+}
+
+// A URL that goes on as OWNER/NAME[@REVISION][/PATH] after `begin`.
+absl::StatusOr<HubPath> ParseHub(std::string_view text, std::string_view begin, bool model) {
+  const absl::Status wrong =
+      Refuse(text, absl::StrCat("is not of the form ", View(model ? kHubModelForm : kHubForm)));
+  if (!text.starts_with(begin)) return wrong;
+  const std::vector<std::string> parts =
+      absl::StrSplit(View(text.substr(begin.size())), absl::MaxSplits('/', 2));
+  if (parts.size() < 2) return wrong;
+  const std::pair<std::string, std::string> name =
+      absl::StrSplit(parts[1], absl::MaxSplits('@', 1));
+  const bool named = parts[1].find('@') != std::string::npos;
+  HubPath hub = {.repository = absl::StrCat(parts[0], "/", name.first),
+                 .revision = named ? name.second : "main",
+                 .path = parts.size() < 3 ? "" : parts[2],
+                 .model = model};
+  if (!IsName(parts[0], "-_.") || !IsName(name.first, "-_.") ||
+      !IsName(hub.revision, kRevisionMarks) || hub.path.starts_with('/') ||
+      (hub.path.empty() && !model)) {
+    return wrong;
+  }
+  if (hub.revision == "refs" && (!TakeReference(&hub) || (hub.path.empty() && !model))) {
+    return Refuse(text, absl::StrCat("the revision begins with refs/ (refs/convert/NAME, "
+                                     "refs/pr/NUMBER, refs/heads/NAME or refs/tags/NAME",
+                                     model ? "" : ", and a path behind it",
+                                     "); correct it, or write further slashes of the revision as "
+                                     "%2F"));
+  }
+  if (HasDots(hub.revision) || HasDots(hub.path)) {
+    return Refuse(text, "has . or .. in its path (neither is allowed); write the path without it");
+  }
+  return hub;
 }
 
 }  // namespace
@@ -111,39 +157,21 @@ bool IsHubCommit(std::string_view revision) {
 }
 
 absl::StatusOr<HubPath> ParseHubUrl(std::string_view text) {
-  constexpr std::string_view kBegin = "hf://datasets/";
-  const absl::Status wrong = Refuse(text, absl::StrCat("is not of the form ", View(kHubForm)));
-  if (!text.starts_with(kBegin)) return wrong;
-  const std::vector<std::string> parts =
-      absl::StrSplit(View(text.substr(kBegin.size())), absl::MaxSplits('/', 2));
-  if (parts.size() < 3 || parts[2].empty() || parts[2].front() == '/') return wrong;
-  const std::pair<std::string, std::string> name =
-      absl::StrSplit(parts[1], absl::MaxSplits('@', 1));
-  const bool named = parts[1].find('@') != std::string::npos;
-  HubPath hub = {.repository = absl::StrCat(parts[0], "/", name.first),
-                 .revision = named ? name.second : "main",
-                 .path = parts[2]};
-  if (!IsName(parts[0], "-_.") || !IsName(name.first, "-_.") ||
-      !IsName(hub.revision, kRevisionMarks)) {
-    return wrong;
+  return ParseHub(text, "hf://datasets/", /*model=*/false);
+}
+
+absl::StatusOr<HubPath> ParseHubModelUrl(std::string_view text) {
+  if (!IsHubModelUrl(text)) {
+    return Refuse(text, absl::StrCat("is not of the form ", View(kHubModelForm)));
   }
-  if (hub.revision == "refs") {
-    const std::vector<std::string> ref = absl::StrSplit(parts[2], absl::MaxSplits('/', 2));
-    const bool known = std::ranges::count(kHubRefs, ref[0]) > 0;
-    if (!known || ref.size() < 3 || !IsName(ref[1], kRevisionMarks) || ref[2].empty() ||
-        ref[2].front() == '/') {
-      return Refuse(text,
-                    "the revision begins with refs/ (refs/convert/NAME, refs/pr/NUMBER, "
-                    "refs/heads/NAME or refs/tags/NAME, and a path behind it); correct it, or "
-                    "write further slashes of the revision as %2F");
-    }
-    hub.revision = absl::StrCat("refs%2F", ref[0], "%2F", ref[1]);
-    hub.path = ref[2];
-  }
-  if (HasDots(hub.revision) || HasDots(hub.path)) {
-    return Refuse(text, "has . or .. in its path (neither is allowed); write the path without it");
-  }
-  return hub;
+  return ParseHub(text, "hf://", /*model=*/true);
+}
+
+absl::Status CheckHubModel(std::string_view url) {
+  NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubModelUrl(url));
+  if (hub.path.empty()) return absl::OkStatus();
+  return Refuse(url, absl::StrCat("names a file or a folder (only a whole model, ",
+                                  View(kHubModelForm), "); leave it out"));
 }
 
 absl::StatusOr<S3Path> ParseS3Url(std::string_view text, bool folder) {

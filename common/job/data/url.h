@@ -6,6 +6,7 @@
 //                                               refs/convert/NAME, refs/pr/NUMBER, refs/heads/NAME
 //                                               and refs/tags/NAME
 //   s3://BUCKET/KEY                             an object of an object store (common/s3/access.h)
+// A model to import, which is no data, is hf://OWNER/NAME[@REVISION].
 // Pure: nothing here opens a connection.
 #pragma once
 
@@ -23,6 +24,11 @@ namespace nsa {
 inline bool IsUrl(std::string_view path) { return path.find("://") != std::string_view::npos; }
 
 inline bool IsHubUrl(std::string_view path) { return path.starts_with("hf://"); }
+
+// Whether a URL of the Hub names a model, or a file of one, and no data set.
+inline bool IsHubModelUrl(std::string_view path) {
+  return IsHubUrl(path) && !path.starts_with("hf://datasets/");
+}
 
 inline bool IsS3Url(std::string_view path) { return path.starts_with("s3://"); }
 
@@ -53,16 +59,23 @@ using HubCommits = std::map<std::string, std::string>;
 struct HubPath {
   std::string repository;  // OWNER/NAME
   std::string revision;    // percent-encoded as it was written, slashes too: refs%2Fpr%2F7
-  std::string path;        // as it was written, without a leading slash
+  std::string path;        // as it was written, without a leading slash; empty: all of a model
+  bool model = false;      // else a data set
 
   // Whether the revision is a commit, 40 hexadecimal digits: what it names never changes.
   bool pinned() const { return IsHubCommit(revision); }
-  // What a commit is kept under: OWNER/NAME@REVISION.
-  std::string key() const { return repository + "@" + revision; }
+  // What a commit is kept under: OWNER/NAME@REVISION, of a model models/OWNER/NAME@REVISION.
+  std::string key() const { return (model ? "models/" : "") + repository + "@" + revision; }
 };
 
-// InvalidArgument, naming the URL and its form.
+// Of a data set. InvalidArgument, naming the URL and its form.
 absl::StatusOr<HubPath> ParseHubUrl(std::string_view url);
+
+// Of a model, hf://OWNER/NAME[@REVISION], or of one of its files, the same with /PATH.
+absl::StatusOr<HubPath> ParseHubModelUrl(std::string_view url);
+
+// OK if the URL is that of a whole model. InvalidArgument, naming the URL and the form.
+absl::Status CheckHubModel(std::string_view url);
 
 // An object of an object store, or a folder of them.
 struct S3Path {

@@ -19,6 +19,7 @@
 #include "common/job/data/held_out.h"
 #include "common/job/data/large_data.h"
 #include "common/job/data/sha256.h"
+#include "common/job/data/text_share.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/unpacked_size.h"
 #include "common/job/data/url.h"
@@ -56,6 +57,23 @@ double PreparedTokens(const PreflightFacts& facts, const DataFiles& files) {
   return tokens;
 }
 
+// The share of text in the bytes of JSON lines, from the first lines of the first files; 1 of other
+// sources, and of conversations, whose text is spread over several fields.
+double TextShare(const PreflightFacts& facts, const DataFiles& files) {
+  if (files.source != v1::DATA_SOURCE_JSONL || files.conversations) return 1;
+  double text = 0, all = 0;
+  int sampled = 0;
+  for (const NamedFile& file : FilesOf(facts, {files})) {
+    if (sampled == kMostSampledFiles || facts.abandoned()) break;
+    if (file.prepared()) continue;
+    const auto bytes = static_cast<double>(JobFileBytes(file.path).value_or(0));
+    text += bytes * TextShareOfLines(file.path, file.text_field, kSampleBytes);
+    all += bytes;
+    ++sampled;
+  }
+  return all > 0 ? text / all : 1;
+}
+
 // Roughly how many tokens are made of the files, without those of prepared data. Assumes that a
 // token of byte pairs is four bytes of text, and that token files spend four bytes on a token only
 // if the vocabulary needs them.
@@ -65,7 +83,8 @@ std::optional<double> TokensOfFiles(const PreflightFacts& facts, const DataFiles
   if (!DataSourceInfoOf(files.source).has_text()) {
     return *bytes / (VocabOf(facts.spec) > 65536 ? 4 : 2);
   }
-  return HasTokenizerFiles(facts.spec.data().tokenizer()) ? *bytes / 4 : *bytes;
+  const double text = *bytes * TextShare(facts, files);
+  return HasTokenizerFiles(facts.spec.data().tokenizer()) ? text / 4 : text;
 }
 
 std::optional<double> Tokens(const PreflightFacts& facts, const DataFiles& files) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,7 +30,7 @@ class ProgramsInFolder : public ::testing::Test {
     words[0] = Program(words[0]);
     std::filesystem::remove(dir_ / "log");
     const auto started = Spawn({.argv = std::move(words),
-                                .environment = FilterEnvironment({"PATH"}),
+                                .environment = environment_,
                                 .working_dir = dir_.path(),
                                 .output = dir_ / "log"});
     EXPECT_OK(started);
@@ -53,6 +54,7 @@ class ProgramsInFolder : public ::testing::Test {
   Ran Run(const std::vector<std::string>& words) { return Wait(Start(words)); }
 
   const TempDir dir_;
+  std::map<std::string, std::string> environment_ = FilterEnvironment({"PATH"});  // of the programs
 };
 
 }  // namespace nsa::client

@@ -58,9 +58,13 @@ TEST_F(ServeTest, RefusesWithTheExitCodesOfNsactl) {
   const Ran absent = Run({"nsactl", "serve", "artifacts/none"});
   EXPECT_EQ(absent.exit.code, 3);
   EXPECT_THAT(absent.said, HasSubstr("nsactl: artifacts/none: no checkpoint"));
+  // Before anything else is looked at.
+  const Ran nowhere = Run({"nsactl", "serve", "artifacts/none", "--listen", "abc"});
+  EXPECT_EQ(nowhere.exit.code, 2);
+  EXPECT_THAT(nowhere.said, StartsWith("nsactl: --listen: 'abc' (HOST:PORT"));
   const std::vector<std::pair<std::vector<std::string>, std::string>> wrong = {
       {{"--listen", "0.0.0.0:8000"}, "asks nobody for a password"},
-      {{"--listen", "8000"}, "listen: '8000' (HOST:PORT"},
+      {{"--listen", "8000"}, "--listen: '8000' (HOST:PORT"},
       {{"--context", "-1"}, "--context"},
       {{"-o", "json"}, "serve prints plain text"}};
   for (const auto& [flags, why] : wrong) {

@@ -31,6 +31,22 @@ TEST(ParseHostPort, TakesAnAddressApart) {
   EXPECT_EQ(ParseHostPort("x", "[::1]:50951")->port, "50951");
 }
 
+TEST(ParseLoopback, TakesThisMachineByIpv4Only) {
+  for (const char* good : {"127.0.0.1:8000", "localhost:8000", "LocalHost:8000"}) {
+    const auto at = ParseLoopback("--listen", good);
+    ASSERT_OK(at.status());
+    EXPECT_EQ(at->host, "127.0.0.1");
+    EXPECT_EQ(at->port, "8000");
+  }
+  EXPECT_THAT(ParseLoopback("--listen", "lab:80").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("--listen: 'lab:80' (127.0.0.1 or localhost)")));
+  EXPECT_THAT(ParseLoopback("--listen", "[::1]:80").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("take 127.0.0.1:80")));
+  EXPECT_THAT(ParseLoopback("--listen", "abc").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("--listen: 'abc' (HOST")));
+}
+
 TEST(ConnectTo, ConnectsWhereSomebodyListens) {
   auto listeners = ListenOnAll("x", "127.0.0.1:0");
   ASSERT_OK(listeners.status());

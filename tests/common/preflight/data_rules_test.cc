@@ -185,6 +185,26 @@ TEST(DataRules, ASourceThatIsSmallForItsShareIsRepeated) {
   EXPECT_THAT(FoundBy(job, "DATA_REPEATED"), HasSubstr("data.mix[1].path: every token"));
 }
 
+// 100 bytes of text in a line of 1,125.
+std::string LinesWithLittleText(int count) {
+  const std::string line =
+      R"({"id": ")" + std::string(1000, 'i') + R"(", "text": ")" + std::string(100, 't') + "\"}\n";
+  std::string lines;
+  for (int i = 0; i < count; ++i) lines += line;
+  return lines;
+}
+
+TEST(DataRules, OfJsonLinesOnlyTheTextCounts) {
+  GoodJob job;
+  Data(&job)->set_source(v1::DATA_SOURCE_JSONL);
+  Data(&job)->set_path(0, job.PathOf("train.jsonl"));
+  job.Write("train.jsonl", LinesWithLittleText(40));
+  EXPECT_THAT(FoundBy(job, "DATA_TOO_SMALL"), HasSubstr("(one batch takes 4,098)"));
+  job.Write("train.jsonl", LinesWithLittleText(2000));
+  EXPECT_EQ(FoundBy(job, "DATA_TOO_SMALL"), "");
+  EXPECT_THAT(FoundBy(job, "DATA_REPEATED"), HasSubstr("would be read about 102 times"));
+}
+
 TEST(DataRules, PatternsStandForTheFilesThatMatch) {
   GoodJob job;
   job.Write("shards/a-1.txt", std::string(2 << 20, 'a'));

@@ -51,10 +51,14 @@ TEST(ModelKeys, TheModelsOfOtherFamiliesAreTaken) {
 
 TEST(ModelKeys, NumbersHaveLimits) {
   const auto refused = [](auto set) { return RefusedModel(set); };
-  for (const double eps : {0.0, -1e-6, 0.02}) {
+  for (const double eps : {0.0, -1e-6, 0.02, 9e-13}) {
     EXPECT_THAT(refused([&](v1::ModelSpec* model) { model->set_norm_eps(eps); }),
                 ElementsAre(::testing::StartsWith("MODEL_RANGE: model.norm_eps: ")));
   }
+  EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_norm_eps(1e-46); }),
+              ElementsAre("MODEL_RANGE: model.norm_eps: 1e-46 (1e-12 to 0.01)"))
+      << "0 in fp32";
+  EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_norm_eps(1e-12); }), IsEmpty());
   EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_mlp_dim(100); }),
               ElementsAre("MODEL_RANGE: model.mlp_dim: 100 (a multiple of 16, at most 524288)"));
   EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_mlp_dim(-16); }),

@@ -1,5 +1,6 @@
 // A store that was damaged on disk, or whose writer was killed.
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include "tests/server/store/job_store_fixture.h"
 #include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
 
 namespace nsa::server {
 namespace {
@@ -85,6 +87,24 @@ TEST_F(JobStoreDamageTest, RefusesWhatIsNoDatabaseAndNamesTheFile) {
   WriteBytes(std::string(10'000, 'x'));
   EXPECT_THAT(OpenAgain(),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("jobs.sqlite is damaged")));
+}
+
+// A file that the file system does not let grow: what SQLite says of a disk that fails, too.
+TEST_F(JobStoreDamageTest, AnErrorOfTheFileSystemIsNoDamage) {
+  store_.reset();
+  const TempDir other;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  const rlimit small = {.rlim_cur = 16 << 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const absl::Status status = JobStore::Open(other.path(), clock_, {}).status();
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
+                               ::testing::AllOf(HasSubstr("jobs.sqlite: disk I/O error"),
+                                                HasSubstr("check the disk"),
+                                                ::testing::Not(HasSubstr("restore")))));
 }
 
 TEST_F(JobStoreDamageTest, RefusesATruncatedStore) {

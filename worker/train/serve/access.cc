@@ -19,19 +19,8 @@ bool IsLocal(const std::string& host) {
 }  // namespace
 
 absl::StatusOr<Listen> ReadListen(const std::string& address) {
-  NSA_ASSIGN_OR_RETURN(const HostPort at, ParseHostPort("listen", address));
-  const std::string shown = CleanLine(CutText(address, kShownBytes));
-  if (at.host == "::1") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "listen: '", shown, "' (127.0.0.1 or localhost, by IPv4 only); take 127.0.0.1:", at.port));
-  }
-  if (!IsLocal(at.host)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "listen: '", shown, "' (127.0.0.1 or localhost): the server asks nobody for a ",
-        "password, so only programs of this machine may reach it; from another machine use an ",
-        "SSH tunnel"));
-  }
-  return Listen{.port = std::stoi(at.port)};
+  NSA_ASSIGN_OR_RETURN(const HostPort at, ParseLoopback("listen", address));
+  return Listen{.host = at.host, .port = std::stoi(at.port)};
 }
 
 absl::Status CheckOrigins(const Origins& origins) {

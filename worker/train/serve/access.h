@@ -19,8 +19,7 @@ struct Listen {
   int port = 0;  // 0: a free one
 };
 
-// Reads "127.0.0.1:8000" or "localhost:8000". InvalidArgument for every other host and for a port
-// that is none. Not [::1]: the distribution's civetweb does not speak IPv6.
+// Reads "127.0.0.1:8000" or "localhost:8000", by ParseLoopback() (common/base/host_port.h).
 absl::StatusOr<Listen> ReadListen(const std::string& address);
 
 // The headers of a request that say where it comes from; null when they are not there.

@@ -138,6 +138,32 @@ TEST(Url, AReferenceOfTheHubHasThreeParts) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(". or ..")));
 }
 
+TEST(Url, AModelOfTheHubIsARepositoryAtARevision) {
+  const auto main = ParseHubModelUrl("hf://Qwen/Qwen3-0.6B");
+  ASSERT_OK(main);
+  EXPECT_EQ(main->repository, "Qwen/Qwen3-0.6B");
+  EXPECT_EQ(main->revision, "main");
+  EXPECT_EQ(main->path, "");
+  EXPECT_EQ(main->key(), "models/Qwen/Qwen3-0.6B@main") << "not that of a data set of this name";
+  EXPECT_EQ(ParseHubModelUrl("hf://o/n@v1/")->revision, "v1");
+  EXPECT_EQ(ParseHubModelUrl("hf://o/n@refs/pr/7")->revision, "refs%2Fpr%2F7");
+  EXPECT_EQ(ParseHubModelUrl("hf://o/n@refs/pr/7/config.json")->path, "config.json");
+  for (const char* bad : {"hf://datasets/o/n", "hf://o", "hf://o/", "hf://o/n@", "hf://../n",
+                          "hf://o/..", "hf://o/n//a", "https://o/n", "o/n"}) {
+    EXPECT_THAT(ParseHubModelUrl(bad),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not of the form")))
+        << bad;
+  }
+  EXPECT_THAT(ParseHubModelUrl("hf://o/n/../../x"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(". or ..")));
+  EXPECT_THAT(ParseHubModelUrl("hf://o/n@refs/pr"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("begins with refs/")));
+  EXPECT_OK(CheckHubModel("hf://o/n@v1"));
+  EXPECT_THAT(CheckHubModel("hf://o/n/config.json"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("only a whole model")));
+  EXPECT_FALSE(CheckDataUrl("hf://o/n/train.jsonl").ok());
+}
+
 TEST(Url, TheEndingOfTheNameIsBeforeTheQuery) {
   EXPECT_EQ(WithoutQuery("https://h/a.jsonl.gz?x=.parquet"), "https://h/a.jsonl.gz");
   EXPECT_EQ(WithoutQuery("/a?b"), "/a?b");

@@ -335,7 +335,7 @@ TEST(ImportForeignFolder, RefusesWhatItCannotBeByTheNameOfTheKey) {
       {"intermediate_size", 81, "intermediate_size: 81 (a multiple of 16)"},
       {"hidden_size", 1 << 30, "hidden_size: 1073741824 (from 1 to 32768)"},
       {"vocab_size", -1, "vocab_size: -1"},
-      {"rms_norm_eps", 0, "rms_norm_eps: 0 (above 0"},
+      {"rms_norm_eps", 0, "rms_norm_eps: 0 (1e-12 to 0.01"},
       {"rope_theta", 1, "rope_theta: 1 (above 1)"},
       {"partial_rotary_factor", 0.5, "partial_rotary_factor: 0.5"},
       {"quantization_config", {{"bits", 4}}, "quantization_config"},

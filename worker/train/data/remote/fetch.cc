@@ -226,29 +226,42 @@ absl::StatusOr<std::string> Fetcher::Follow(const std::string& from, const HttpR
       name_, url->host));
 }
 
+// What to do about HTTP 401 and 403.
+std::string Fetcher::HowToBeAllowed() const {
+  if (!IsHubUrl(name_)) return "it must be readable without a login";
+  const bool model = IsHubModelUrl(name_);
+  if (!options_.token.empty()) {
+    return absl::StrCat("the token in ", options_.token_from,
+                        " must be valid and belong to somebody who may read this ",
+                        model ? "model (who has accepted its terms, if it is gated)" : "data set");
+  }
+  if (model) {
+    return "if the name is right and the model is private or gated, set HF_TOKEN, or log in by hf "
+           "auth login";
+  }
+  return "if the data set is private or gated, set HF_TOKEN where the agent is started; nsactl and "
+         "a worker that you start yourself also read the token of hf auth login";
+}
+
+// What to do about HTTP 404.
+std::string Fetcher::HowToBeFound() const {
+  if (!IsHubUrl(name_)) return "correct the URL";
+  if (IsHubModelUrl(name_)) return "correct the name or the revision";
+  return "correct the name or the revision, and name the files of a folder by a pattern, e.g. "
+         "hf://datasets/OWNER/NAME/FOLDER/*.parquet";
+}
+
 // The error of a status that does not pass.
 absl::Status Fetcher::Failed(const HttpReply& reply) const {
   if (IsS3Url(name_)) return S3Fault(name_, reply, *options_.s3);
   const std::string what = absl::StrCat(name_, ": HTTP ", reply.status);
-  const bool hub = IsHubUrl(name_);
   switch (reply.status) {
     case 401:
     case 403:
-      return absl::PermissionDeniedError(absl::StrCat(
-          what, " (not allowed); ",
-          !hub ? "it must be readable without a login"
-          : options_.token.empty()
-              ? "if the data set is private or gated, set HF_TOKEN where the agent is started; "
-                "nsactl and a worker that you start yourself also read the token of hf auth login"
-              : absl::StrCat("the token in ", options_.token_from,
-                             " must be valid and belong to somebody who may read this data set")));
+      return absl::PermissionDeniedError(absl::StrCat(what, " (not allowed); ", HowToBeAllowed()));
     case 404:
     case 410:
-      return absl::NotFoundError(absl::StrCat(
-          what, " (not found); ",
-          hub ? "correct the name or the revision, and name the files of a folder by a pattern, "
-                "e.g. hf://datasets/OWNER/NAME/FOLDER/*.parquet"
-              : "correct the URL"));
+      return absl::NotFoundError(absl::StrCat(what, " (not found); ", HowToBeFound()));
     default:
       return absl::FailedPreconditionError(
           absl::StrCat(what, "; is this the URL of a file that can be read?"));

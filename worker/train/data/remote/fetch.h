@@ -70,6 +70,8 @@ class Fetcher {
   absl::StatusOr<HttpReply> SendTo(const std::string& url, const std::string& range, size_t most);
   absl::StatusOr<std::string> Follow(const std::string& from, const HttpReply& reply) const;
   std::string EndpointOrigin() const;
+  std::string HowToBeAllowed() const;
+  std::string HowToBeFound() const;
   absl::Status Failed(const HttpReply& reply) const;
   absl::StatusOr<Outcome> TakeLook(const HttpReply& reply, FileVersion* version) const;
   absl::StatusOr<Outcome> TakeRange(const HttpReply& reply, const FileVersion& version,

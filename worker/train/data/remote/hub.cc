@@ -9,25 +9,36 @@ namespace {
 
 absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
 
+std::string ApiUrl(std::string_view endpoint, const HubPath& hub) {
+  return absl::StrCat(View(endpoint), hub.model ? "/api/models/" : "/api/datasets/",
+                      hub.repository);
+}
+
+// What the list says of a file that is kept in Git LFS.
+std::string Sha256Of(const nlohmann::json& entry) {
+  const auto lfs = entry.find("lfs");
+  if (lfs == entry.end() || !lfs->is_object()) return "";
+  const auto oid = lfs->find("oid");
+  return oid != lfs->end() && oid->is_string() ? oid->get<std::string>() : "";
+}
+
 }  // namespace
 
 std::string HubFileUrl(std::string_view endpoint, const HubPath& hub) {
-  return absl::StrCat(View(endpoint), "/datasets/", hub.repository, "/resolve/", hub.revision, "/",
-                      EncodePath(hub.path));
+  return absl::StrCat(View(endpoint), hub.model ? "/" : "/datasets/", hub.repository, "/resolve/",
+                      hub.revision, "/", EncodePath(hub.path));
 }
 
 std::string HubFolderUrl(std::string_view endpoint, const HubPath& hub) {
   const size_t slash = hub.path.rfind('/');
   const std::string folder =
       slash == std::string::npos ? "" : absl::StrCat("/", EncodePath(hub.path.substr(0, slash)));
-  return absl::StrCat(View(endpoint), "/api/datasets/", hub.repository, "/tree/", hub.revision,
-                      folder);
+  return absl::StrCat(ApiUrl(endpoint, hub), "/tree/", hub.revision, folder);
 }
 
 std::string HubRevisionUrl(std::string_view endpoint, const HubPath& hub) {
   // Without `expand` the answer lists all files.
-  return absl::StrCat(View(endpoint), "/api/datasets/", hub.repository, "/revision/", hub.revision,
-                      "?expand=sha");
+  return absl::StrCat(ApiUrl(endpoint, hub), "/revision/", hub.revision, "?expand=sha");
 }
 
 absl::StatusOr<std::string> ParseHubCommit(std::string_view answer) {
@@ -37,8 +48,8 @@ absl::StatusOr<std::string> ParseHubCommit(std::string_view answer) {
     if (IsHubCommit(commit)) return commit;
   }
   return absl::DataLossError(
-      "the Hub does not say the commit of this revision; write the commit into the URL, "
-      "hf://datasets/OWNER/NAME@COMMIT/PATH");
+      "the Hub does not say the commit of this revision; write it into the URL, as "
+      "OWNER/NAME@COMMIT");
 }
 
 absl::Status AppendHubFiles(std::string_view page, std::vector<HubFile>* files) {
@@ -51,7 +62,9 @@ absl::Status AppendHubFiles(std::string_view page, std::vector<HubFile>* files) 
     }
     if (entry["type"] != "file") continue;
     const bool sized = entry.contains("size") && entry["size"].is_number_unsigned();
-    files->push_back({entry["path"].get<std::string>(), sized ? entry["size"].get<int64_t>() : -1});
+    files->push_back({.path = entry["path"].get<std::string>(),
+                      .size = sized ? entry["size"].get<int64_t>() : -1,
+                      .sha256 = Sha256Of(entry)});
   }
   return absl::OkStatus();
 }

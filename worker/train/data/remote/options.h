@@ -25,6 +25,8 @@ struct RemoteOptions {
   std::string token_from = "HF_TOKEN";  // the variable or the file that has it, for messages
   // Credentials and endpoint for s3://, or why there are none.
   absl::StatusOr<S3Access> s3 = S3Access();
+  // Whether hf:// URLs may be those of models too.
+  bool models = false;
   // The commits at which branches are read. One that is missing here is asked for once.
   HubCommits hub_commits;
   // Longest time without progress, after which reading fails; and of one attempt.

@@ -38,10 +38,16 @@ Remote::Remote(RemoteOptions options)
       commits_(options_.hub_commits) {}
 
 absl::Status Remote::Check(const std::string& url) const {
-  NSA_RETURN_IF_ERROR(CheckDataUrl(url));
+  const bool model = options_.models && IsHubModelUrl(url);
+  NSA_RETURN_IF_ERROR(model ? ParseHubModelUrl(url).status() : CheckDataUrl(url));
   if (options_.policy.Allows(url)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(
       url, ": is not among the coordinator's allowed_urls; copy the file, or ask an operator"));
+}
+
+absl::StatusOr<HubPath> Remote::ParseHub(const std::string& url) const {
+  const bool model = options_.models && IsHubModelUrl(url);
+  return model ? ParseHubModelUrl(url) : ParseHubUrl(url);
 }
 
 // The same path with a commit in the place of a branch or tag.
@@ -73,7 +79,7 @@ absl::StatusOr<HubPath> Remote::AtCommit(const std::string& url, HubPath hub,
 
 absl::StatusOr<std::string> Remote::Commit(const std::string& url, ReadProgress* progress) {
   NSA_RETURN_IF_ERROR(Check(url));
-  NSA_ASSIGN_OR_RETURN(HubPath hub, ParseHubUrl(url));
+  NSA_ASSIGN_OR_RETURN(HubPath hub, ParseHub(url));
   NSA_ASSIGN_OR_RETURN(hub, AtCommit(url, hub, progress));
   return hub.pinned() ? hub.revision : "";
 }
@@ -84,7 +90,7 @@ absl::StatusOr<std::string> Remote::PlaceOf(const std::string& url, ReadProgress
     NSA_ASSIGN_OR_RETURN(const S3Path path, ParseS3Url(url));
     return S3HttpUrl(*options_.s3, path);
   }
-  absl::StatusOr<HubPath> hub = ParseHubUrl(url);
+  absl::StatusOr<HubPath> hub = ParseHub(url);
   if (!hub.ok()) return url;
   NSA_ASSIGN_OR_RETURN(hub, AtCommit(url, *hub, progress));
   return HubFileUrl(options_.endpoint, *hub);
@@ -160,13 +166,20 @@ absl::StatusOr<std::vector<HubFile>> Remote::List(const std::string& url, const 
   return files;
 }
 
+absl::StatusOr<std::vector<HubFile>> Remote::Folder(const std::string& url,
+                                                    ReadProgress* progress) {
+  NSA_RETURN_IF_ERROR(Check(url));
+  NSA_ASSIGN_OR_RETURN(HubPath hub, ParseHub(url));
+  NSA_ASSIGN_OR_RETURN(hub, AtCommit(url, std::move(hub), progress));
+  return List(url, hub, progress);
+}
+
 absl::StatusOr<std::vector<std::string>> Remote::Expand(const std::string& url,
                                                         ReadProgress* progress) {
   NSA_RETURN_IF_ERROR(Check(url));
   if (!IsPattern(url)) return std::vector<std::string>{url};
-  NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHubUrl(url));
-  NSA_ASSIGN_OR_RETURN(const HubPath at, AtCommit(url, hub, progress));
-  NSA_ASSIGN_OR_RETURN(const std::vector<HubFile> files, List(url, at, progress));
+  NSA_ASSIGN_OR_RETURN(const HubPath hub, ParseHub(url));
+  NSA_ASSIGN_OR_RETURN(const std::vector<HubFile> files, Folder(url, progress));
   const std::string begin = url.substr(0, url.size() - hub.path.size());
   const size_t name = hub.path.rfind('/') + 1;  // 0 without a folder
   std::vector<std::string> found;

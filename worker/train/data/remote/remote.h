@@ -39,6 +39,9 @@ class Remote {
   // kMostMatches.
   absl::StatusOr<std::vector<std::string>> Expand(const std::string& url, ReadProgress* progress);
 
+  // The files in the folder that a URL of the Hub is in, or directly in a model.
+  absl::StatusOr<std::vector<HubFile>> Folder(const std::string& url, ReadProgress* progress);
+
   // Bytes of a file. Asks the server, or takes what the Hub's list said.
   absl::StatusOr<int64_t> Size(const std::string& url, ReadProgress* progress);
 
@@ -59,6 +62,7 @@ class Remote {
 
  private:
   absl::Status Check(const std::string& url) const;
+  absl::StatusOr<HubPath> ParseHub(const std::string& url) const;
   absl::StatusOr<HubPath> AtCommit(const std::string& url, HubPath hub, ReadProgress* progress);
   absl::StatusOr<std::string> PlaceOf(const std::string& url, ReadProgress* progress);
   absl::StatusOr<FileVersion> Look(const std::string& url, ReadProgress* progress);
