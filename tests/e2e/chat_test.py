@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""A small model that is tuned on conversations until it knows them by heart, used by the chat API and by `nsactl chat`.
+"""A small model that is tuned on conversations until it knows them by heart, used by the chat API, by `nsactl chat` and, where there is a Chromium, by the page.
 
     tests/e2e/chat_test.py BIN_DIR
 """
+import functools
 import http.server
 import json
 import os
@@ -17,6 +18,7 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "testing"))
+sys.path.insert(0, str(HERE.parent / "server/web"))
 from model_server import ModelServer  # noqa: E402
 from processes import children, running, until  # noqa: E402
 
@@ -150,6 +152,43 @@ def check_terminal(bin_dir):
     print("nsactl chat: Ctrl-C stops an answer, Ctrl-D ends")
 
 
+def check_page(server):
+    try:
+        from browser import Browser
+    except ImportError:
+        print("page: not checked, no python3-selenium")
+        return
+    if not pathlib.Path("/usr/bin/chromium").exists() or not pathlib.Path("/usr/bin/chromedriver").exists():
+        print("page: not checked, no Chromium")
+        return
+    with Browser(server.url, 390, 800) as page:
+        page.resize(390, 800)
+        page.driver.get(server.url + "/")
+        page.until(lambda: page.text("#model") == "tuned", "the model's name")
+        said = functools.partial(page.run, "return [...document.querySelectorAll('article')].map((one) => one.textContent)")
+        page.click("summary", "Settings")
+        page.type("#temperature", "0")
+        page.type("#text", "Hi")
+        page.keys("\r")
+        page.until(lambda: said() == ["YouHi", "ModelHello!"], "an answer")
+        page.until(lambda: not page.run("return document.getElementById('send').hidden"), "the end of the answer")
+        page.type("#text", "Bye")
+        page.click("#send")
+        page.until(lambda: said()[2:] == ["YouBye", "ModelSee you."], "a second answer")
+        assert page.run("return document.documentElement.scrollWidth") <= 390, "it is wider than the window"
+        page.type("#most", "2")
+        page.click("#reset")
+        page.until(lambda: said() == [], "a new conversation")
+        page.type("#text", "x" * 300)
+        page.keys("\r")
+        page.until(lambda: "messages: 351 tokens" in page.text("#status"), "the server's refusal")
+        assert len(page.run("return document.getElementById('text').value")) == 300, "what was refused can be changed"
+        assert not page.barriers(), page.barriers()
+        # The refusal itself is in the log of the browser, and nothing else: no policy was violated.
+        assert all("400" in line for line in page.log()), page.log()
+    print("page: a conversation in Chromium, 390 pixels wide")
+
+
 def main(bin_dir):
     bin_dir = pathlib.Path(bin_dir).resolve()
     with tempfile.TemporaryDirectory() as name:
@@ -160,6 +199,7 @@ def main(bin_dir):
         try:
             check_api(server)
             check_pipe(bin_dir, folder, server)
+            check_page(server)
         finally:
             server.process.terminate()
             server.process.wait(30)

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/train/serve/chat_page.h"
 #include "worker/train/serve/limits.h"
 
 namespace nsa::train::serve {
@@ -117,11 +118,14 @@ void CompletionServer::Handle(HttpExchange& http) {
 
 // Answers, or returns an error to answer with.
 absl::Status CompletionServer::Dispatch(HttpExchange& http) {
-  NSA_RETURN_IF_ERROR(CheckOrigins({.host = http.header("Host"),
-                                    .origin = http.header("Origin"),
-                                    .sec_fetch_site = http.header("Sec-Fetch-Site")}));
   const std::string method = http.method();
   std::string path = http.path();
+  // The page is the same for everybody, so a link from elsewhere may lead to it.
+  const bool page = method == "GET" && path == "/";
+  NSA_RETURN_IF_ERROR(
+      CheckOrigins({.host = http.header("Host"),
+                    .origin = page ? nullptr : http.header("Origin"),
+                    .sec_fetch_site = page ? nullptr : http.header("Sec-Fetch-Site")}));
   if (path.size() > 1 && path.back() == '/') path.pop_back();  // as some clients write it
   if (draining_) return absl::UnavailableError("the server is shutting down");
   if (path == kCompletionsPath || path == kChatPath) {
@@ -129,13 +133,18 @@ absl::Status CompletionServer::Dispatch(HttpExchange& http) {
     return Complete(http, path == kChatPath ? Api::kChat : Api::kCompletions);
   }
   const bool model = absl::StartsWith(path, kModelsPath);
-  if (path != "/healthz" && path != "/metrics" && path != "/v1/models" && !model) {
+  if (path != "/" && path != "/healthz" && path != "/metrics" && path != "/v1/models" && !model) {
     return HttpError(404,
-                     "path: unknown (/healthz, /metrics, /v1/models, /v1/completions, "
+                     "path: unknown (/, /healthz, /metrics, /v1/models, /v1/completions, "
                      "/v1/chat/completions); use one of these");
   }
   if (method != "GET") return WrongMethod(path, "GET");
-  if (path == "/healthz") {
+  if (path == "/") {
+    http.Answer(200, "text/html; charset=utf-8", kChatPage,
+                absl::StrCat("Content-Security-Policy: ", ChatPagePolicy(),
+                             "\r\nReferrer-Policy: no-referrer\r\n"
+                             "Cross-Origin-Resource-Policy: same-origin\r\n"));
+  } else if (path == "/healthz") {
     http.Answer(200, "text/plain; charset=utf-8", "ok\n");
   } else if (path == "/metrics") {
     http.Answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(thread_.waiting()));

@@ -1,5 +1,6 @@
 // The server of nsa-worker serve: OpenAI's completions and chat for programs of this machine.
 //
+//   GET /                         a page to chat in a browser
 //   GET /healthz                  "ok", or 503 once the server is ending
 //   GET /metrics                  metrics.h
 //   GET /v1/models                the one model, by the name of its job

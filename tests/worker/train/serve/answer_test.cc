@@ -199,15 +199,26 @@ TEST(CheckOrigins, RefusesNamesThatAreNotThisMachine) {
   EXPECT_EQ(HttpStatusOf(CheckOrigins({})), 421) << "no Host at all";
 }
 
-TEST(CheckOrigins, RefusesPagesOfABrowser) {
-  for (const char* origin : {"https://evil.example", "null", "http://127.0.0.1:8000", ""}) {
+TEST(CheckOrigins, RefusesPagesOfOtherSites) {
+  for (const char* origin : {"https://evil.example", "null", "http://127.0.0.1:8000", "",
+                             "http://localhost:3000", "https://localhost:8000"}) {
     EXPECT_EQ(HttpStatusOf(CheckOrigins({.host = "localhost:8000", .origin = origin})), 403)
         << origin;
   }
-  for (const char* site : {"cross-site", "same-site", "same-origin"}) {
+  for (const char* site : {"cross-site", "same-site"}) {
     EXPECT_EQ(HttpStatusOf(CheckOrigins({.host = "localhost:8000", .sec_fetch_site = site})), 403)
         << site;
+    EXPECT_EQ(
+        HttpStatusOf(CheckOrigins(
+            {.host = "localhost:8000", .origin = "http://localhost:8000", .sec_fetch_site = site})),
+        403)
+        << site;
   }
+  EXPECT_TRUE(CheckOrigins({.host = "localhost:8000",
+                            .origin = "http://localhost:8000",
+                            .sec_fetch_site = "same-origin"})
+                  .ok());
+  EXPECT_TRUE(CheckOrigins({.host = "[::1]:8001", .sec_fetch_site = "same-origin"}).ok());
   EXPECT_TRUE(CheckOrigins({.host = "localhost:8000", .sec_fetch_site = "none"}).ok());
 }
 

@@ -3,7 +3,10 @@
 
 #include <sys/socket.h>
 
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,10 +16,12 @@
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/net/http_get.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/within.h"
 #include "tests/worker/train/serve/running_server.h"
+#include "worker/train/serve/chat_page.h"
 #include "worker/train/serve/limits.h"
 
 namespace nsa::train::serve {
@@ -54,7 +59,39 @@ TEST_F(ServerTest, TakesPathsThatEndWithASlash) {
   EXPECT_EQ(BodyOf(Get("/v1/models/")), BodyOf(Get("/v1/models")));
   EXPECT_EQ(BodyOf(Get("/v1/models/small/")), BodyOf(Get("/v1/models/small")));
   EXPECT_EQ(StatusOf(Get("/v1/completions/")), 405);
-  EXPECT_EQ(StatusOf(Get("/")), 404);
+  EXPECT_EQ(StatusOf(Get("/none")), 404);
+}
+
+TEST_F(ServerTest, HasAPageThatMayDoOnlyWhatItsPolicyNames) {
+  const std::string answer = Get("/");
+  EXPECT_EQ(StatusOf(answer), 200);
+  EXPECT_EQ(BodyOf(answer), kChatPage);
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(answer,
+              HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'sha256-"));
+  EXPECT_EQ(ChatPagePolicy().find("unsafe"), std::string::npos);
+  const std::string linked =
+      "GET / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n\r\n";
+  EXPECT_EQ(StatusOf(Send(linked)), 200) << "a link may lead to it";
+  EXPECT_EQ(StatusOf(Send("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")), 421);
+  EXPECT_EQ(StatusOf(Send(Request(
+                Talk("Hi", R"(, "max_tokens": 1)"),
+                absl::StrCat("Origin: http://", address_, "\r\nSec-Fetch-Site: same-origin\r\n"),
+                "1.1", kChat))),
+            200);
+}
+
+// One look for everything that is served: the colours and fonts of the coordinator's page.
+TEST_F(ServerTest, ThePageHasTheColoursOfTheCoordinators) {
+  std::ifstream file(SourceDir() + "/server/web/page/style.css");
+  const std::string css{std::istreambuf_iterator<char>(file), {}};
+  const std::string page(kChatPage);
+  const std::regex value("--[a-z-]+: [^;]+;");
+  size_t values = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), value), end; at != end; ++at, ++values) {
+    EXPECT_THAT(css, HasSubstr(at->str()));
+  }
+  EXPECT_GE(values, 24u);
 }
 
 TEST_F(ServerTest, CompletesAPrompt) {
