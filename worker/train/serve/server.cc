@@ -207,7 +207,10 @@ absl::Status CompletionServer::Answer(Request* request) {
   absl::Status status = call->task().request.stream ? AnswerStream(request, head, call.get())
                                                     : AnswerWhole(request, head, call.get());
   thread_.Leave(call);
-  if (call->ended() && call->result().ok()) metrics_.Answered(*call->result());
+  if (call->ended() && call->result().ok()) {
+    const absl::Duration now = clock_.Monotonic();
+    metrics_.Answered(*call->result(), now - request->spoken.value_or(now));
+  }
   return status;
 }
 
@@ -215,8 +218,8 @@ absl::Status CompletionServer::Answer(Request* request) {
 std::optional<AnswerPiece> CompletionServer::Take(Request* request, Call* call) {
   std::optional<AnswerPiece> piece = call->Take(kLook);
   if (piece.has_value() && !request->spoken) {
-    request->spoken = true;
-    metrics_.FirstPiece(clock_.Monotonic() - request->arrived);
+    request->spoken = clock_.Monotonic();
+    metrics_.FirstPiece(*request->spoken - request->arrived);
   }
   if (request->http.gone()) request->code = Metrics::kClientGone;
   return piece;

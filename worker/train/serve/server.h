@@ -65,7 +65,7 @@ class CompletionServer {
     Api api;
     absl::Duration arrived;  // monotonic
     int code = 200;
-    bool spoken = false;  // a part of the text was there
+    std::optional<absl::Duration> spoken;  // when the first part of the text was there
   };
   absl::Status Complete(HttpExchange& http, Api api);
   absl::Status Answer(Request* request);

@@ -132,6 +132,7 @@ TEST_F(ServerTest, CountsWhatItAnswersAndWhatItRefuses) {
   EXPECT_EQ(added("nsa_serve_completion_tokens_total"), 7);
   EXPECT_EQ(added("nsa_serve_first_piece_seconds_count"), 2);
   EXPECT_EQ(added("nsa_serve_request_seconds_count"), 3);
+  EXPECT_EQ(added("nsa_serve_token_seconds_count"), 2);
 }
 
 TEST_F(ServerTest, AStreamHasTheSameTextInPieces) {
