@@ -37,6 +37,7 @@ namespace nsa::client {
   ROW(Export)                \
   ROW(Import)                \
   ROW(Generate)              \
+  ROW(Chat)                  \
   ROW(Serve)                 \
   ROW(Eval)                  \
   ROW(Needle)                \

@@ -1,15 +1,14 @@
 #include "client/connect/interrupt.h"
 
-#include <csignal>
-
 #include "common/base/thread_name.h"
 
 namespace nsa::client {
 
-void Interrupt::Raise() {
+void Interrupt::Raise(int signal) {
   MutexLock lock(&mutex_);
   const bool idle = cancels_.empty();
   raised_ = true;
+  only_ctrl_c_ = only_ctrl_c_ && signal == SIGINT;
   // Under the lock, so that the `cancel` of a destroyed Scope is never called.
   for (const auto& [id, cancel] : cancels_) cancel();
   changed_.SignalAll();
@@ -19,6 +18,12 @@ void Interrupt::Raise() {
 bool Interrupt::raised() const {
   MutexLock lock(&mutex_);
   return raised_;
+}
+
+bool Interrupt::ForgetCtrlC() {
+  MutexLock lock(&mutex_);
+  if (only_ctrl_c_) raised_ = false;
+  return only_ctrl_c_;
 }
 
 bool Interrupt::SleepFor(absl::Duration duration) {
@@ -58,7 +63,7 @@ SignalListener::SignalListener(Interrupt* interrupt) {
   thread_ = std::thread([signals, interrupt] {
     NameThread("signals");
     int signal = 0;
-    while (sigwait(&signals, &signal) == 0 && signal != kQuit) interrupt->Raise();
+    while (sigwait(&signals, &signal) == 0 && signal != kQuit) interrupt->Raise(signal);
   });
 }
 

@@ -3,6 +3,7 @@
 // (Interrupt::Scope).
 #pragma once
 
+#include <csignal>
 #include <functional>
 #include <map>
 #include <thread>
@@ -20,8 +21,13 @@ class Interrupt {
   explicit Interrupt(std::function<void()> when_idle = nullptr)
       : when_idle_(std::move(when_idle)) {}
 
-  void Raise();
+  // `signal` is the one that came.
+  void Raise(int signal = SIGINT);
   bool raised() const;
+
+  // For a command that goes on after Ctrl-C has ended a part of it: forgets Ctrl-C. False, and
+  // nothing, once another signal came.
+  bool ForgetCtrlC();
 
   // Waits; returns false at once when raised.
   bool SleepFor(absl::Duration duration);
@@ -45,6 +51,7 @@ class Interrupt {
   mutable Mutex mutex_;
   CondVar changed_;
   bool raised_ ABSL_GUARDED_BY(mutex_) = false;
+  bool only_ctrl_c_ ABSL_GUARDED_BY(mutex_) = true;
   int next_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<int, std::function<void()>> cancels_ ABSL_GUARDED_BY(mutex_);
 };

@@ -113,12 +113,24 @@ struct HttpClient::Transfer {
 
   // Returns how many bytes it took; fewer than all end the transfer.
   size_t Body(std::string_view data) {
+    if (request.on_body && status() == 200) {
+      *client->bytes_ += std::ssize(data);
+      if (request.on_body(data)) return data.size();
+      stopped = "cancelled";
+      return 0;
+    }
     const size_t room = request.most_bytes - reply->body.size();
     const size_t taken = std::min(room, data.size());
     reply->body.append(data.substr(0, taken));
     *client->bytes_ += static_cast<int64_t>(taken);
     reply->too_long = taken < data.size();
     return taken;
+  }
+
+  int status() const {
+    long status = 0;
+    curl_easy_getinfo(client->curl_, CURLINFO_RESPONSE_CODE, &status);
+    return static_cast<int>(status);
   }
 
   void Header(std::string_view line) {
@@ -259,9 +271,7 @@ HttpReply HttpClient::Perform(const HttpRequest& request, const char* method,
   curl_easy_setopt(curl_, CURLOPT_HTTPHEADER, headers);
   const CURLcode code = curl_easy_perform(curl_);
   curl_slist_free_all(headers);
-  long status = 0;
-  curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
-  reply.status = static_cast<int>(status);
+  reply.status = transfer.status();
   // A host may have several addresses, and another one was fine.
   reply.refused_address = reply.refused_address && code != CURLE_OK;
   reply.unknown_host = code == CURLE_COULDNT_RESOLVE_HOST;

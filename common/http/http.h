@@ -39,6 +39,9 @@ struct HttpRequest {
   absl::Duration total = absl::InfiniteDuration();  // longest time of the whole request
   std::vector<std::string> headers;                 // further ones: "Name: value"
   std::optional<HttpSignature> signature;
+  // Takes the body of an answer with the status 200 in parts, as they come, in place of
+  // HttpReply.body and without a limit; false ends the transfer as `cancelled` does.
+  std::function<bool(std::string_view part)> on_body = {};
 };
 
 // What was received. A transfer that failed has a `fault`, and perhaps a part of the answer.

@@ -86,7 +86,7 @@ TEST_F(CompletionTest, JobsThatTheCommandCanDoSomethingWith) {
 }
 
 TEST_F(CompletionTest, ModelsAndDataAreJobsAndFiles) {
-  for (const char* command : {"generate", "serve", "eval", "needle"}) {
+  for (const char* command : {"generate", "chat", "serve", "eval", "needle"}) {
     EXPECT_THAT(Complete({command, ""}),
                 ElementsAre("demo", "jdemo1234567", "old", "jold12345678a", ":files"))
         << command;

@@ -9,7 +9,6 @@ import http.client
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import socket
@@ -17,11 +16,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "testing"))
+from model_server import ModelServer  # noqa: E402
 from processes import children, processor_seconds  # noqa: E402
 
 TEXT = "To be, or not to be, that is the question: whether 'tis nobler in the mind to suffer é 日 😀\n" * 20
@@ -45,51 +43,6 @@ def find_package():
     return str(package)
 
 
-class Server:
-    """nsactl serve on a free port."""
-
-    def __init__(self, bin_dir, folder):
-        self.log = open(folder / "serve.log", "w+b")
-        self.process = subprocess.Popen([bin_dir / "nsactl", "serve", "artifacts/tiny", "--listen", "127.0.0.1:0"], cwd=folder, stdout=self.log, stderr=self.log)
-        self.url = self.await_line(r"at (http://127\.0\.0\.1:\d+)/v1 ")
-        self.port = int(self.url.rsplit(":", 1)[1])
-
-    def said(self):
-        return pathlib.Path(self.log.name).read_text()
-
-    def await_line(self, pattern):
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            found = re.search(pattern, self.said())
-            if found:
-                return found[1]
-            assert self.process.poll() is None, self.said()
-            time.sleep(0.05)
-        raise AssertionError(f"{pattern}: not within 60 s\n{self.said()}")
-
-    def ask(self, body, headers=None, path="/v1/completions"):
-        """The status and the JSON of an answer."""
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json", **(headers or {})})
-        try:
-            with urllib.request.urlopen(request, timeout=120) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
-
-    def raw(self, data, seconds=30):
-        """What the server answers to these bytes until it closes; nothing when it resets the connection."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
-            try:
-                connection.sendall(data)
-                answer = b""
-                while part := connection.recv(65536):
-                    answer += part
-                return answer
-            except (ConnectionResetError, BrokenPipeError):
-                return b""
-
-
 def check_openai_client(server, package):
     said = subprocess.run(["node", HERE / "serve/client.mjs", server.url + "/v1", "tiny"], env={**os.environ, "OPENAI_PACKAGE": package, "no_proxy": "*"},
                           capture_output=True, text=True, timeout=200)
@@ -104,6 +57,10 @@ def check_openai_client(server, package):
     assert (got["wrong"]["name"], got["wrong"]["status"], got["wrong"]["param"]) == ("BadRequestError", 400, "n"), got["wrong"]
     assert (got["other"]["name"], got["other"]["code"]) == ("NotFoundError", "model_not_found"), got["other"]
     assert got["long"]["code"] == "context_length_exceeded" and "128" in got["long"]["message"], got["long"]
+    chat = got["chat"]["choices"][0]
+    assert chat["message"]["role"] == "assistant" and chat["finish_reason"] == "length", chat
+    assert [len(token["top_logprobs"]) for token in chat["logprobs"]["content"]] == [2] * 20, chat
+    assert got["chatStream"] == {"text": chat["message"]["content"], "roles": ["assistant"], "reason": "length", "usage": got["chat"]["usage"]}, got
     assert got["left"] is True
     version = json.loads((pathlib.Path(package) / "package.json").read_text())["version"]
     print(f"openai {version}: answers, streams in {got['stream']['parts']} parts, errors")
@@ -219,7 +176,7 @@ def main(bin_dir):
         (folder / "val.txt").write_text("The slings and arrows of outrageous fortune\n" * 5)
         (folder / "job.yaml").write_text(JOB)
         subprocess.run([bin_dir / "nsa-worker", "--job", "job.yaml"], cwd=folder, check=True, capture_output=True)
-        server = Server(bin_dir, folder)
+        server = ModelServer(bin_dir, folder, "artifacts/tiny")
         try:
             check_openai_client(server, package)
             check_lm_eval_scores(server, bin_dir, folder)

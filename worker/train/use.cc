@@ -1,5 +1,9 @@
 #include "worker/train/use.h"
 
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -59,6 +63,10 @@ void AnnounceServer(const serve::CompletionServer& server, const TrainedModel& t
 // Serves until SIGTERM or SIGINT. They end it at once while the model is loaded, and within a
 // second later: requests are answered, and what is computed is left.
 int Serve(const UseFlags& flags) {
+  if (flags.parent != 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != flags.parent) return 0;  // it has ended already
+  }
   std::atomic<bool> serving = false, asked = false;
   const SignalWatch watch([&](int) {
     if (!serving) std::_Exit(0);
@@ -169,6 +177,8 @@ void AddServe(CLI::App* app, UseFlags* flags) {
   sub->add_option("--listen", flags->server.listen,
                   "127.0.0.1:PORT or localhost:PORT; default: 127.0.0.1:8000; port 0 takes a free "
                   "one");
+  sub->add_option("--parent", flags->parent,
+                  "process that starts this one: end when it does, as for nsactl chat");
   AddContext(sub, flags);
 }
 

@@ -28,6 +28,7 @@ struct UseFlags {
   std::string prompt_file;
   SampleOptions sampling;
   serve::ServerOptions server;
+  int parent = 0;  // the process with which a server ends; 0: none
   NeedleOptions needles;
   NeedleDocuments documents;
   std::string job;

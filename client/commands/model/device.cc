@@ -38,6 +38,10 @@ absl::Status CheckDevice(const std::string& device) {
                    "nsactl, or use --device cpu"));
 }
 
+std::string WorkerOf(const std::string& device) {
+  return WorkerBesideThisProgram(device == "cuda" ? kCudaWorker : "nsa-worker");
+}
+
 absl::StatusOr<ExitCode> RunModelInForeground(Session& session, const std::string& device,
                                               std::vector<std::string> arguments) {
   if (device != "cuda") return RunWorkerInForeground(session, std::move(arguments));

@@ -21,6 +21,9 @@ void AddDevice(Options* options, std::string* device);
 // GPUs is wanted and not beside this one.
 absl::Status CheckDevice(const std::string& device);
 
+// The path of the worker program for `device`, beside this one.
+std::string WorkerOf(const std::string& device);
+
 // Runs the worker program for `device`, which CheckDevice() accepts, with these arguments as
 // RunWorkerInForeground() does.
 absl::StatusOr<ExitCode> RunModelInForeground(Session& session, const std::string& device,

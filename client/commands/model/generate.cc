@@ -1,16 +1,15 @@
 // nsactl generate: text that a trained model writes. nsa-worker beside this program computes it, on
 // this machine; a coordinator is asked only for the out_dir of a job.
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
+#include "client/commands/model/number_flag.h"
 #include "client/commands/model/run_program.h"
 #include "client/connect/local/input_file.h"
 #include "common/base/status.h"
@@ -27,20 +26,8 @@ struct GenerateFlags {
   int context = 0;
 };
 
-// `good` says whether a number is within `limit`, which is "at least 0".
-absl::Status CheckNumber(const std::string& flag, const std::string& text, bool (*good)(double),
-                         const std::string& limit) {
-  double value = 0;
-  if (text.empty() || (absl::SimpleAtod(text, &value) && std::isfinite(value) && good(value))) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": '", text, "' (a number, ", limit, "); give one, e.g. 0.8"));
-}
-
 absl::Status CheckDraw(const GenerateFlags& flags) {
-  NSA_RETURN_IF_ERROR(CheckNumber(
-      "--temperature", flags.temperature, [](double x) { return x >= 0; }, "at least 0"));
+  NSA_RETURN_IF_ERROR(CheckTemperature(flags.temperature));
   return CheckNumber(
       "--top-p", flags.top_p, [](double x) { return x > 0 && x <= 1; }, "above 0, at most 1");
 }

@@ -39,10 +39,11 @@ void AddServe(Cli* cli) {
       {.name = "serve",
        .what = "Let OpenAI clients of this machine use a trained model",
        .group = "Models",
-       .more = "Loads the model and answers POST /v1/completions on this machine, by nsa-worker or "
-               "nsa-worker-cuda beside this\nprogram, until Ctrl-C. No password is asked, so only "
-               "127.0.0.1 is listened on\n(not ::1); from another machine: ssh -L "
-               "8001:127.0.0.1:8000 HOST, then http://127.0.0.1:8001.",
+       .more =
+           "Loads the model and answers POST /v1/completions and /v1/chat/completions on this "
+           "machine, by nsa-worker or\nnsa-worker-cuda beside this program, until Ctrl-C. No "
+           "password is asked, so only 127.0.0.1 is listened on\n(not ::1); from another machine: "
+           "ssh -L 8001:127.0.0.1:8000 HOST, then http://127.0.0.1:8001.",
        .examples = "nsactl serve ./out\n"
                    "nsactl serve my-job --listen 127.0.0.1:8001 --device cuda\n"
                    "curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' "

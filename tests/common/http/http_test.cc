@@ -64,6 +64,36 @@ TEST_F(PostTest, ABodyOfTwoMegabytesArrivesWithoutAnInterimAnswer) {
   EXPECT_THAT(server.seen()[0].body, SizeIs(2 << 20));
 }
 
+TEST_F(PostTest, HandsTheBodyOnInPartsUntilNobodyWantsMore) {
+  DataServer server([](const Request& request) {
+    return Reply{.status = request.body == "no" ? 400 : 200, .body = std::string(2 << 20, 'x')};
+  });
+  size_t most = 0, taken = 0;
+  HttpClient client(&cancelled_, &bytes_);
+  const auto post = [&](const std::string& body) {
+    return client.Post({.url = server.url("/"),
+                        .any_address = true,
+                        .most_bytes = 5,
+                        .stall = absl::Seconds(10),
+                        .on_body =
+                            [&](std::string_view part) {
+                              taken += part.size();
+                              return taken < most;
+                            }},
+                       body);
+  };
+  most = 1 << 30;
+  const HttpReply whole = post("yes");
+  EXPECT_EQ(taken, size_t{2} << 20);
+  EXPECT_TRUE(whole.status == 200 && whole.fault.empty() && whole.body.empty()) << whole.fault;
+  most = 1;
+  EXPECT_EQ(post("yes").fault, "cancelled");
+  EXPECT_LT(taken, size_t{4} << 20);
+  taken = 0;
+  EXPECT_EQ(post("no").body, "xxxxx") << "an error is read as without it";
+  EXPECT_EQ(taken, 0u);
+}
+
 TEST_F(PostTest, FollowsNoRedirect) {
   DataServer server([](const Request&) {
     return Reply{.status = 307, .headers = {{"Location", "/elsewhere"}}};

@@ -25,6 +25,21 @@ async function streamed(request) {
   return result;
 }
 
+// The same of a chat.
+const talk = { model, messages: [{ role: 'user', content: 'To be?' }], max_completion_tokens: 20, seed: 7 };
+async function chatted(request) {
+  const result = { text: '', roles: [], reason: null, usage: null };
+  for await (const part of await client.chat.completions.create({ ...request, stream: true, stream_options: { include_usage: true } })) {
+    result.usage = part.usage ?? result.usage;
+    for (const choice of part.choices) {
+      if (choice.delta.role) result.roles.push(choice.delta.role);
+      result.text += choice.delta.content ?? '';
+      result.reason = choice.finish_reason ?? result.reason;
+    }
+  }
+  return result;
+}
+
 // What the client makes of an error.
 async function refused(request) {
   try {
@@ -52,5 +67,7 @@ console.log(JSON.stringify({
   wrong: await refused({ ...asked, n: 0 }),
   other: await refused({ ...asked, model: 'gpt-4' }),
   long: await refused({ ...asked, prompt: 'x'.repeat(10000) }),
+  chat: await client.chat.completions.create({ ...talk, logprobs: true, top_logprobs: 2 }),
+  chatStream: await chatted(talk),
   left: await left(),
 }));

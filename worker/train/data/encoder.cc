@@ -1,6 +1,7 @@
 #include "worker/train/data/encoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -88,16 +89,17 @@ absl::StatusOr<DocumentEncoder::Encoded> DocumentEncoder::Encode(
     for (Token& token : marked) token |= marks;
     return append(marked);
   };
-  const Token begin = conversations_ ? kBeginMark : 0;
-  absl::Status status = separated ? take({&separator, 1}, begin) : absl::OkStatus();
-  if (status.ok() && conversations_) {
+  absl::Status status;
+  if (conversations_) {
     status = EncodeConversation(document, take, progress);
-  } else if (status.ok()) {
-    status =
-        document.tokens.empty()
-            ? tokenizer_->EncodeInParts(
-                  document.text, [&](std::span<const Token> t) { return take(t, 0); }, progress)
-            : take(document.tokens, 0);
+  } else {
+    if (separated) status = take({&separator, 1}, 0);
+    if (status.ok() && !document.tokens.empty()) {
+      status = take(document.tokens, 0);
+    } else if (status.ok()) {
+      status = tokenizer_->EncodeInParts(
+          document.text, [&](std::span<const Token> t) { return take(t, 0); }, progress);
+    }
   }
   if (absl::IsInvalidArgument(status)) return Annotate(status, PlaceOfFault(document, vocab_));
   NSA_RETURN_IF_ERROR(status);
@@ -113,10 +115,11 @@ absl::Status DocumentEncoder::EncodeConversation(const Document& document, const
   }
   NSA_ASSIGN_OR_RETURN(const std::vector<ChatPiece> pieces,
                        RenderConversation(format_, document.messages));
+  Token begin = kBeginMark;  // of the first token, which is the separator
   return EncodeChat(
       *tokenizer_, pieces,
       [&](std::span<const Token> tokens, bool answer) {
-        return take(tokens, answer ? kAnswerMark : 0);
+        return take(tokens, std::exchange(begin, 0) | (answer ? kAnswerMark : 0));
       },
       progress);
 }

@@ -55,7 +55,11 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> TokenizerOf(const v1::JobSpec& sp
 
 absl::StatusOr<std::unique_ptr<Decoder>> TextModel::MakeDecoder(int32_t context) const {
   DecoderOptions options{.context = context};
-  if (spec->data().document_mask()) options.separator = tokenizer->separator();
+  // A model of conversations has learned to read on behind a separator within one: in training each
+  // is a document of its own, whatever tokens it has.
+  if (spec->data().document_mask() && !LearnsAnswers(spec->data())) {
+    options.separator = tokenizer->separator();
+  }
   return Decoder::Create(exec, *spec, parameters, options);
 }
 

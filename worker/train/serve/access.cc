@@ -33,10 +33,14 @@ absl::Status CheckOrigins(const Origins& origins) {
                                        "one of these"));
   }
   const std::string_view site = origins.sec_fetch_site == nullptr ? "" : origins.sec_fetch_site;
-  if (origins.origin == nullptr && (site.empty() || site == "none")) return absl::OkStatus();
+  const bool own_origin = origins.origin == nullptr ||
+                          absl::EqualsIgnoreCase(origins.origin, absl::StrCat("http://", given));
+  if (own_origin && (site.empty() || site == "none" || site == "same-origin")) {
+    return absl::OkStatus();
+  }
   return HttpError(403,
-                   "Origin: set (not allowed): pages of a browser may not use this server; send "
-                   "the request from a program");
+                   "Origin: another site (not allowed): no page but this server's own may use it; "
+                   "send the request from a program");
 }
 
 }  // namespace nsa::train::serve

@@ -44,7 +44,31 @@ Json ParamOf(const absl::Status& error) {
   return std::string(name);
 }
 
+// A token in the logprobs of a chat. A part of a character has no bytes here among the tops, which
+// are known by their names only.
+Json ChatToken(const std::string& name, float logprob, const std::string& bytes) {
+  Json numbers = Json::array();
+  for (const char c : bytes) numbers.push_back(static_cast<unsigned char>(c));
+  const bool known = !name.starts_with("bytes:") || name != bytes;
+  return {{"token", name}, {"logprob", logprob}, {"bytes", known ? numbers : Json(nullptr)}};
+}
+
+Json ChatLogprobsOf(const AnswerHead& head, const std::vector<PlacedToken>& tokens) {
+  if (!head.logprobs) return nullptr;
+  Json content = Json::array();
+  for (const auto& [token, offset] : tokens) {
+    Json tops = Json::array();
+    for (const auto& [name, logprob] : token.top) {
+      if (std::ssize(tops) < head.top_logprobs) tops.push_back(ChatToken(name, logprob, name));
+    }
+    content.push_back(ChatToken(token.name, token.logprob.value_or(0), token.bytes));
+    content.back()["top_logprobs"] = std::move(tops);
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
 Json LogprobsOf(const AnswerHead& head, const std::vector<PlacedToken>& tokens) {
+  if (head.chat) return ChatLogprobsOf(head, tokens);
   if (!head.logprobs) return nullptr;
   Json names = Json::array(), logprobs = Json::array(), tops = Json::array();
   Json offsets = Json::array();
@@ -58,21 +82,36 @@ Json LogprobsOf(const AnswerHead& head, const std::vector<PlacedToken>& tokens) 
   }
   return {{"tokens", std::move(names)},
           {"token_logprobs", std::move(logprobs)},
-          {"top_logprobs", head.top_logprobs ? std::move(tops) : Json(nullptr)},
+          {"top_logprobs", head.top_logprobs > 0 ? std::move(tops) : Json(nullptr)},
           {"text_offset", std::move(offsets)}};
 }
 
-Json ChoiceOf(const AnswerHead& head, const AnswerPiece& piece) {
+// What a choice says: its text, the whole message of a chat, or what a chunk adds to one.
+enum class Form { kText, kMessage, kDelta };
+
+Json SaidIn(Form form, const std::string& text) {
+  if (form == Form::kText) return text;
+  if (form == Form::kDelta) {
+    Json delta = Json::object();
+    if (!text.empty()) delta["content"] = text;
+    return delta;
+  }
+  return {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+}
+
+Json ChoiceOf(const AnswerHead& head, const AnswerPiece& piece, Form form) {
+  constexpr const char* kNames[] = {"text", "message", "delta"};
   return {
-      {"text", piece.text},
+      {kNames[static_cast<size_t>(form)], SaidIn(form, piece.text)},
       {"index", piece.choice},
       {"logprobs", LogprobsOf(head, piece.tokens)},
       {"finish_reason", piece.finish_reason.empty() ? Json(nullptr) : Json(piece.finish_reason)}};
 }
 
-Json AnswerOf(const AnswerHead& head, Json choices) {
+Json AnswerOf(const AnswerHead& head, Json choices, bool part) {
+  const char* const chat = part ? "chat.completion.chunk" : "chat.completion";
   return {{"id", head.id},
-          {"object", "text_completion"},
+          {"object", head.chat ? chat : "text_completion"},
           {"created", head.created},
           {"model", head.model},
           {"choices", std::move(choices)}};
@@ -98,6 +137,12 @@ Json ErrorOf(const absl::Status& error) {
 
 std::string Event(const Json& document) {
   return absl::StrCat("data: ", Written(document), "\n\n");
+}
+
+std::string ChoiceEvent(const AnswerHead& head, Json choice, bool with_usage) {
+  Json document = AnswerOf(head, Json::array({std::move(choice)}), /*part=*/true);
+  if (with_usage) document["usage"] = nullptr;
+  return Event(document);
 }
 
 }  // namespace
@@ -152,20 +197,29 @@ void WholeAnswer::Add(AnswerPiece piece) {
 
 std::string WholeAnswer::Text(const AnswerHead& head, const Usage& usage) const {
   Json choices = Json::array();
-  for (const AnswerPiece& choice : choices_) choices.push_back(ChoiceOf(head, choice));
-  Json document = AnswerOf(head, std::move(choices));
+  for (const AnswerPiece& choice : choices_) {
+    choices.push_back(ChoiceOf(head, choice, head.chat ? Form::kMessage : Form::kText));
+  }
+  Json document = AnswerOf(head, std::move(choices), /*part=*/false);
   document["usage"] = UsageOf(usage);
   return Written(document);
 }
 
+std::string RoleEvent(const AnswerHead& head, int32_t choice, bool with_usage) {
+  Json role = ChoiceOf(head, {.choice = choice, .text = {}, .tokens = {}, .finish_reason = {}},
+                       Form::kDelta);
+  role["delta"] = {{"role", "assistant"}, {"content", ""}};
+  role["logprobs"] = nullptr;
+  return ChoiceEvent(head, std::move(role), with_usage);
+}
+
 std::string PieceEvent(const AnswerHead& head, const AnswerPiece& piece, bool with_usage) {
-  Json document = AnswerOf(head, Json::array({ChoiceOf(head, piece)}));
-  if (with_usage) document["usage"] = nullptr;
-  return Event(document);
+  return ChoiceEvent(head, ChoiceOf(head, piece, head.chat ? Form::kDelta : Form::kText),
+                     with_usage);
 }
 
 std::string UsageEvent(const AnswerHead& head, const Usage& usage) {
-  Json document = AnswerOf(head, Json::array());
+  Json document = AnswerOf(head, Json::array(), /*part=*/true);
   document["usage"] = UsageOf(usage);
   return Event(document);
 }

@@ -18,11 +18,12 @@ struct Usage {
 
 // What all parts of one answer share.
 struct AnswerHead {
-  std::string id;       // "cmpl-…"
+  bool chat = false;
+  std::string id;       // "cmpl-…", "chatcmpl-…"
   int64_t created = 0;  // seconds since 1970
   std::string model;
-  bool logprobs = false;      // wanted
-  bool top_logprobs = false;  // wanted
+  bool logprobs = false;     // wanted
+  int32_t top_logprobs = 0;  // how many most probable tokens are wanted beside each
 };
 
 // The HTTP status of an error: 400, 403, 404, 408, 411, 413, 415, 421, 429, 500 or 503.
@@ -51,7 +52,8 @@ class WholeAnswer {
   std::vector<AnswerPiece> choices_;  // by their index
 };
 
-// The parts of a stream of server-sent events.
+// The parts of a stream of server-sent events. That of the role is the first of a choice of a chat.
+std::string RoleEvent(const AnswerHead& head, int32_t choice, bool with_usage);
 std::string PieceEvent(const AnswerHead& head, const AnswerPiece& piece, bool with_usage);
 std::string UsageEvent(const AnswerHead& head, const Usage& usage);
 std::string ErrorEvent(const absl::Status& error);

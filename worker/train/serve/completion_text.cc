@@ -17,6 +17,12 @@ void CompletionText::Add(AnswerToken token) {
   LookForStop();
 }
 
+void CompletionText::Stop() {
+  Settle(partial_.size());
+  LookForStop();
+  stopped_ = true;
+}
+
 void CompletionText::Append(AnswerToken token) {
   partial_ += token.bytes;
   if (tokens_wanted_) {

@@ -51,6 +51,8 @@ class CompletionText {
   void AddPrompt(AnswerToken token);
   // A token of the completion. Nothing once stopped() is true.
   void Add(AnswerToken token);
+  // The completion ends here, as before a stop string.
+  void Stop();
 
   bool stopped() const { return stopped_; }
 

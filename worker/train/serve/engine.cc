@@ -9,7 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/chat/render.h"
+#include "common/job/data/conversations.h"
 #include "worker/train/data/random.h"
+#include "worker/train/data/tokenize/chat_tokens.h"
 #include "worker/train/score/utf8.h"
 #include "worker/train/serve/limits.h"
 
@@ -74,6 +77,7 @@ absl::Status CheckCost(const Task& task) {
 
 // One choice while it is written.
 struct Engine::Choice {
+  const Task& task;
   const CompletionRequest& request;
   const std::vector<int32_t>& prompt;
   const int64_t most;         // tokens to generate
@@ -91,9 +95,15 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const TrainedModel* train
   return std::unique_ptr<Engine>(new Engine(trained, std::move(decoder)));
 }
 
+Engine::Engine(const TrainedModel* trained, std::unique_ptr<Decoder> decoder)
+    : trained_(*trained),
+      decoder_(std::move(decoder)),
+      format_(ChatFormatOf(trained->spec().data())) {}
+
 absl::StatusOr<Task> Engine::Prepare(CompletionRequest request) const {
   const TextTokenizer& tokenizer = trained_.tokenizer();
   Task task{.request = std::move(request), .prompts = {}, .most = {}};
+  if (task.request.chat()) NSA_RETURN_IF_ERROR(AddChat(&task));
   for (Prompt& prompt : task.request.prompts) {
     std::vector<int32_t> tokens;
     if (const auto* text = std::get_if<std::string>(&prompt); text != nullptr) {
@@ -102,20 +112,64 @@ absl::StatusOr<Task> Engine::Prepare(CompletionRequest request) const {
       tokens = std::move(std::get<std::vector<int32_t>>(prompt));
       NSA_RETURN_IF_ERROR(CheckTokens(tokens, tokenizer.vocab()));
     }
-    const bool begun = !tokens.empty() && tokens[0] == tokenizer.separator();
-    const int64_t read = static_cast<int64_t>(tokens.size()) + (begun ? 0 : 1);
-    if (read > context()) {
-      return absl::OutOfRangeError(absl::StrFormat(
-          "prompt: %d tokens with the separator that begins a text (the model's context: %d); "
-          "shorten it",
-          read, context()));
-    }
-    task.prompts.push_back(std::move(tokens));
-    task.most.push_back(task.request.max_tokens.value_or(context() - read));
+    NSA_RETURN_IF_ERROR(AddPrompt(std::move(tokens), &task));
   }
   task.request.prompts.clear();
   NSA_RETURN_IF_ERROR(CheckCost(task));
   return task;
+}
+
+absl::Status Engine::AddPrompt(std::vector<int32_t> tokens, Task* task) const {
+  const bool begun = !tokens.empty() && tokens[0] == trained_.tokenizer().separator();
+  const int64_t read = std::ssize(tokens) + (begun ? 0 : 1);
+  if (read > context()) {
+    return absl::OutOfRangeError(absl::StrFormat(
+        "prompt: %d tokens with the separator that begins a text (the model's context: %d); "
+        "shorten it",
+        read, context()));
+  }
+  task->prompts.push_back(std::move(tokens));
+  task->most.push_back(task->request.max_tokens.value_or(context() - read));
+  return absl::OkStatus();
+}
+
+// The prompt of a chat, and what ends its answer: the tokens of the format's stops, and the others
+// as texts.
+absl::Status Engine::AddChat(Task* task) const {
+  if (!format_.ok()) {
+    return HttpError(400, absl::StrCat("chat: the model's format is not known: ",
+                                       format_.status().message(), ", or use /v1/completions"));
+  }
+  const TextTokenizer& tokenizer = trained_.tokenizer();
+  NSA_ASSIGN_OR_RETURN(const std::vector<ChatPiece> pieces,
+                       RenderPrompt(*format_, task->request.messages));
+  std::vector<int32_t>& tokens = task->prompts.emplace_back();
+  NSA_RETURN_IF_ERROR(EncodeChat(
+      tokenizer, pieces,
+      [&](std::span<const int32_t> part, bool) {
+        tokens.insert(tokens.end(), part.begin(), part.end());
+        return absl::OkStatus();
+      },
+      nullptr));
+  const int64_t room = context() - std::ssize(tokens);
+  if (room < 1) {
+    return absl::OutOfRangeError(
+        absl::StrFormat("messages: %d tokens, and one to answer with (the model's context: %d); "
+                        "shorten the conversation",
+                        tokens.size(), context()));
+  }
+  task->most.push_back(std::min(task->request.max_tokens.value_or(room), room));
+  for (const std::string& stop : format_->stops) {
+    if (const std::optional<int32_t> token = tokenizer.TokenSpelled(stop); token.has_value()) {
+      task->stop_tokens.push_back(*token);
+    } else {
+      task->request.stops.push_back(stop);
+    }
+  }
+  for (const ChatPiece& piece : format_->assistant.before) {
+    if (piece.answer) task->lead += piece.text;
+  }
+  return absl::OkStatus();
 }
 
 AnswerToken Engine::Named(int32_t token) const {
@@ -165,6 +219,7 @@ absl::StatusOr<Usage> Engine::Complete(const Task& task, const Client& client) {
     const int64_t offset = request.echo ? 0 : Utf8Characters(ValidUtf8(before));
     for (int32_t i = 0; i < request.n; ++i, ++index) {
       Choice choice{
+          .task = task,
           .request = request,
           .prompt = prompt,
           .most = task.most[p],
@@ -183,6 +238,9 @@ absl::StatusOr<Usage> Engine::Complete(const Task& task, const Client& client) {
 absl::Status Engine::Write(const Client& client, Choice* choice) {
   const CompletionRequest& request = choice->request;
   const TextTokenizer& tokenizer = trained_.tokenizer();
+  const std::vector<int32_t>& ends = choice->task.stop_tokens;
+  const int32_t excluded =
+      std::ranges::count(ends, tokenizer.separator()) > 0 ? -1 : tokenizer.separator();
   decoder_->Reset();
   choice->text.assign(choice->added, tokenizer.separator());
   choice->text.insert(choice->text.end(), choice->prompt.begin(), choice->prompt.end());
@@ -193,9 +251,17 @@ absl::Status Engine::Write(const Client& client, Choice* choice) {
     }
     const double uniform = static_cast<double>(choice->random.Next() >> 11) * 0x1p-53;
     const int32_t token = DrawToken(logits.first(static_cast<size_t>(tokenizer.vocab())),
-                                    request.draw, uniform, tokenizer.separator());
-    choice->out.Add(request.logprobs.has_value() ? Scored(token, logits, *request.logprobs)
-                                                 : Named(token));
+                                    request.draw, uniform, excluded);
+    if (std::ranges::count(ends, token) > 0) {
+      choice->out.Stop();
+    } else {
+      AnswerToken written =
+          request.logprobs.has_value() ? Scored(token, logits, *request.logprobs) : Named(token);
+      if (choice->generated == 0 && written.bytes.starts_with(choice->task.lead)) {
+        written.bytes.erase(0, choice->task.lead.size());
+      }
+      choice->out.Add(std::move(written));
+    }
     choice->text.push_back(token);
     ++choice->generated;
     if (AnswerPiece piece = choice->out.Take(); !piece.empty()) client.take(std::move(piece));

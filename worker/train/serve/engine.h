@@ -5,6 +5,10 @@
 // generated, and when the context is full it is begun again with its second half. At temperature 0,
 // and for the first choice also with the same seed, the text is that of Sample().
 //
+// A chat is the conversation in the format of the model's tokenizer, with the tokens that it has in
+// training (data.loss_on: assistant), and then the answer. The answer ends where one of the
+// format's stops is generated, the separator too if it is one, or when the context is full.
+//
 // A prompt that is echoed with logprobs is read through the decoder's caches too, so its tokens are
 // scored as ScoreTokens() scores them, up to rounding.
 #pragma once
@@ -17,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/chat/chat_format.h"
 #include "worker/train/decode/decoder.h"
 #include "worker/train/score/trained_model.h"
 #include "worker/train/serve/answer.h"
@@ -28,9 +33,12 @@ namespace nsa::train::serve {
 // A request whose prompts are tokens that fit the model.
 struct Task {
   CompletionRequest request;
-  // As they were sent: with the separator only where the client wrote it.
+  // As they were sent: with the separator only where the client wrote it, or in front of a chat.
   std::vector<std::vector<int32_t>> prompts;
   std::vector<int64_t> most;  // tokens to generate after each prompt
+  // Of a chat.
+  std::vector<int32_t> stop_tokens = {};  // end the answer and are not part of it
+  std::string lead = {};  // what an answer begins with by its format; not part of it
 };
 
 class Engine {
@@ -45,8 +53,10 @@ class Engine {
   // Memory besides the parameters: the caches and, once a prompt was scored, logits.
   int64_t bytes() const { return decoder_->bytes(); }
 
-  // Thread-safe. InvalidArgument for a token outside the vocabulary and a request of too many
-  // tokens, OutOfRange for a prompt that is longer than the context.
+  // Thread-safe. InvalidArgument for a token outside the vocabulary, a request of too many tokens
+  // and messages that RenderPrompt() refuses, OutOfRange for a prompt that is longer than the
+  // context, an error with the HTTP status 400 for a chat if the model's chat template is not
+  // known.
   absl::StatusOr<Task> Prepare(CompletionRequest request) const;
 
   struct Client {
@@ -63,9 +73,10 @@ class Engine {
  private:
   struct Choice;
 
-  Engine(const TrainedModel* trained, std::unique_ptr<Decoder> decoder)
-      : trained_(*trained), decoder_(std::move(decoder)) {}
+  Engine(const TrainedModel* trained, std::unique_ptr<Decoder> decoder);
 
+  absl::Status AddChat(Task* task) const;
+  absl::Status AddPrompt(std::vector<int32_t> tokens, Task* task) const;
   absl::Status Write(const Client& client, Choice* choice);
   absl::StatusOr<std::span<const float>> ReadPrompt(const Client& client, Choice* choice);
   absl::StatusOr<std::span<const float>> ScorePrompt(const Client& client, Choice* choice);
@@ -78,6 +89,7 @@ class Engine {
 
   const TrainedModel& trained_;
   const std::unique_ptr<Decoder> decoder_;
+  const absl::StatusOr<ChatFormat> format_;
 };
 
 }  // namespace nsa::train::serve

@@ -69,14 +69,13 @@ bool Send(mg_connection* connection, std::string_view bytes) {
   return mg_write(connection, bytes.data(), bytes.size()) == static_cast<int>(bytes.size());
 }
 
-void SendAnswer(mg_connection* connection, int status, std::string_view type,
-                std::string_view body) {
+void SendAnswer(mg_connection* connection, int status, std::string_view type, std::string_view body,
+                std::string_view headers = "") {
   Send(connection,
        absl::StrCat("HTTP/1.1 ", status, " ", mg_get_response_code_text(connection, status),
                     "\r\nContent-Type: ", View(type), "\r\nContent-Length: ", body.size(),
-                    "\r\nX-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n"
-                    "Connection: close\r\n\r\n",
-                    View(body)));
+                    "\r\nX-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\n",
+                    View(headers), "Connection: close\r\n\r\n", View(body)));
 }
 
 // What civetweb refuses itself, e.g. a request that is no HTTP. It has no request then.
@@ -141,8 +140,9 @@ absl::StatusOr<std::string> HttpExchange::ReadBody(size_t most) {
 
 bool HttpExchange::Write(std::string_view bytes) { return Send(connection_, bytes); }
 
-void HttpExchange::Answer(int status, std::string_view type, std::string_view body) {
-  SendAnswer(connection_, status, type, body);
+void HttpExchange::Answer(int status, std::string_view type, std::string_view body,
+                          std::string_view headers) {
+  SendAnswer(connection_, status, type, body, headers);
 }
 
 bool HttpExchange::BeginStream(std::string_view type) {

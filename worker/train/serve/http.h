@@ -36,7 +36,9 @@ class HttpExchange {
   // kStallMilliseconds.
   absl::StatusOr<std::string> ReadBody(size_t most);
 
-  void Answer(int status, std::string_view type, std::string_view body);
+  // `headers`: further ones, each with its line end.
+  void Answer(int status, std::string_view type, std::string_view body,
+              std::string_view headers = "");
 
   // Begins an answer whose parts follow, and sends one more. False when the client has gone or has
   // taken nothing for kStallMilliseconds.

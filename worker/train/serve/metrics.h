@@ -1,12 +1,13 @@
 // What /metrics of nsa-worker serve shows, in the text format of Prometheus.
 //
-//   nsa_serve_requests_total{code}      completions by the HTTP status of the answer; 499: the
-//   client
-//                                       had gone before it was complete
+//   nsa_serve_requests_total{code}      completions and chats by the HTTP status of the answer;
+//   499:
+//                                       the client had gone before it was complete
 //   nsa_serve_prompt_tokens_total       tokens of the prompts that were answered
 //   nsa_serve_completion_tokens_total   tokens that were generated for them
 //   nsa_serve_first_piece_seconds       from the arrival of a request to the first part of its text
 //   nsa_serve_request_seconds           to its end
+//   nsa_serve_token_seconds             from the first part to the end, for each further token
 //   nsa_serve_waiting_requests          requests that wait for the model
 #pragma once
 
@@ -32,7 +33,8 @@ class Metrics {
   // A request for completions has ended, `after` its arrival.
   void Ended(int status, absl::Duration after);
   void FirstPiece(absl::Duration after);
-  void Answered(const Usage& usage);
+  // `writing`: from the first part of the answer to its end.
+  void Answered(const Usage& usage, absl::Duration writing);
 
   std::string Text(size_t waiting) const;
 
@@ -43,6 +45,7 @@ class Metrics {
   prometheus::Counter& completion_tokens_;
   prometheus::Histogram& first_piece_;
   prometheus::Histogram& seconds_;
+  prometheus::Histogram& token_seconds_;
   prometheus::Gauge& waiting_;
 };
 

@@ -114,11 +114,14 @@ absl::Status ReadNumber(const std::string& name, const RequestJson& value, doubl
 // generated, so nothing depends on the options about it.
 constexpr char kNeutral[] = R"({
   "add_special_tokens": [true], "allowed_token_ids": [], "bad_words": [[]],
-  "cache_prompt": [false, true], "cache_salt": [], "custom_params": [],
+  "add_generation_prompt": [true], "audio": [], "best_of": [1], "cache_prompt": [false, true],
+  "cache_salt": [], "chat_template": [], "chat_template_kwargs": [{}],
+  "continue_final_message": [false], "custom_params": [],
   "detokenize": [true], "do_sample": [true], "documents": [],
   "dry_allowed_length": [2], "dry_base": [1.75], "dry_multiplier": [0],
   "dry_penalty_last_n": [-1, 0], "dynatemp_exponent": [1], "dynatemp_range": [0], "ebnf": [],
-  "early_stopping": [false], "frequency_penalty": [0], "grammar": [""], "guided_choice": [],
+  "early_stopping": [false], "echo": [false], "frequency_penalty": [0],
+  "function_call": ["none"], "functions": [[]], "grammar": [""], "guided_choice": [],
   "guided_decoding_backend": [], "guided_grammar": [], "guided_json": [], "guided_regex": [],
   "guided_whitespace_pattern": [], "ignore_eos": [false, true],
   "include_stop_str_in_output": [false], "json_schema": [], "kv_transfer_params": [],
@@ -219,6 +222,73 @@ absl::Status ReadStop(const RequestJson& value, CompletionRequest* to) {
   return absl::OkStatus();
 }
 
+// A content that is a list of parts, which must be texts.
+absl::Status AddPart(const std::string& place, const RequestJson& value, std::string* to) {
+  const bool text = value.is_object() && value.value("type", RequestJson()) == "text" &&
+                    value.value("text", RequestJson()).is_string();
+  if (!text) {
+    return Wrong(place, value, "must be {\"type\": \"text\", \"text\": \"…\"}",
+                 "the model reads nothing but text");
+  }
+  *to += value["text"].get_ref<const std::string&>();
+  return absl::OkStatus();
+}
+
+absl::Status ReadContent(const std::string& place, const RequestJson& value, std::string* to) {
+  if (value.is_string()) {
+    *to = value.get<std::string>();
+    return absl::OkStatus();
+  }
+  if (!value.is_array())
+    return Wrong(place, value, "must be a string or a list of texts", "send one");
+  for (size_t i = 0; i < value.size(); ++i) {
+    NSA_RETURN_IF_ERROR(AddPart(absl::StrCat(place, "[", i, "]"), value[i], to));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadRole(const std::string& place, const RequestJson& value, std::string* to) {
+  for (const char* role : {"system", "user", "assistant"}) {
+    if (value == role) *to = role;
+  }
+  if (value == "developer") *to = "system";  // as the API calls it now
+  if (!to->empty()) return absl::OkStatus();
+  return Wrong(place, value, "must be system, user or assistant", "leave other messages out");
+}
+
+// A message. Clients send back the members of an answer that say nothing, such as refusal: null.
+absl::Status ReadMessage(const std::string& place, const RequestJson& value, ChatMessage* to) {
+  if (!value.is_object()) {
+    return Wrong(place, value, "must be an object with role and content", "send one");
+  }
+  for (const auto& [name, part] : value.items()) {
+    const std::string full = absl::StrCat(place, ".", name);
+    const bool nothing = part.is_null() || (part.is_array() && part.empty());
+    if (name == "role") {
+      NSA_RETURN_IF_ERROR(ReadRole(full, part, &to->role));
+    } else if (name == "content" && !part.is_null()) {
+      NSA_RETURN_IF_ERROR(ReadContent(full, part, &to->content));
+    } else if (name != "name" && !nothing) {
+      return Wrong(absl::StrCat(place, ".", CutText(name, kShownValueBytes)), part, "not supported",
+                   "leave it out");
+    }
+  }
+  if (!to->role.empty()) return absl::OkStatus();
+  return Refuse(absl::StrCat(place, ".role: missing (system, user or assistant); name it"));
+}
+
+absl::Status ReadMessages(const RequestJson& value, CompletionRequest* to) {
+  if (!value.is_array() || value.empty()) {
+    return Wrong("messages", value, "must be a list of at least one message",
+                 "send [{\"role\": \"user\", \"content\": \"…\"}]");
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    NSA_RETURN_IF_ERROR(
+        ReadMessage(absl::StrCat("messages[", i, "]"), value[i], &to->messages.emplace_back()));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadText(const std::string& name, const RequestJson& value, std::string* to) {
   if (!value.is_string() || value.get_ref<const std::string&>().size() > kModelBytes) {
     return Wrong(name, value, absl::StrFormat("must be a string of at most %d bytes", kModelBytes),
@@ -232,7 +302,8 @@ absl::Status ReadText(const std::string& name, const RequestJson& value, std::st
 struct Draft {
   CompletionRequest request;
   int64_t n = 1, logprobs = 0, seed = 0;
-  std::optional<int64_t> best_of;
+  bool wants_logprobs = false;  // of a chat
+  std::optional<int64_t> best_of, max_completion_tokens;
   std::string user;  // has no effect, as safety_identifier and prompt_cache_key
   bool has_stream_options = false;
 };
@@ -253,6 +324,15 @@ absl::Status ReadLogprobs(const RequestJson& value, Draft* draft) {
   NSA_RETURN_IF_ERROR(ReadInteger("logprobs", value, 0, kMostLogprobs, &draft->logprobs));
   draft->request.logprobs = static_cast<int32_t>(draft->logprobs);
   return absl::OkStatus();
+}
+
+absl::Status ReadTopLogprobs(const RequestJson& value, Draft* draft) {
+  return ReadInteger("top_logprobs", value, 0, kMostLogprobs, &draft->logprobs);
+}
+
+absl::Status ReadMaxCompletionTokens(const RequestJson& value, Draft* draft) {
+  return ReadInteger("max_completion_tokens", value, 1, kTokens,
+                     &draft->max_completion_tokens.emplace());
 }
 
 absl::Status ReadSeed(const RequestJson& value, Draft* draft) {
@@ -294,10 +374,11 @@ absl::Status ReadStreamOptions(const RequestJson& value, Draft* draft) {
 }
 
 using Reader = absl::Status (*)(const RequestJson& value, Draft* draft);
+using ReaderMap = std::map<std::string, Reader>;
 
-// Every parameter that is supported.
-const std::map<std::string, Reader>& Readers() {
-  static const auto* const kReaders = new std::map<std::string, Reader>{
+// Every parameter of completions that is supported.
+const ReaderMap& CompletionReaders() {
+  static const auto* const kReaders = new ReaderMap{
       {"best_of", [](const RequestJson& v, Draft* d) { return ReadBestOf(v, d); }},
       {"echo",
        [](const RequestJson& v, Draft* d) { return ReadBool("echo", v, &d->request.echo); }},
@@ -324,11 +405,27 @@ const std::map<std::string, Reader>& Readers() {
   return *kReaders;
 }
 
-absl::Status UnknownParameter(const std::string& name) {
+// Every parameter of a chat that is supported.
+const ReaderMap& ChatReaders() {
+  static const auto* const kReaders = [] {
+    auto* const readers = new ReaderMap(CompletionReaders());
+    for (const char* name : {"best_of", "echo", "prompt"}) readers->erase(name);
+    readers->insert_or_assign("logprobs", [](const RequestJson& v, Draft* d) {
+      return ReadBool("logprobs", v, &d->wants_logprobs);
+    });
+    readers->insert(
+        {{"max_completion_tokens", ReadMaxCompletionTokens},
+         {"messages", [](const RequestJson& v, Draft* d) { return ReadMessages(v, &d->request); }},
+         {"top_logprobs", ReadTopLogprobs}});
+    return readers;
+  }();
+  return *kReaders;
+}
+
+absl::Status UnknownParameter(const std::string& name, const ReaderMap& readers) {
   const std::string shown = CutText(name, kShownValueBytes);
   std::string known;
-  for (const auto& [one, reader] : Readers())
-    absl::StrAppend(&known, known.empty() ? "" : ", ", one);
+  for (const auto& [one, reader] : readers) absl::StrAppend(&known, known.empty() ? "" : ", ", one);
   return Refuse(absl::StrCat(shown, ": unknown parameter (", known, "); leave it out"));
 }
 
@@ -344,15 +441,36 @@ absl::Status CheckDrawing(const DrawOptions& draw) {
   return absl::OkStatus();
 }
 
-// What several parameters must keep together.
-absl::Status CheckTogether(const Draft& draft) {
-  const CompletionRequest& request = draft.request;
+// What a chat has in other parameters than completions.
+absl::Status FinishChat(Draft* draft) {
+  CompletionRequest& request = draft->request;
+  if (!request.chat()) {
+    return Refuse("messages: missing (must be a list); send [{\"role\": \"user\", …}]");
+  }
+  if (draft->max_completion_tokens) request.max_tokens = draft->max_completion_tokens;
+  if (request.max_tokens == 0) {
+    return Refuse("max_tokens: 0 (at least 1); leave it out for as many as there is room for");
+  }
+  if (draft->wants_logprobs) request.logprobs = static_cast<int32_t>(draft->logprobs);
+  if (draft->logprobs == 0 || draft->wants_logprobs) return absl::OkStatus();
+  return Refuse(absl::StrFormat(
+      "top_logprobs: %d (only with logprobs: true); set it or leave this out", draft->logprobs));
+}
+
+absl::Status FinishCompletion(Draft* draft) {
+  const CompletionRequest& request = draft->request;
   if (request.prompts.empty()) {
     return Refuse("prompt: missing (must be a string or a list); send \"\" to begin a text");
   }
   if (request.max_tokens == 0 && !request.echo) {
     return Refuse("max_tokens: 0 (at least 1, without echo); set echo to score a prompt");
   }
+  return absl::OkStatus();
+}
+
+// What several parameters must keep together.
+absl::Status CheckTogether(const Draft& draft) {
+  const CompletionRequest& request = draft.request;
   if (draft.has_stream_options && !request.stream) {
     return Refuse("stream_options: set (only with stream); leave it out");
   }
@@ -360,7 +478,7 @@ absl::Status CheckTogether(const Draft& draft) {
     return Refuse(
         absl::StrFormat("best_of: %d (must be n = %d); leave it out", *draft.best_of, draft.n));
   }
-  const auto prompts = static_cast<int64_t>(request.prompts.size());
+  const auto prompts = std::max<int64_t>(std::ssize(request.prompts), 1);
   if (prompts * draft.n > kChoices) {
     return Refuse(absl::StrFormat("n: %d for each of %d prompts (%d choices in all); send fewer",
                                   draft.n, prompts, kChoices));
@@ -370,24 +488,29 @@ absl::Status CheckTogether(const Draft& draft) {
 
 }  // namespace
 
-absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body) {
+absl::StatusOr<CompletionRequest> ReadRequest(std::string_view body, Api api) {
+  const bool chat = api == Api::kChat;
+  const ReaderMap& readers = chat ? ChatReaders() : CompletionReaders();
   NSA_RETURN_IF_ERROR(CheckShape(body));
   const RequestJson document = RequestJson::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object()) {
-    return Refuse("body: not a JSON object in UTF-8; send {\"prompt\": \"…\"}");
+    return Refuse(absl::StrCat("body: not a JSON object in UTF-8; send ",
+                               chat ? "{\"messages\": […]}" : "{\"prompt\": \"…\"}"));
   }
   Draft draft;
+  if (chat) draft.request.max_tokens = std::nullopt;
   for (const auto& [name, value] : document.items()) {
-    const auto reader = Readers().find(name);
-    if (reader == Readers().end()) {
+    const auto reader = readers.find(name);
+    if (reader == readers.end()) {
       const auto values = Neutral().find(name);
-      if (values == Neutral().end()) return UnknownParameter(name);
+      if (values == Neutral().end()) return UnknownParameter(name, readers);
       NSA_RETURN_IF_ERROR(CheckNeutral(name, value, *values));
       continue;
     }
     if (value.is_null() && name != "max_tokens") continue;
     NSA_RETURN_IF_ERROR(reader->second(value, &draft));
   }
+  NSA_RETURN_IF_ERROR(chat ? FinishChat(&draft) : FinishCompletion(&draft));
   NSA_RETURN_IF_ERROR(CheckTogether(draft));
   draft.request.n = static_cast<int32_t>(draft.n);
   return std::move(draft.request);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
+#include "worker/train/serve/chat_page.h"
 #include "worker/train/serve/limits.h"
 
 namespace nsa::train::serve {
@@ -16,6 +17,8 @@ namespace {
 
 constexpr char kJson[] = "application/json";
 constexpr char kModelsPath[] = "/v1/models/";
+constexpr char kCompletionsPath[] = "/v1/completions";
+constexpr char kChatPath[] = "/v1/chat/completions";
 // How long a request waits before it looks whether its client is still there.
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 
@@ -115,24 +118,33 @@ void CompletionServer::Handle(HttpExchange& http) {
 
 // Answers, or returns an error to answer with.
 absl::Status CompletionServer::Dispatch(HttpExchange& http) {
-  NSA_RETURN_IF_ERROR(CheckOrigins({.host = http.header("Host"),
-                                    .origin = http.header("Origin"),
-                                    .sec_fetch_site = http.header("Sec-Fetch-Site")}));
   const std::string method = http.method();
   std::string path = http.path();
+  // The page is the same for everybody, so a link from elsewhere may lead to it.
+  const bool page = method == "GET" && path == "/";
+  NSA_RETURN_IF_ERROR(
+      CheckOrigins({.host = http.header("Host"),
+                    .origin = page ? nullptr : http.header("Origin"),
+                    .sec_fetch_site = page ? nullptr : http.header("Sec-Fetch-Site")}));
   if (path.size() > 1 && path.back() == '/') path.pop_back();  // as some clients write it
   if (draining_) return absl::UnavailableError("the server is shutting down");
-  if (path == "/v1/completions") {
-    return method == "POST" ? Complete(http) : WrongMethod(path, "POST");
+  if (path == kCompletionsPath || path == kChatPath) {
+    if (method != "POST") return WrongMethod(path, "POST");
+    return Complete(http, path == kChatPath ? Api::kChat : Api::kCompletions);
   }
   const bool model = absl::StartsWith(path, kModelsPath);
-  if (path != "/healthz" && path != "/metrics" && path != "/v1/models" && !model) {
+  if (path != "/" && path != "/healthz" && path != "/metrics" && path != "/v1/models" && !model) {
     return HttpError(404,
-                     "path: unknown (/healthz, /metrics, /v1/models, /v1/completions); use one of "
-                     "these");
+                     "path: unknown (/, /healthz, /metrics, /v1/models, /v1/completions, "
+                     "/v1/chat/completions); use one of these");
   }
   if (method != "GET") return WrongMethod(path, "GET");
-  if (path == "/healthz") {
+  if (path == "/") {
+    http.Answer(200, "text/html; charset=utf-8", kChatPage,
+                absl::StrCat("Content-Security-Policy: ", ChatPagePolicy(),
+                             "\r\nReferrer-Policy: no-referrer\r\n"
+                             "Cross-Origin-Resource-Policy: same-origin\r\n"));
+  } else if (path == "/healthz") {
     http.Answer(200, "text/plain; charset=utf-8", "ok\n");
   } else if (path == "/metrics") {
     http.Answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(thread_.waiting()));
@@ -146,12 +158,12 @@ absl::Status CompletionServer::Dispatch(HttpExchange& http) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<CompletionRequest> CompletionServer::Parse(const std::string& body) {
+absl::StatusOr<CompletionRequest> CompletionServer::Parse(const std::string& body, Api api) {
   const MutexLock lock(&parsing_);
-  return ReadRequest(body);
+  return ReadRequest(body, api);
 }
 
-absl::StatusOr<Task> CompletionServer::ReadTask(HttpExchange& http) {
+absl::StatusOr<Task> CompletionServer::ReadTask(HttpExchange& http, Api api) {
   NSA_RETURN_IF_ERROR(CheckJsonType(http.header("Content-Type")));
   NSA_ASSIGN_OR_RETURN(const size_t bytes, http.BodyBytes(kBodyBytes));
   const BodyShare share(&bodies_, bytes);
@@ -162,7 +174,7 @@ absl::StatusOr<Task> CompletionServer::ReadTask(HttpExchange& http) {
         kBodiesBytes, kBodiesBytes));
   }
   NSA_ASSIGN_OR_RETURN(const std::string body, http.ReadBody(kBodyBytes));
-  NSA_ASSIGN_OR_RETURN(CompletionRequest request, Parse(body));
+  NSA_ASSIGN_OR_RETURN(CompletionRequest request, Parse(body, api));
   if (!request.model.empty() && request.model != model_) {
     return absl::NotFoundError(absl::StrCat("model: '", request.model, "' is not served here (",
                                             model_, "); use that one or leave it out"));
@@ -171,15 +183,16 @@ absl::StatusOr<Task> CompletionServer::ReadTask(HttpExchange& http) {
 }
 
 AnswerHead CompletionServer::HeadOf(const CompletionRequest& request) {
-  return {.id = absl::StrCat("cmpl-", RandomId()),
+  return {.chat = request.chat(),
+          .id = absl::StrCat(request.chat() ? "chatcmpl-" : "cmpl-", RandomId()),
           .created = absl::ToUnixSeconds(clock_.Wall()),
           .model = model_,
           .logprobs = request.logprobs.has_value(),
-          .top_logprobs = request.logprobs.value_or(0) > 0};
+          .top_logprobs = request.logprobs.value_or(0)};
 }
 
-absl::Status CompletionServer::Complete(HttpExchange& http) {
-  Request request{.http = http, .arrived = clock_.Monotonic()};
+absl::Status CompletionServer::Complete(HttpExchange& http, Api api) {
+  Request request{.http = http, .api = api, .arrived = clock_.Monotonic()};
   absl::Status status = Answer(&request);
   if (!status.ok()) request.code = HttpStatusOf(status);
   metrics_.Ended(request.code, clock_.Monotonic() - request.arrived);
@@ -187,14 +200,17 @@ absl::Status CompletionServer::Complete(HttpExchange& http) {
 }
 
 absl::Status CompletionServer::Answer(Request* request) {
-  NSA_ASSIGN_OR_RETURN(Task task, ReadTask(request->http));
+  NSA_ASSIGN_OR_RETURN(Task task, ReadTask(request->http, request->api));
   const AnswerHead head = HeadOf(task.request);
   const auto call = std::make_shared<Call>(std::move(task));
   NSA_RETURN_IF_ERROR(thread_.Add(call));
   absl::Status status = call->task().request.stream ? AnswerStream(request, head, call.get())
                                                     : AnswerWhole(request, head, call.get());
   thread_.Leave(call);
-  if (call->ended() && call->result().ok()) metrics_.Answered(*call->result());
+  if (call->ended() && call->result().ok()) {
+    const absl::Duration now = clock_.Monotonic();
+    metrics_.Answered(*call->result(), now - request->spoken.value_or(now));
+  }
   return status;
 }
 
@@ -202,8 +218,8 @@ absl::Status CompletionServer::Answer(Request* request) {
 std::optional<AnswerPiece> CompletionServer::Take(Request* request, Call* call) {
   std::optional<AnswerPiece> piece = call->Take(kLook);
   if (piece.has_value() && !request->spoken) {
-    request->spoken = true;
-    metrics_.FirstPiece(clock_.Monotonic() - request->arrived);
+    request->spoken = clock_.Monotonic();
+    metrics_.FirstPiece(*request->spoken - request->arrived);
   }
   if (request->http.gone()) request->code = Metrics::kClientGone;
   return piece;
@@ -228,6 +244,7 @@ absl::Status CompletionServer::AnswerStream(Request* request, const AnswerHead& 
   HttpExchange& http = request->http;
   const bool include_usage = call->task().request.include_usage;
   bool begun = false;
+  int32_t speaking = -1;  // a choice of a chat
   const auto send = [&](const std::string& part) {
     const bool sent = http.SendPart(part);
     if (!sent) request->code = Metrics::kClientGone;
@@ -242,6 +259,10 @@ absl::Status CompletionServer::AnswerStream(Request* request, const AnswerHead& 
       return absl::OkStatus();
     }
     begun = true;
+    if (head.chat && std::exchange(speaking, piece->choice) != piece->choice &&
+        !send(RoleEvent(head, piece->choice, include_usage))) {
+      return absl::OkStatus();
+    }
     if (!send(PieceEvent(head, *piece, include_usage))) return absl::OkStatus();
   }
   const absl::StatusOr<Usage> usage = call->result();

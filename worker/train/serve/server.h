@@ -1,10 +1,12 @@
-// The server of nsa-worker serve: OpenAI's completions for programs of this machine.
+// The server of nsa-worker serve: OpenAI's completions and chat for programs of this machine.
 //
-//   GET /healthz              "ok", or 503 once the server is ending
-//   GET /metrics              metrics.h
-//   GET /v1/models            the one model, by the name of its job
-//   GET /v1/models/NAME       the same alone
-//   POST /v1/completions      request.h has its parameters, answer.h what comes back
+//   GET /                         a page to chat in a browser
+//   GET /healthz                  "ok", or 503 once the server is ending
+//   GET /metrics                  metrics.h
+//   GET /v1/models                the one model, by the name of its job
+//   GET /v1/models/NAME           the same alone
+//   POST /v1/completions          request.h has the parameters of both, answer.h what comes back
+//   POST /v1/chat/completions
 //
 // A path may end with a slash.
 #pragma once
@@ -60,14 +62,15 @@ class CompletionServer {
   // A request for completions, as metrics count it.
   struct Request {
     HttpExchange& http;
+    Api api;
     absl::Duration arrived;  // monotonic
     int code = 200;
-    bool spoken = false;  // a part of the text was there
+    std::optional<absl::Duration> spoken;  // when the first part of the text was there
   };
-  absl::Status Complete(HttpExchange& http);
+  absl::Status Complete(HttpExchange& http, Api api);
   absl::Status Answer(Request* request);
-  absl::StatusOr<Task> ReadTask(HttpExchange& http);
-  absl::StatusOr<CompletionRequest> Parse(const std::string& body);
+  absl::StatusOr<Task> ReadTask(HttpExchange& http, Api api);
+  absl::StatusOr<CompletionRequest> Parse(const std::string& body, Api api);
   absl::Status AnswerWhole(Request* request, const AnswerHead& head, Call* call);
   absl::Status AnswerStream(Request* request, const AnswerHead& head, Call* call);
   std::optional<AnswerPiece> Take(Request* request, Call* call);

@@ -21,7 +21,11 @@ json Parsed(std::string event) {
 }
 
 AnswerHead Head(bool logprobs = false, bool top = false) {
-  return {.id = "cmpl-1", .created = 7, .model = "tiny", .logprobs = logprobs, .top_logprobs = top};
+  return {.id = "cmpl-1",
+          .created = 7,
+          .model = "tiny",
+          .logprobs = logprobs,
+          .top_logprobs = top ? 1 : 0};
 }
 
 AnswerPiece Piece(int32_t choice, const std::string& text, const std::string& reason = "") {
@@ -55,6 +59,57 @@ TEST(WholeAnswer, ListsTheLogprobsOfTheTokens) {
   EXPECT_EQ(Parsed(answer.Text(Head(true, false), {}))["choices"][0]["logprobs"]["top_logprobs"],
             nullptr)
       << "with logprobs 0";
+}
+
+AnswerHead ChatHead(int32_t top_logprobs = -1) {
+  return {.chat = true,
+          .id = "chatcmpl-1",
+          .created = 7,
+          .model = "tiny",
+          .logprobs = top_logprobs >= 0,
+          .top_logprobs = top_logprobs};
+}
+
+TEST(WholeAnswer, OfAChatHasMessages) {
+  WholeAnswer answer;
+  answer.Add(Piece(0, "Yo"));
+  answer.Add(Piece(0, "!", "stop"));
+  EXPECT_EQ(Parsed(answer.Text(ChatHead(), {.prompt_tokens = 3, .completion_tokens = 4})),
+            json::parse(R"({
+      "id": "chatcmpl-1", "object": "chat.completion", "created": 7, "model": "tiny",
+      "choices": [{"message": {"role": "assistant", "content": "Yo!", "refusal": null},
+                   "index": 0, "logprobs": null, "finish_reason": "stop"}],
+      "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}})"));
+}
+
+TEST(WholeAnswer, OfAChatHasLogprobsWithBytes) {
+  AnswerPiece piece = Piece(0, "é", "length");
+  piece.tokens = {{{.bytes = "\xc3",
+                    .name = "bytes:\\xc3",
+                    .logprob = -0.5f,
+                    .top = {{"c", -0.25f}, {"bytes:\\xc3", -0.5f}, {"d", -1.0f}}},
+                   0}};
+  WholeAnswer answer;
+  answer.Add(piece);
+  EXPECT_EQ(Parsed(answer.Text(ChatHead(2), {}))["choices"][0]["logprobs"], json::parse(R"({
+      "content": [{"token": "bytes:\\xc3", "logprob": -0.5, "bytes": [195], "top_logprobs": [
+          {"token": "c", "logprob": -0.25, "bytes": [99]},
+          {"token": "bytes:\\xc3", "logprob": -0.5, "bytes": null}]}],
+      "refusal": null})"));
+}
+
+TEST(Events, OfAChatAddToAMessage) {
+  EXPECT_EQ(Parsed(RoleEvent(ChatHead(), 1, false)), json::parse(R"({
+      "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "tiny",
+      "choices": [{"delta": {"role": "assistant", "content": ""}, "index": 1, "logprobs": null,
+                   "finish_reason": null}]})"));
+  EXPECT_EQ(Parsed(PieceEvent(ChatHead(), Piece(1, "Yo"), false))["choices"][0],
+            json::parse(R"({"delta": {"content": "Yo"}, "index": 1, "logprobs": null,
+                            "finish_reason": null})"));
+  const json last = Parsed(PieceEvent(ChatHead(), Piece(1, "", "stop"), true));
+  EXPECT_EQ(last["choices"][0]["delta"], json::object());
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "stop");
+  EXPECT_TRUE(last.contains("usage"));
 }
 
 TEST(Events, AreOneLineOfJsonEach) {
@@ -144,15 +199,26 @@ TEST(CheckOrigins, RefusesNamesThatAreNotThisMachine) {
   EXPECT_EQ(HttpStatusOf(CheckOrigins({})), 421) << "no Host at all";
 }
 
-TEST(CheckOrigins, RefusesPagesOfABrowser) {
-  for (const char* origin : {"https://evil.example", "null", "http://127.0.0.1:8000", ""}) {
+TEST(CheckOrigins, RefusesPagesOfOtherSites) {
+  for (const char* origin : {"https://evil.example", "null", "http://127.0.0.1:8000", "",
+                             "http://localhost:3000", "https://localhost:8000"}) {
     EXPECT_EQ(HttpStatusOf(CheckOrigins({.host = "localhost:8000", .origin = origin})), 403)
         << origin;
   }
-  for (const char* site : {"cross-site", "same-site", "same-origin"}) {
+  for (const char* site : {"cross-site", "same-site"}) {
     EXPECT_EQ(HttpStatusOf(CheckOrigins({.host = "localhost:8000", .sec_fetch_site = site})), 403)
         << site;
+    EXPECT_EQ(
+        HttpStatusOf(CheckOrigins(
+            {.host = "localhost:8000", .origin = "http://localhost:8000", .sec_fetch_site = site})),
+        403)
+        << site;
   }
+  EXPECT_TRUE(CheckOrigins({.host = "localhost:8000",
+                            .origin = "http://localhost:8000",
+                            .sec_fetch_site = "same-origin"})
+                  .ok());
+  EXPECT_TRUE(CheckOrigins({.host = "[::1]:8001", .sec_fetch_site = "same-origin"}).ok());
   EXPECT_TRUE(CheckOrigins({.host = "localhost:8000", .sec_fetch_site = "none"}).ok());
 }
 

@@ -3,14 +3,20 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <fstream>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "common/base/status.h"
 #include "gmock/gmock.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/worker/train/data/tokenize/byte_fallback.h"
 #include "tests/worker/train/score/small_trained.h"
 #include "worker/train/score/sample.h"
 #include "worker/train/score/score.h"
@@ -19,6 +25,7 @@
 namespace nsa::train::serve {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -37,6 +44,10 @@ class EngineTest : public testing::Test {
 
   absl::StatusOr<Answered> Try(CompletionRequest request) {
     NSA_ASSIGN_OR_RETURN(const Task task, engine_->Prepare(std::move(request)));
+    return Run(engine_.get(), task);
+  }
+
+  static absl::StatusOr<Answered> Run(Engine* engine, const Task& task) {
     Answered answered;
     const auto take = [&](AnswerPiece piece) {
       EXPECT_FALSE(piece.empty());
@@ -50,7 +61,7 @@ class EngineTest : public testing::Test {
       choice.finish_reason = piece.finish_reason;
     };
     NSA_ASSIGN_OR_RETURN(answered.usage,
-                         engine_->Complete(task, {.wanted = [] { return true; }, .take = take}));
+                         engine->Complete(task, {.wanted = [] { return true; }, .take = take}));
     return answered;
   }
 
@@ -275,6 +286,142 @@ TEST_F(EngineTest, EndsSoonAfterNobodyWantsTheAnswer) {
       *task, {.wanted = [&] { return pieces < 3; }, .take = [&](AnswerPiece) { ++pieces; }});
   EXPECT_EQ(usage.status().code(), absl::StatusCode::kCancelled);
   EXPECT_LE(pieces, 5);
+}
+
+TEST_F(EngineTest, AChatIsItsConversationInTheFormatOfTheModel) {
+  const auto engine = Engine::Create(trained_.get(), 128);
+  ASSERT_OK(engine);
+  const auto task = (*engine)->Prepare({.messages = {{"user", "Hi"}}, .max_tokens = 1000});
+  ASSERT_OK(task);
+  const std::string text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_THAT(task->prompts, ElementsAre(Bytes(std::string(1, '\0') + text)));
+  EXPECT_THAT(task->most, ElementsAre(128 - 1 - std::ssize(text))) << "not beyond the context";
+  EXPECT_THAT(task->stop_tokens, ElementsAre()) << "the bytes have no markers";
+  EXPECT_THAT(task->request.stops, ElementsAre("<|im_end|>", "<|endoftext|>"));
+  EXPECT_THAT(std::string(engine_->Prepare({.messages = {{"user", "Hi"}}}).status().message()),
+              StartsWith("messages: 53 tokens, and one to answer with (the model's context: 32)"));
+}
+
+TEST_F(EngineTest, AnAnswerEndsBeforeAStopTokenAndHasNoLead) {
+  const auto engine = Engine::Create(trained_.get(), 128);
+  ASSERT_OK(engine);
+  auto task = (*engine)->Prepare(
+      {.messages = {{"user", "Hi"}}, .max_tokens = 60, .logprobs = 0, .seed = 1});
+  ASSERT_OK(task);
+  const auto whole = Run(engine->get(), *task);
+  ASSERT_OK(whole);
+  const auto& tokens = whole->choices[0].tokens;
+  ASSERT_EQ(tokens.size(), 60u);
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(tokens[i].token.bytes[0]); };
+  size_t end = 20;  // a byte that is not among those before it
+  while (
+      std::any_of(tokens.begin(), tokens.begin() + static_cast<int64_t>(end),
+                  [&](const PlacedToken& t) { return t.token.bytes == tokens[end].token.bytes; }))
+    ++end;
+  ASSERT_LT(end, 60u);
+  task->stop_tokens = {byte(end)};
+  task->lead = tokens[0].token.bytes;
+  const auto ended = Run(engine->get(), *task);
+  ASSERT_OK(ended);
+  EXPECT_EQ(ended->choices[0].finish_reason, "stop");
+  EXPECT_EQ(ended->usage.completion_tokens, static_cast<int64_t>(end) + 1) << "counted, not shown";
+  std::string shown;
+  for (size_t i = 1; i < end; ++i) shown += tokens[i].token.bytes;
+  EXPECT_EQ(ended->choices[0].text, ValidUtf8(shown));
+}
+
+TEST_F(EngineTest, TheSeparatorIsGeneratedWhereItEndsAnAnswer) {
+  const auto engine = Engine::Create(trained_.get(), 128);
+  ASSERT_OK(engine);
+  // Whether one of so many answers ends by itself.
+  const auto ends = [&](const std::vector<int32_t>& stops, int64_t answers) {
+    for (int64_t seed = 0; seed < answers; ++seed) {
+      auto task =
+          (*engine)->Prepare({.messages = {{"user", "Hi"}}, .max_tokens = 70, .seed = seed});
+      EXPECT_OK(task);
+      task->stop_tokens = stops;
+      if (Run(engine->get(), *task)->choices[0].finish_reason == "stop") return true;
+    }
+    return false;
+  };
+  EXPECT_TRUE(ends({0}, 200));
+  EXPECT_FALSE(ends({}, 10));
+}
+
+// A model with a tokenizer that has <s> and </s>, and this template.
+std::unique_ptr<TrainedModel> ModelOfTemplate(const TempDir& dir, const std::string& jinja) {
+  const nlohmann::json json = byte_fallback::Tokenizer({byte_fallback::kMark}, {});
+  std::ofstream(dir / "tokenizer.json") << json.dump();
+  std::ofstream(dir / "chat_template.jinja") << jinja;
+  SaveSmallModel(dir, [&](v1::JobSpec* spec) {
+    spec->mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+    spec->mutable_data()->set_tokenizer_path((dir / "tokenizer.json").string());
+    spec->mutable_model()->set_vocab(static_cast<int32_t>(json["model"]["vocab"].size()));
+  });
+  auto trained = TrainedModel::Load(dir.path());
+  EXPECT_OK(trained);
+  return *std::move(trained);
+}
+
+TEST(EngineOfATemplate, AChatBeginsOnceAndEndsAtTheTokensOfItsFormat) {
+  const TempDir dir;
+  std::ifstream file(SourceDir() + "/tests/common/chat/templates/llama2.jinja");
+  const auto trained = ModelOfTemplate(dir, {std::istreambuf_iterator<char>(file), {}});
+  const auto engine = Engine::Create(trained.get(), 128);
+  ASSERT_OK(engine);
+  const auto task = (*engine)->Prepare({.messages = {{"user", "Hi"}}});
+  ASSERT_OK(task);
+  const std::vector<int32_t>& prompt = task->prompts.at(0);
+  EXPECT_EQ(std::ranges::count(prompt, byte_fallback::kBegin), 1);
+  EXPECT_EQ(prompt.front(), byte_fallback::kBegin);
+  EXPECT_THAT(task->stop_tokens, ElementsAre(byte_fallback::kEnd));
+  EXPECT_THAT(task->request.stops, ElementsAre());
+  EXPECT_EQ(task->lead, " ");
+  EXPECT_OK((*engine)->Prepare({.prompts = {"Hi"}}));
+}
+
+TEST(EngineOfATemplate, AChatInAFormatThatIsNotKnownIsRefusedAndCompletionsAreNot) {
+  const TempDir dir;
+  const auto trained = ModelOfTemplate(dir, "{{ messages }}");
+  const auto engine = Engine::Create(trained.get(), 128);
+  ASSERT_OK(engine);
+  const absl::Status refused = (*engine)->Prepare({.messages = {{"user", "Hi"}}}).status();
+  EXPECT_EQ(HttpStatusOf(refused), 400);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("chat_template: '{{ messages }}'"));
+  EXPECT_OK((*engine)->Prepare({.prompts = {"Hi"}}));
+}
+
+// As in training: a conversation is one document, though Llama 2 begins each of its questions with
+// the separator.
+TEST(EngineOfConversations, ASeparatorHidesNothingThatIsBeforeIt) {
+  const auto last_logprob = [](v1::LossOn loss_on, std::vector<int32_t> prompt) {
+    const TempDir dir;
+    SaveSmallModel(dir, [&](v1::JobSpec* spec) {
+      spec->mutable_data()->set_document_mask(true);
+      spec->mutable_data()->set_loss_on(loss_on);
+    });
+    const auto trained = TrainedModel::Load(dir.path());
+    EXPECT_OK(trained);
+    const auto engine = Engine::Create(trained->get(), 0);
+    EXPECT_OK(engine);
+    const auto task = (*engine)->Prepare(
+        {.prompts = {std::move(prompt)}, .max_tokens = 0, .echo = true, .logprobs = 0});
+    EXPECT_OK(task);
+    float logprob = 0;
+    EXPECT_OK((*engine)->Complete(*task, {.wanted = [] { return true; },
+                                          .take =
+                                              [&](const AnswerPiece& piece) {
+                                                if (piece.tokens.empty()) return;
+                                                logprob = *piece.tokens.back().token.logprob;
+                                              }}));
+    return logprob;
+  };
+  const std::vector<int32_t> alone = {0, 'b', 'c'}, behind = {0, 'a', 'x', 0, 'b', 'c'};
+  EXPECT_NEAR(last_logprob(v1::LOSS_ON_ALL, behind), last_logprob(v1::LOSS_ON_ALL, alone),
+              kRounding);
+  EXPECT_GT(std::abs(last_logprob(v1::LOSS_ON_ASSISTANT, behind) -
+                     last_logprob(v1::LOSS_ON_ASSISTANT, alone)),
+            10 * kRounding);
 }
 
 // One request leaves nothing behind for the next.

@@ -252,5 +252,74 @@ TEST(ReadRequest, ShowsLongValuesByTheirLength) {
   EXPECT_LT(Refusal(With("\"" + std::string(100'000, 'x') + "\": 1")).size(), 1'000u);
 }
 
+absl::StatusOr<CompletionRequest> TryChat(const std::string& messages,
+                                          const std::string& more = "") {
+  return ReadRequest(absl::StrCat("{\"messages\": ", messages, more, "}"), Api::kChat);
+}
+
+constexpr char kHi[] = R"([{"role": "user", "content": "Hi"}])";
+
+TEST(ReadChat, TakesMessagesWhoseContentsAreTextsOrListsOfThem) {
+  const auto request = TryChat(R"([
+      {"role": "developer", "content": "Be brief.", "name": "boss"},
+      {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+      {"role": "assistant", "content": "c", "refusal": null, "tool_calls": [], "audio": null},
+      {"role": "user", "content": ""}])");
+  ASSERT_OK(request);
+  ASSERT_EQ(request->messages.size(), 4u);
+  const std::pair<const char*, const char*> wanted[] = {
+      {"system", "Be brief."}, {"user", "ab"}, {"assistant", "c"}, {"user", ""}};
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(request->messages[i].role, wanted[i].first);
+    EXPECT_EQ(request->messages[i].content, wanted[i].second);
+  }
+  EXPECT_EQ(request->max_tokens, std::nullopt) << "as many as there is room for";
+  EXPECT_TRUE(request->chat() && request->prompts.empty());
+}
+
+TEST(ReadChat, HasThreeParametersThatCompletionsHaveNot) {
+  const auto good = TryChat(kHi, R"(, "max_tokens": 5, "max_completion_tokens": 7,
+      "logprobs": true, "top_logprobs": 3, "stop": "x", "echo": false, "best_of": 1,
+      "tools": [], "tool_choice": "auto", "add_generation_prompt": true)");
+  ASSERT_OK(good);
+  EXPECT_EQ(good->max_tokens, 7);
+  EXPECT_EQ(good->logprobs, 3);
+  EXPECT_THAT(good->stops, ElementsAre("x"));
+  EXPECT_EQ(TryChat(kHi, R"(, "logprobs": true)")->logprobs, 0);
+  EXPECT_EQ(TryChat(kHi, R"(, "logprobs": false, "top_logprobs": 0)")->logprobs, std::nullopt);
+  EXPECT_EQ(TryChat(kHi, R"(, "max_completion_tokens": null)")->max_tokens, std::nullopt);
+}
+
+TEST(ReadChat, RefusesByThePlaceInTheMessages) {
+  const std::pair<std::string, std::string> wrong[] = {
+      {"[]", "messages: a list of 0 (must be a list of at least one message)"},
+      {"\"Hi\"", "messages: \"Hi\" (must be a list"},
+      {"null", "messages: missing"},
+      {"[1]", "messages[0]: 1 (must be an object with role and content)"},
+      {R"([{"content": "Hi"}])", "messages[0].role: missing"},
+      {R"([{"role": "tool", "content": "Hi"}])",
+       "messages[0].role: \"tool\" (must be system, user or assistant)"},
+      {R"([{"role": "user", "content": 1}])", "messages[0].content: 1 (must be a string or a list"},
+      {R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
+       "messages[0].content[0]: an object (must be {\"type\": \"text\""},
+      {R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls": [1]}])",
+       "messages[1].tool_calls: a list of 1 (not supported); leave it out"}};
+  for (const auto& [messages, error] : wrong) {
+    EXPECT_THAT(std::string(TryChat(messages).status().message()), StartsWith(error));
+  }
+  const std::pair<std::string, std::string> others[] = {
+      {R"(, "prompt": "a")", "prompt: unknown parameter ("},
+      {R"(, "echo": true)", "echo: true (not supported)"},
+      {R"(, "max_tokens": 0)", "max_tokens: 0 (at least 1)"},
+      {R"(, "max_completion_tokens": 0)",
+       "max_completion_tokens: 0 (must be a whole number from 1"},
+      {R"(, "logprobs": 2)", "logprobs: 2 (must be true or false)"},
+      {R"(, "top_logprobs": 2)", "top_logprobs: 2 (only with logprobs: true)"},
+      {R"(, "logprobs": true, "top_logprobs": 21)", "top_logprobs: 21 (must be a whole number"}};
+  for (const auto& [more, error] : others) {
+    EXPECT_THAT(std::string(TryChat(kHi, more).status().message()), StartsWith(error));
+  }
+}
+
 }  // namespace
 }  // namespace nsa::train::serve

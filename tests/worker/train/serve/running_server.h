@@ -18,6 +18,11 @@
 
 namespace nsa::train::serve {
 
+inline constexpr char kCompletions[] = "/v1/completions";
+inline constexpr char kChat[] = "/v1/chat/completions";
+
+inline constexpr int32_t kContext = 128;
+
 // Takes half a minute.
 inline constexpr char kEndless[] = R"({"prompt": "a", "max_tokens": 262143})";
 
@@ -26,8 +31,8 @@ class RunningServer {
   static void Start() {
     dir_ = std::make_unique<TempDir>();
     trained_ = SmallModel(*dir_);
-    auto started =
-        CompletionServer::Start(trained_.get(), &clock_, {.listen = "127.0.0.1:0", .threads = 1});
+    auto started = CompletionServer::Start(
+        trained_.get(), &clock_, {.listen = "127.0.0.1:0", .context = kContext, .threads = 1});
     ASSERT_OK(started);
     server_ = *std::move(started);
     address_ = server_->url().substr(sizeof("http://") - 1);
@@ -43,8 +48,9 @@ class RunningServer {
   }
 
   static std::string Request(const std::string& body, const std::string& headers = "",
-                             const std::string& version = "1.1") {
-    return absl::StrCat(Header("POST /v1/completions HTTP/" + version), headers,
+                             const std::string& version = "1.1",
+                             const std::string& path = kCompletions) {
+    return absl::StrCat(Header(absl::StrCat("POST ", path, " HTTP/", version)), headers,
                         "Content-Type: application/json\r\nContent-Length: ", body.size(),
                         "\r\n\r\n", body);
   }
@@ -54,6 +60,7 @@ class RunningServer {
     return Send(Header(absl::StrCat("GET ", path, " HTTP/1.1")) + "\r\n");
   }
   static std::string Post(const std::string& body) { return Send(Request(body)); }
+  static std::string Chat(const std::string& body) { return Send(Request(body, "", "1.1", kChat)); }
 
   static int StatusOf(const std::string& answer) {
     return answer.size() < 12 ? 0 : std::stoi(answer.substr(9, 3));

@@ -3,7 +3,10 @@
 
 #include <sys/socket.h>
 
+#include <fstream>
+#include <iterator>
 #include <memory>
+#include <regex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,10 +16,12 @@
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/net/http_get.h"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/within.h"
 #include "tests/worker/train/serve/running_server.h"
+#include "worker/train/serve/chat_page.h"
 #include "worker/train/serve/limits.h"
 
 namespace nsa::train::serve {
@@ -33,6 +38,12 @@ class ServerTest : public RunningServer, public testing::Test {
   static void TearDownTestSuite() { End(); }
 };
 
+// A chat of one question, with more parameters.
+std::string Talk(const std::string& question, const std::string& more) {
+  return absl::StrCat(R"({"messages": [{"role": "user", "content": ")", question, "\"}]", more,
+                      "}");
+}
+
 TEST_F(ServerTest, SaysThatItIsWellAndWhatItServes) {
   EXPECT_EQ(BodyOf(Get("/healthz")), "ok\n");
   const json models = json::parse(BodyOf(Get("/v1/models")));
@@ -48,7 +59,39 @@ TEST_F(ServerTest, TakesPathsThatEndWithASlash) {
   EXPECT_EQ(BodyOf(Get("/v1/models/")), BodyOf(Get("/v1/models")));
   EXPECT_EQ(BodyOf(Get("/v1/models/small/")), BodyOf(Get("/v1/models/small")));
   EXPECT_EQ(StatusOf(Get("/v1/completions/")), 405);
-  EXPECT_EQ(StatusOf(Get("/")), 404);
+  EXPECT_EQ(StatusOf(Get("/none")), 404);
+}
+
+TEST_F(ServerTest, HasAPageThatMayDoOnlyWhatItsPolicyNames) {
+  const std::string answer = Get("/");
+  EXPECT_EQ(StatusOf(answer), 200);
+  EXPECT_EQ(BodyOf(answer), kChatPage);
+  EXPECT_THAT(answer, HasSubstr("Content-Type: text/html; charset=utf-8\r\n"));
+  EXPECT_THAT(answer,
+              HasSubstr("Content-Security-Policy: default-src 'none'; script-src 'sha256-"));
+  EXPECT_EQ(ChatPagePolicy().find("unsafe"), std::string::npos);
+  const std::string linked =
+      "GET / HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: cross-site\r\n\r\n";
+  EXPECT_EQ(StatusOf(Send(linked)), 200) << "a link may lead to it";
+  EXPECT_EQ(StatusOf(Send("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n")), 421);
+  EXPECT_EQ(StatusOf(Send(Request(
+                Talk("Hi", R"(, "max_tokens": 1)"),
+                absl::StrCat("Origin: http://", address_, "\r\nSec-Fetch-Site: same-origin\r\n"),
+                "1.1", kChat))),
+            200);
+}
+
+// One look for everything that is served: the colours and fonts of the coordinator's page.
+TEST_F(ServerTest, ThePageHasTheColoursOfTheCoordinators) {
+  std::ifstream file(SourceDir() + "/server/web/page/style.css");
+  const std::string css{std::istreambuf_iterator<char>(file), {}};
+  const std::string page(kChatPage);
+  const std::regex value("--[a-z-]+: [^;]+;");
+  size_t values = 0;
+  for (std::sregex_iterator at(page.begin(), page.end(), value), end; at != end; ++at, ++values) {
+    EXPECT_THAT(css, HasSubstr(at->str()));
+  }
+  EXPECT_GE(values, 24u);
 }
 
 TEST_F(ServerTest, CompletesAPrompt) {
@@ -89,6 +132,7 @@ TEST_F(ServerTest, CountsWhatItAnswersAndWhatItRefuses) {
   EXPECT_EQ(added("nsa_serve_completion_tokens_total"), 7);
   EXPECT_EQ(added("nsa_serve_first_piece_seconds_count"), 2);
   EXPECT_EQ(added("nsa_serve_request_seconds_count"), 3);
+  EXPECT_EQ(added("nsa_serve_token_seconds_count"), 2);
 }
 
 TEST_F(ServerTest, AStreamHasTheSameTextInPieces) {
@@ -113,14 +157,69 @@ TEST_F(ServerTest, AStreamHasTheSameTextInPieces) {
   EXPECT_EQ(json::parse(events[events.size() - 2].substr(6))["usage"], whole["usage"]);
 }
 
+TEST_F(ServerTest, AnswersAChat) {
+  const std::string answer = Chat(Talk("To be?", R"(, "max_tokens": 9, "seed": 1, "logprobs": true,
+                                                    "top_logprobs": 2, "n": 2)"));
+  ASSERT_EQ(StatusOf(answer), 200) << answer;
+  const json body = json::parse(BodyOf(answer));
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_THAT(body["id"].get<std::string>(), StartsWith("chatcmpl-"));
+  ASSERT_EQ(body["choices"].size(), 2u);
+  const json& choice = body["choices"][0];
+  EXPECT_EQ(choice["message"]["role"], "assistant");
+  EXPECT_FALSE(choice["message"]["content"].get<std::string>().empty());
+  EXPECT_EQ(choice["finish_reason"], "length");
+  ASSERT_EQ(choice["logprobs"]["content"].size(), 9u);
+  EXPECT_EQ(choice["logprobs"]["content"][0]["top_logprobs"].size(), 2u);
+  // <|im_start|>user\nTo be?<|im_end|>\n<|im_start|>assistant\n, in bytes, and the separator.
+  EXPECT_EQ(body["usage"],
+            json::parse(R"({"prompt_tokens": 57, "completion_tokens": 18, "total_tokens": 75})"));
+}
+
+TEST_F(ServerTest, AStreamOfAChatBeginsWithTheRole) {
+  const std::string more = R"(, "max_completion_tokens": 20, "seed": 2, "n": 2)";
+  const json whole = json::parse(BodyOf(Chat(Talk("Hi", more))));
+  const std::string answer =
+      Send(Request(Talk("Hi", more + R"(, "stream": true)"), "", "1.0", kChat));
+  ASSERT_EQ(StatusOf(answer), 200) << answer;
+  const std::vector<std::string> events = absl::StrSplit(BodyOf(answer), "\n\n", absl::SkipEmpty());
+  EXPECT_EQ(events.back(), "data: [DONE]");
+  std::vector<json> roles(2), contents(2, ""), reasons(2);
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json event = json::parse(events[i].substr(6));
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    EXPECT_FALSE(event.contains("usage"));
+    const json& choice = event["choices"][0];
+    const auto index = choice["index"].get<size_t>();
+    if (roles[index].is_null()) {
+      EXPECT_EQ(choice["delta"], json::parse(R"({"role": "assistant", "content": ""})"));
+      roles[index] = choice["delta"]["role"];
+    } else {
+      EXPECT_FALSE(choice["delta"].contains("role"));
+    }
+    contents[index] = contents[index].get<std::string>() + choice["delta"].value("content", "");
+    EXPECT_EQ(reasons[index], nullptr) << "the last has it";
+    reasons[index] = choice["finish_reason"];
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(contents[i], whole["choices"][i]["message"]["content"]);
+    EXPECT_EQ(reasons[i], whole["choices"][i]["finish_reason"]);
+  }
+}
+
 TEST_F(ServerTest, RefusesWithTheErrorsOfTheApi) {
   EXPECT_EQ(ErrorOf(Post(R"({"prompt": "a", "n": 0})"), 400)["param"], "n");
   EXPECT_EQ(ErrorOf(Post("x"), 400)["type"], "invalid_request_error");
   EXPECT_EQ(ErrorOf(Post(R"({"prompt": "a", "model": "gpt-4"})"), 404)["code"], "model_not_found");
-  EXPECT_EQ(ErrorOf(Post("{\"prompt\": \"" + std::string(32, 'a') + "\"}"), 400)["code"],
+  EXPECT_EQ(ErrorOf(Post("{\"prompt\": \"" + std::string(kContext, 'a') + "\"}"), 400)["code"],
             "context_length_exceeded");
   EXPECT_EQ(StatusOf(Get("/v1/completions")), 405);
-  EXPECT_EQ(StatusOf(Get("/v1/chat/completions")), 404);
+  EXPECT_EQ(StatusOf(Get("/v1/chat/completions")), 405);
+  EXPECT_EQ(ErrorOf(Chat(R"({"messages": [{"role": "tool", "content": "a"}]})"), 400)["param"],
+            "messages[0].role");
+  EXPECT_EQ(ErrorOf(Chat(R"({"messages": [{"role": "assistant", "content": "a"}]})"), 400)["param"],
+            "messages[0].role");
+  EXPECT_EQ(ErrorOf(Chat(Talk(std::string(500, 'a'), "")), 400)["code"], "context_length_exceeded");
   EXPECT_EQ(StatusOf(Send(Header("DELETE /v1/models HTTP/1.1") + "\r\n")), 405);
   EXPECT_EQ(StatusOf(Send(Header("POST /v1/completions HTTP/1.1") +
                           "Content-Type: application/json\r\n\r\n")),

@@ -13,6 +13,8 @@ absl::Status EncodeChat(const TextTokenizer& tokenizer, std::span<const ChatPiec
   std::string text;  // that is waiting
   bool answer = false;
   TextPlace place = TextPlace::kFirst;
+  const Token separator = tokenizer.separator();
+  NSA_RETURN_IF_ERROR(append({&separator, 1}, false));
   const auto flush = [&]() -> absl::Status {
     if (text.empty()) return absl::OkStatus();
     const std::string whole = std::exchange(text, {});
@@ -26,7 +28,8 @@ absl::Status EncodeChat(const TextTokenizer& tokenizer, std::span<const ChatPiec
     if (marker || piece.answer != answer) NSA_RETURN_IF_ERROR(flush());
     answer = piece.answer;
     if (marker) {
-      NSA_RETURN_IF_ERROR(append({&*marker, 1}, answer));
+      const bool written = &piece == pieces.data() && *marker == separator;
+      if (!written) NSA_RETURN_IF_ERROR(append({&*marker, 1}, answer));
       place = TextPlace::kBehind;
     } else {
       text += piece.text;

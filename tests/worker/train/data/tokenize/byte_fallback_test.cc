@@ -1,7 +1,10 @@
 // tokenizer.json with byte_fallback, as the models of SentencePiece have them: against the
 // definition in plain loops, on random tokenizers and texts; and what is refused.
+#include "tests/worker/train/data/tokenize/byte_fallback.h"
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -14,11 +17,15 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/characters/utf8.h"
+#include "common/chat/render.h"
+#include "common/job/data/conversations.h"
 #include "common/job/data/tokenizer_files.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/paths.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "worker/train/data/encoder.h"
 #include "worker/train/data/tokenize/bpe.h"
 #include "worker/train/data/tokenize/chat_tokens.h"
 #include "worker/train/score/utf8.h"
@@ -26,15 +33,17 @@
 namespace nsa::train {
 namespace {
 
+namespace fs = std::filesystem;
+
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Json = nlohmann::json;
-using Merges = std::vector<std::pair<std::string, std::string>>;
-
-const std::string kMark = "\u2581";
-constexpr int32_t kBegin = 1;
-constexpr int32_t kEnd = 2;
-constexpr int32_t kFirstByte = 3;
+using byte_fallback::kBegin;
+using byte_fallback::kEnd;
+using byte_fallback::kFirstByte;
+using byte_fallback::kMark;
+using byte_fallback::Merges;
+using byte_fallback::Tokenizer;
 
 const Json kPrependAndReplace = {
     {"type", "Sequence"},
@@ -45,42 +54,6 @@ const Json kPrependAndReplace = {
 Json Metaspace(const std::string& scheme, bool split) {
   return {
       {"type", "Metaspace"}, {"replacement", kMark}, {"prepend_scheme", scheme}, {"split", split}};
-}
-
-// <unk>, <s> and </s>, the bytes, these characters, and the results of the merges.
-Json Tokenizer(const std::vector<std::string>& characters, const Merges& merges) {
-  Json vocab = {{"<unk>", 0}, {"<s>", kBegin}, {"</s>", kEnd}};
-  for (int byte = 0; byte < 256; ++byte) {
-    vocab[absl::StrFormat("<0x%02X>", byte)] = kFirstByte + byte;
-  }
-  for (const std::string& c : characters) vocab.emplace(c, vocab.size());
-  Json written = Json::array();
-  for (const auto& [left, right] : merges) {
-    vocab.emplace(left + right, vocab.size());
-    written.push_back(left + " " + right);
-  }
-  Json added = Json::array();
-  for (const char* text : {"<unk>", "<s>", "</s>"}) {
-    added.push_back({{"id", vocab[text]}, {"content", text}, {"special", true}});
-  }
-  const Json decoders = {{{"type", "Replace"}, {"pattern", {{"String", kMark}}}, {"content", " "}},
-                         {{"type", "ByteFallback"}},
-                         {{"type", "Fuse"}},
-                         {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}};
-  const Json single = {{{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}},
-                       {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}};
-  return {{"added_tokens", added},
-          {"normalizer", nullptr},
-          {"pre_tokenizer", nullptr},
-          {"post_processor", {{"type", "TemplateProcessing"}, {"single", single}}},
-          {"decoder", {{"type", "Sequence"}, {"decoders", decoders}}},
-          {"model",
-           {{"type", "BPE"},
-            {"unk_token", "<unk>"},
-            {"fuse_unk", true},
-            {"byte_fallback", true},
-            {"vocab", vocab},
-            {"merges", written}}}};
 }
 
 std::vector<std::string> CharactersOf(std::string_view text) {
@@ -379,6 +352,63 @@ TEST_F(ByteFallbackTest, AConversationInTokens) {
   std::vector<bool> learned(wanted.size() - 2, false);
   learned.insert(learned.end(), 2, true);
   EXPECT_EQ(answers, learned);
+}
+
+// The published text of a conversation, whose last answer is not there in a prompt (render.py).
+std::string Published(const std::string& format, bool prompt) {
+  std::ifstream file(fs::path(SourceDir()) / "tests/common/chat/templates/rendered.json");
+  return Json::parse(file)[format][prompt ? 2 : 0].get<std::string>();
+}
+const std::vector<ChatMessage> kTalk = {
+    {"user", "Hi"}, {"assistant", "Hello!"}, {"user", " Why? "}, {"assistant", "Because.\n"}};
+
+TEST_F(ByteFallbackTest, AConversationHasItsBeginningOfTextOnce) {
+  Json json = Tokenizer(kLetters, kSome);
+  json["pre_tokenizer"] = Metaspace("first", false);
+  const auto tokenizer = Load(json);
+  ASSERT_OK(tokenizer);
+  const auto spelled = [&](const std::vector<Token>& tokens) {
+    std::string text;
+    for (const Token token : tokens) {
+      const Token plain = WithoutMarks(token);
+      text += plain == kBegin ? "<s>" : (*tokenizer)->Decode(plain);
+    }
+    return text;
+  };
+  v1::DataSpec data;
+  data.set_source(v1::DATA_SOURCE_JSONL);
+  data.set_tokenizer(v1::TOKENIZER_BPE);
+  data.set_tokenizer_path((dir_ / "tokenizer.json").string());
+  data.set_loss_on(v1::LOSS_ON_ASSISTANT);
+  for (const std::string name : {"llama2", "mistral_v0_1", "mistral_v0_2", "qwen2"}) {
+    SCOPED_TRACE(name);
+    fs::copy_file(fs::path(SourceDir()) / "tests/common/chat/templates" / (name + ".jinja"),
+                  dir_ / "chat_template.jinja", fs::copy_options::overwrite_existing);
+    // Its template prints none, and a text that is first gets a space.
+    const std::string front = name == "qwen2" ? "<s> " : "";
+    const auto encoder = DocumentEncoder::Make(data, (*tokenizer)->vocab());
+    ASSERT_OK(encoder);
+    std::vector<Token> learned;
+    ASSERT_OK(encoder->Encode(Document{.messages = kTalk}, &learned, nullptr));
+    EXPECT_EQ(spelled(learned), front + Published(name, false));
+    EXPECT_EQ(learned[0], kBegin | kBeginMark);
+
+    const auto format = ChatFormatOf(data);
+    ASSERT_OK(format);
+    const auto pieces = RenderPrompt(*format, std::span(kTalk).first(3));
+    ASSERT_OK(pieces);
+    std::vector<Token> prompt;
+    ASSERT_OK(EncodeChat(
+        **tokenizer, *pieces,
+        [&](std::span<const Token> part, bool) {
+          prompt.insert(prompt.end(), part.begin(), part.end());
+          return absl::OkStatus();
+        },
+        nullptr));
+    EXPECT_EQ(spelled(prompt), front + Published(name, true));
+    ASSERT_LT(prompt.size(), learned.size());
+    for (size_t i = 0; i < prompt.size(); ++i) EXPECT_EQ(prompt[i], WithoutMarks(learned[i])) << i;
+  }
 }
 
 TEST_F(ByteFallbackTest, AnythingElseIsRefusedByItsKey) {
