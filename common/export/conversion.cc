@@ -23,7 +23,7 @@ namespace nsa {
 namespace {
 
 constexpr int32_t kRecommendedWindow = 256;
-constexpr char kNearestLayers[] = "sel";  // conversion.h
+constexpr std::array<const char*, 2> kRecommendedLayers = {"win", "sel"};
 
 absl::Status CheckDense(const v1::JobSpec& spec) {
   std::vector<std::string> layers;
@@ -118,7 +118,9 @@ absl::StatusOr<v1::JobSpec> ConvertedSpec(const v1::JobSpec& dense, const v1::Ns
   to = nsa;
   if (!to.has_w()) to.set_w(kRecommendedWindow);
   if (to.phi() == v1::PHI_UNSPECIFIED) to.set_phi(v1::PHI_AVG);
-  if (to.layers().empty() && to.branches().empty()) to.add_layers(kNearestLayers);
+  if (to.layers().empty() && to.branches().empty()) {
+    for (const char* branches : kRecommendedLayers) to.add_layers(branches);
+  }
   if (const auto problem = FindLayersProblem(to, spec.model().n_layers())) {
     return absl::InvalidArgumentError(
         absl::StrCat(problem->field, ": ", problem->what, "; ", problem->fix));

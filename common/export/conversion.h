@@ -38,11 +38,9 @@
 namespace nsa {
 
 // The job of the model `dense` with the attention that `nsa` says, at its beginning. What `nsa`
-// leaves open is that of configs/jobs/openstax_best.yaml, but phi: avg, and layers: [sel], with
-// which the loss before the first step is the nearest to the dense one (docs/convert.md).
-// InvalidArgument when `dense` is not dense, which is a window of all tokens and no other branch in
-// every layer; when nsa.layers is refused; and when the kernels cannot have the shape, on a GPU or
-// elsewhere.
+// leaves open is that of configs/jobs/openstax_best.yaml, and phi: avg. InvalidArgument when
+// `dense` is not dense, which is a window of all tokens and no other branch in every layer; when
+// nsa.layers is refused; and when the kernels cannot have the shape, on a GPU or elsewhere.
 absl::StatusOr<v1::JobSpec> ConvertedSpec(const v1::JobSpec& dense, const v1::NsaSpec& nsa);
 
 // What a tensor of a model begins as.

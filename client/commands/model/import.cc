@@ -200,7 +200,7 @@ void AddImport(Cli* cli) {
   options.Text("--attention", "full|nsa", &flags->attention,
                "full leaves the attention as it is (default), nsa makes it sparse");
   options.Text("--layers", "LIST", &flags->layers,
-               "Branches of the layers in turn, as nsa.layers (default: sel, in every layer)");
+               "Branches of the layers in turn, as nsa.layers (default: win,sel)");
   options.Texts("--set", "nsa.KEY=VALUE", &flags->sets,
                 "Another key of nsa for --attention nsa; may be repeated");
 }

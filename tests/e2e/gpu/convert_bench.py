@@ -123,10 +123,8 @@ def show(runs):
 
 
 def show_positions(bench, runs):
-    """Loss by position, on the first documents of the validation text."""
-    text = bench.work / "text.jsonl"
-    lines = bench.run("zstd", "-dc", f"{bench.flags.data}/openstax-val.jsonl.zst").splitlines(keepends=True)
-    text.write_text("".join(lines[:bench.flags.documents]), encoding="utf-8")
+    """Loss by position, on the validation text."""
+    text = bench.flags.data / "openstax-val.jsonl.zst"
     columns = {name: bench.loss_by_position(out, text) for name, (_, out) in runs.items()}
     print("| tokens seen | " + " | ".join(columns) + " |")
     print("| --- " * (len(columns) + 1) + "|")
@@ -145,7 +143,6 @@ def main():
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--shape", choices=SHAPES, default="best")
     parser.add_argument("--layers", action="append", help="branches of the layers in turn, e.g. win,sel; may be repeated")
-    parser.add_argument("--documents", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1337)
     parser.add_argument("--work", type=pathlib.Path, help="folder for jobs, curves and checkpoints, which stay; by default one that is removed")
     flags = parser.parse_args()

@@ -175,11 +175,6 @@ TEST_F(ConvertLoss, OfAWindowIsHighWhereTheLayerLookedFar) {
   EXPECT_GT(Loss("layers: [win, sel]") - dense, 0.2);
 }
 
-TEST_F(ConvertLoss, OfTheDefaultIsNearTheDenseModels) {
-  const double dense = DenseLoss();
-  EXPECT_LT(Loss("") - dense, 0.03);
-}
-
 TEST_F(ConvertLoss, TheGatesAreNearTheBestOnes) {
   const double two = Loss("layers: [sel+win]"), three = Loss("layers: [cmp+sel+win]");
   for (const double win : {0.01, 0.1, 0.2, 0.4, 0.8}) {

@@ -320,11 +320,11 @@ TEST(ConvertedPhi, IsNearlyTheMean) {
   EXPECT_GT(largest, 3);
 }
 
-TEST_F(ConvertTest, ByDefaultEveryLayerChoosesBlocksOfThePresetsSizes) {
+TEST_F(ConvertTest, TheJobIsThePresetsAtItsBeginning) {
   const auto converted = ImportModel(dir_ / "out", dir_ / "sparse", {.sparse = v1::NsaSpec()});
   ASSERT_OK(converted);
   EXPECT_EQ(converted->step, 0);
-  EXPECT_THAT(converted->layers, ElementsAre("sel"));
+  EXPECT_THAT(converted->layers, ElementsAre("win", "sel"));
   EXPECT_EQ(converted->parameters, dense_.layout->count());
   EXPECT_THAT(VerifyCheckpoint(dir_ / "sparse"), testing::IsEmpty());
   const auto state = ReadCheckpointState(dir_ / "sparse");
@@ -332,8 +332,7 @@ TEST_F(ConvertTest, ByDefaultEveryLayerChoosesBlocksOfThePresetsSizes) {
   EXPECT_EQ(state->step(), 0);
   EXPECT_EQ(state->job_hash(), JobHash(state->spec()));
   const v1::NsaSpec& nsa = state->spec().nsa();
-  EXPECT_THAT(nsa.branches(), ElementsAre(v1::BRANCH_SEL));
-  EXPECT_THAT(nsa.layers(), testing::IsEmpty());
+  EXPECT_THAT(nsa.layers(), ElementsAre("win", "sel"));
   EXPECT_EQ(nsa.l(), 32);
   EXPECT_EQ(nsa.d(), 16);
   EXPECT_EQ(nsa.l_sel(), 64);
