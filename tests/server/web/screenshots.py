@@ -127,8 +127,11 @@ def shoot_elsewhere(page, out, trace):
         browser.resize(WIDE, 900, DOTS)
         for theme in ("light", "dark"):
             browser.open(f"#/job/{job}", theme)
-            browser.until("document.querySelector('.heat canvas')", "the job")
-            browser.shoot(out / f"page_gpu_job_{theme}.png", WIDE, height=TALLEST)
+            browser.run("document.documentElement.style.scrollbarGutter = 'auto'")
+            browser.until("document.querySelector('.heat canvas')", "the maps of the attention")
+            # The shares of the branches: the maps from the third on.
+            top, end = browser.run("const maps = document.querySelectorAll('.heat'); return [maps[2].getBoundingClientRect().top + scrollY, maps[4].getBoundingClientRect().bottom + scrollY]")
+            browser.shoot(out / f"page_gpu_attention_{theme}.png", WIDE, top=int(top) - 12, height=int(end - top) + 24)
         if not trace:
             return
         browser.driver.set_script_timeout(60)
@@ -143,7 +146,7 @@ def shoot_elsewhere(page, out, trace):
         assert not failed, failed
         browser.until("document.querySelector('.timeline canvas')", "the picture")
         top = browser.run("return document.querySelector('.traces').getBoundingClientRect().top + scrollY")
-        browser.shoot(out / "page_gpu_trace_dark.png", WIDE, top=int(top) - 12, height=1000)
+        browser.shoot(out / "page_gpu_trace.png", WIDE, top=int(top) - 12, height=1000)
 
 
 def main():
