@@ -540,7 +540,7 @@ class NsaForCausalLM(_Base, _Generation):
         return starts.cummax(dim=1).values
 
     def places(self, ids, x, count, cache, position_ids):
-        """The Places of the tokens x [B, S, D], of which each row has `count`; the cache moves on by them. position_ids are checked."""
+        """The Places of the tokens x [B, S, D], `count` in each row; the cache moves on by them. position_ids are checked."""
         c, (rows, length) = self.config, x.shape[:2]
         room = -(-length // c.selection_size) * c.selection_size if cache is None else cache.make_room(length)
         zeros = torch.zeros(rows, dtype=torch.long, device=x.device)

@@ -188,8 +188,7 @@ void AddChat(Cli* cli) {
   options.OptionalArgument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Text("--url", "URL", &flags->url,
                "A server of OpenAI's chat API, e.g. nsactl serve, instead of a model of its own");
-  options.Text("--system", "TEXT", &flags->system,
-               "What the model is told before the conversation");
+  options.Text("--system", "TEXT", &flags->system, "A system message before the conversation");
   options.Text("--temperature", "X", &flags->temperature,
                "Divides the logits; 0 takes the likeliest token (default: 0.8)");
   options.Number("--max-tokens", &flags->max_tokens, {.least = 1, .most = 262'144},

@@ -33,7 +33,7 @@ struct DataFiles {
   std::vector<std::string> paths;  // files and patterns
   int first = 0;                   // index in the field of paths[0]
   std::string text_field;          // of sources with fields
-  bool conversations = false;      // a document is one, of which text_field has the messages
+  bool conversations = false;      // a document is one; text_field has its messages
   double weight = 1;               // data.mix[].weight
 
   // "data.path[0]" for paths[0]; a map's value has no index.

@@ -39,7 +39,7 @@ absl::StatusOr<std::optional<std::vector<ChatMessage>>> MessagesOfJsonLine(
 inline constexpr std::string_view kPromptField = "prompt";
 inline constexpr std::string_view kCompletionField = "completion";
 
-// The same conversation as one text, for its hash and for people: "user: Hi\nassistant: Hello".
+// The same conversation as one text, for its hash and for readers: "user: Hi\nassistant: Hello".
 std::string TextOfMessages(const std::vector<ChatMessage>& messages);
 
 }  // namespace nsa

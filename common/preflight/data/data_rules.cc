@@ -168,7 +168,7 @@ bool IsHere(const NamedFile& file, DocumentFormat format) {
   return file.source->format == format && !IsUrl(file.path) && !ReadFault(file.path).has_value();
 }
 
-// A part of a file: up to `bytes` from byte `at` on, of which up to `lines` lines are read.
+// A part of a file: up to `lines` lines of the `bytes` from byte `at` on.
 struct Part {
   int64_t at = 0;
   int64_t bytes = 0;

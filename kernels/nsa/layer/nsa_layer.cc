@@ -27,7 +27,7 @@ absl::Status CheckBytes(const char* name, const Tensor& bytes, int64_t size) {
   return absl::OkStatus();
 }
 
-// The weights of normalized heads belong to the rotation, of which a layer does none here.
+// The weights of normalized heads belong to the rotation; a layer does none here.
 absl::Status CheckRotated(const NsaLayerConfig& config, bool rotated) {
   if (rotated || !config.qk_norm_weights) return absl::OkStatus();
   return absl::InvalidArgumentError(

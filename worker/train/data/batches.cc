@@ -21,8 +21,8 @@ void FindDocuments(std::span<const int32_t> tokens, Begins begins, int32_t* doc_
   }
 }
 
-// Takes the marks off the tokens of a row, of which `targets`, all but the first, become −1 where
-// they are not learned.
+// Takes the marks off the tokens of a row. The targets, which are all of them but the first, become
+// −1 where they are not learned.
 void TakeMarks(std::span<int32_t> row, std::span<int32_t> targets) {
   for (size_t t = 1; t < row.size(); ++t) {
     targets[t - 1] = (row[t] & kAnswerMark) != 0 ? WithoutMarks(row[t]) : -1;

@@ -87,7 +87,7 @@ class Model {
   // Called before the weights of a part are read: −1 is the embedding, then the blocks, and behind
   // the last one the final norm with the head. Forward reads all parts in this order, Backward from
   // the last one to block 0, and an audit each block that it computes again. The call may move the
-  // parameters (Arena::MoveTo()) to that part, of which nothing else is read until the next call.
+  // parameters (Arena::MoveTo()) to that part; until the next call no other part is read.
   // Its error ends the pass. May be empty.
   using BeforePart = std::function<absl::Status(int32_t part, Pass pass)>;
   void set_before_part(BeforePart before_part);

@@ -128,7 +128,7 @@ class Arena {
     return of(Slice{tensor.offset, tensor.offset + tensor.size});
   }
 
-  // Elements of the layout, of which the first is in slice(); they may reach into the tail.
+  // Elements of the layout whose first one is in slice(); they may reach into the tail.
   std::span<float> with_tail(const Slice& part) {
     return with_extras().subspan(part.begin - slice_.begin, part.size());
   }

@@ -18,7 +18,7 @@ enum class ModelPart : uint8_t {
 // returns the commit that it read; empty when the Hub does not know it. Ranges are read, repeated
 // and kept in the cache as those of data (remote_file.h), so a call after an interruption fetches
 // what is missing. Sizes, and the SHA-256 of large files, must be those of the Hub's list. A file
-// of which something failed is removed again; others stay.
+// that could not be fetched whole is removed again; others stay.
 //
 // The errors of Fetcher (fetch.h); InvalidArgument for a URL of another form and a wrong index;
 // NotFound, naming the file, when the repository lacks one that is needed; DataLoss for a file that
