@@ -137,8 +137,9 @@ absl::StatusOr<bool> DocumentReader::ReadLine(std::string_view line, Document* d
   if (!options_.conversations) {
     NSA_ASSIGN_OR_RETURN(std::optional<std::string> text,
                          TextOfJsonLine(line, options_.text_field));
-    if (text) document->text = *std::move(text);
-    return text.has_value();
+    if (!text) return false;
+    document->text = *std::move(text);
+    return true;
   }
   NSA_ASSIGN_OR_RETURN(std::optional<std::vector<ChatMessage>> messages,
                        MessagesOfJsonLine(line, options_.text_field));
