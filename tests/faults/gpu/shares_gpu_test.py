@@ -5,7 +5,7 @@ with and without them, and checkpoints that continue with the other setting.
     tests/faults/gpu/shares_gpu_test.py BIN_DIR                           the test, with all GPUs; skips (77) with fewer than two
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --ranks 2                 the same with two of them
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --gradients               only divided gradients, with AdamW; also with --bench
-    tests/faults/gpu/shares_gpu_test.py BIN_DIR --parameters              only divided weights, and what they need
+    tests/faults/gpu/shares_gpu_test.py BIN_DIR --parameters              only divided weights, and what they need; with --bench all levels
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --bench                   speed and memory of each setting, with the model m7c
     tests/faults/gpu/shares_gpu_test.py BIN_DIR --device cpu --shape tiny tests this script with two CPU ranks
 """
@@ -204,15 +204,16 @@ def test(runner):
 
 
 def bench(runner):
-    """Three rounds of all settings, so that a slow minute of the machine does not count for one of them only."""
+    """Three rounds of all settings, so that a slow minute of the machine does not count for one of them only. Small steps, which show what is not
+    hidden, come first."""
     ranks, seq_len = runner.options.ranks, SHAPES[runner.options.shape]["seq_len"]
     settings = [(optimizer, runtime) for optimizer in ("", MUON)
                 for runtime in (WHOLE, SHARD, GRADIENTS, PARAMETERS, WHOLE_BF16, SHARD_BF16, GRADIENTS_BF16, PARAMETERS_BF16)]
     if runner.options.gradients:
         settings = [("", WHOLE), ("", GRADIENTS)]
     if runner.options.parameters:
-        settings = [("", WHOLE), ("", GRADIENTS), ("", PARAMETERS)]
-    for sequences in (16, 2):
+        settings = [("", WHOLE), ("", SHARD), ("", GRADIENTS), ("", PARAMETERS)]
+    for sequences in (2, 16):
         runs = {setting: [] for setting in settings}
         for repeat in range(3):
             for number, (optimizer, runtime) in enumerate(settings):
