@@ -6,7 +6,10 @@
 #include <iterator>
 #include <span>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "server/decide/curve.h"
 #include "server/store/sealed.h"
 #include "tests/server/store/job_store_fixture.h"
@@ -141,7 +144,13 @@ TEST_F(CurveNamesTest, AStoreOfVersion1WithoutCurvesGetsThemFromItsRecords) {
   Reopen();
   EXPECT_EQ(Query("PRAGMA user_version"), kSchemaVersion);
   const std::string before = File("version_1.curves");
-  EXPECT_EQ(Curves(kOld, 4), before.substr(0, before.find("gpus "))) << "GPUs are in no record";
+  // A quantity that is younger than version 1 follows from the records, too.
+  std::string curves;
+  const std::vector<std::string> lines = absl::StrSplit(Curves(kOld, 4), '\n', absl::SkipEmpty());
+  for (const std::string& line : lines) {
+    if (!absl::StrContains(line, "learned_tokens")) absl::StrAppend(&curves, line, "\n");
+  }
+  EXPECT_EQ(curves, before.substr(0, before.find("gpus "))) << "GPUs are in no record";
 }
 
 TEST_F(CurveNamesTest, WhatStopsTheMigrationLeavesVersion1) {

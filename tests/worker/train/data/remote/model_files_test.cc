@@ -159,8 +159,9 @@ TEST_F(ModelFiles, AfterAnInterruptionOnlyTheRestIsFetched) {
   const size_t before = server_.seen().size();
   EXPECT_OK(FetchBoth(options));
   EXPECT_EQ(Text("model-00002-of-00002.safetensors"), Content(2500));
-  for (size_t i = before; i < server_.seen().size(); ++i) {
-    const Request& request = server_.seen()[i];
+  const std::vector<Request> seen = server_.seen();
+  for (size_t i = before; i < seen.size(); ++i) {
+    const Request& request = seen[i];
     if (request.target.find("model-00001") == std::string::npos) continue;
     EXPECT_EQ(request.header("range"), "bytes=0-0") << "only its version is asked for";
   }
