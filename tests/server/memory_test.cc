@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "server/store/fleet.h"
 #include "server/store/log_store.h"
 #include "server/watch/metrics.h"
@@ -56,14 +58,17 @@ class MemoryOfJobsTest : public ServerTest {
                                           request));
   }
 
-  // The heap once what deleted jobs left is removed, which happens in the background: the least of
-  // a second.
+  // The heap once what deleted jobs left is removed, which happens in the background: the least,
+  // when nothing less has been seen for two seconds.
   static int64_t Settled() {
-    absl::SleepFor(absl::Seconds(1));
     int64_t least = Heap();
-    for (int i = 0; i < 10; ++i) {
-      absl::SleepFor(absl::Milliseconds(100));
-      least = std::min(least, Heap());
+    const absl::Time end = absl::Now() + absl::Seconds(30);
+    for (absl::Time quiet = absl::Now() + absl::Seconds(2); absl::Now() < std::min(quiet, end);) {
+      absl::SleepFor(absl::Milliseconds(50));
+      const int64_t now = Heap();
+      if (now >= least) continue;
+      least = now;
+      quiet = absl::Now() + absl::Seconds(2);
     }
     return least;
   }
