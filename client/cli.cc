@@ -1,7 +1,6 @@
 #include "client/cli.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/match.h"
@@ -235,6 +234,11 @@ CLI::Option* Options::Flag(const std::string& names, bool* value, const std::str
 CLI::Option* Options::Text(const std::string& names, const std::string& type, std::string* value,
                            const std::string& what) {
   return app_->add_option(names, *value, what)->type_name(type);
+}
+
+CLI::Option* Options::Word(const std::string& names, const std::vector<std::string>& words,
+                           std::string* value, const std::string& what) {
+  return Text(names, absl::StrJoin(words, "|"), value, what)->check(OneOf(words));
 }
 
 void Options::Texts(const std::string& names, const std::string& type,

@@ -45,6 +45,9 @@ class Options {
   CLI::Option* Flag(const std::string& names, bool* value, const std::string& what);
   CLI::Option* Text(const std::string& names, const std::string& type, std::string* value,
                     const std::string& what);
+  // A flag whose value is one of these words.
+  CLI::Option* Word(const std::string& names, const std::vector<std::string>& words,
+                    std::string* value, const std::string& what);
   // A text of 1 to `most` bytes.
   CLI::Option* ShortText(const std::string& names, const std::string& type, size_t most,
                          std::string* value, const std::string& what);

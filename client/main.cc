@@ -9,7 +9,6 @@
 #include <iostream>
 
 #include "client/cli.h"
-#include "client/connect/endpoint.h"
 #include "common/rpc/rpc.h"
 
 namespace {

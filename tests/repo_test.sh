@@ -39,7 +39,7 @@ check_scripts() {
   scripts=$(git ls-files -z | xargs -0r awk 'FNR == 1 && /^#!/ { print FILENAME } { nextfile }' 2>/dev/null | sort)
   runnable=$(git ls-files --stage | sed -n 's/^100755 [^\t]*\t//p' | sort)
   while read -r file; do complain "$file: has a #! line and no run bit; git update-index --chmod=+x $file"; done < <(comm -23 <(echo "$scripts") <(echo "$runnable"))
-  while read -r file; do complain "$file: has a run bit and no #! line"; done < <(comm -13 <(echo "$scripts") <(echo "$runnable"))
+  while read -r file; do complain "$file: has a run bit and no #! line; git update-index --chmod=-x $file"; done < <(comm -13 <(echo "$scripts") <(echo "$runnable"))
   while read -r file; do
     [ -n "$file" ] || continue
     read -r first <"$file"
@@ -95,7 +95,7 @@ check_all() {
   check_sources
   check_launches
   warn_of_long_sources
-  [ $complaints -eq 0 ] || { echo "$complaints complaints"; return 1; }
+  [ $complaints -eq 0 ] || { echo "complaints: $complaints"; return 1; }
 }
 
 self_test() {

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs missing packages, builds, and runs every test that this machine can run. Can be repeated.
 #
-#   tests/run.sh [--fast] [--only REGEX] [--asan | --tsan] [--preset NAME] [--nightly] [--checks] [--sanitizers]
+#   tests/run.sh [--fast] [--only REGEX] [--asan | --tsan | --tree] [--preset NAME] [--nightly] [--checks] [--sanitizers]
 #
 #   --fast         leave out the tests labelled slow
 #   --only REGEX   only tests whose name matches; builds nothing else where they are unit tests
 #   --asan --tsan  only the unit tests, with that sanitizer
+#   --tree         only clang-format, clang-tidy and the tests labelled repo, before a commit; builds the programs, but no test
 #   --preset NAME  another preset of CMakePresets.json; default release: what this machine can build
 #   --nightly      also the tests labelled nightly, which take many minutes; tests/nightly.txt says what each guards
 #   --checks       also run clang-format and clang-tidy, before the tests; on by default when CI=true
@@ -20,7 +21,7 @@ cd "$(dirname "$0")/.."
 say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
 die() { printf 'run.sh: %s\n' "$*" >&2; exit 2; }
 
-preset=release fast=false only='' checks=false sanitizers=false nightly=false
+preset=release fast=false only='' checks=false sanitizers=false nightly=false tree=false
 [ "${CI:-}" = true ] && checks=true sanitizers=true
 while [ $# -gt 0 ]; do
   case $1 in
@@ -28,11 +29,12 @@ while [ $# -gt 0 ]; do
     --only) only=${2:?--only needs a regular expression}; shift ;;
     --asan) preset=asan ;;
     --tsan) preset=tsan ;;
+    --tree) tree=true checks=true fast=true ;;
     --preset) preset=${2:?--preset needs a name}; shift ;;
     --nightly) nightly=true ;;
     --checks) checks=true ;;
     --sanitizers) sanitizers=true ;;
-    -h | --help) sed -n '2,17p' "$0" | cut -c3-; exit 0 ;;
+    -h | --help) sed -n '2,18p' "$0" | cut -c3-; exit 0 ;;
     *) die "unknown argument '$1'; see --help" ;;
   esac
   shift
@@ -107,9 +109,11 @@ leave_out_nightly() {
 # The files that differ from $base, one a line; all of them if there is no base.
 changed_files() { if [ -n "$base" ]; then git diff --name-only "$base"; else git ls-files; fi; }
 
-own_sources() { git ls-files | grep -E '\.(cc|h|cu|cuh)$' || true; }
+existing() { local file; while read -r file; do [ ! -f "$file" ] || echo "$file"; done; }
+own_sources() { git ls-files | grep -E '\.(cc|h|cu|cuh)$' | existing; }
 
 check_format() {
+  git ls-files --others --exclude-standard | sed 's/.*/&: not checked, because git does not track it; git add &/'
   say "clang-format"
   own_sources | xargs -r clang-format --dry-run -Werror
 }
@@ -117,8 +121,7 @@ check_format() {
 # Checks the product's .cc files that have changed.
 check_tidy() {
   local files
-  files=$(changed_files | grep -E '^(common|kernels|server|worker|client)/.*\.cc$' || true)
-  files=$(while read -r file; do [ ! -f "$file" ] || echo "$file"; done <<<"$files")
+  files=$(changed_files | existing | grep -E '^(common|kernels|server|worker|client)/.*\.cc$' || true)
   say "clang-tidy: $(wc -w <<<"$files") files"
   [ -z "$files" ] || xargs tests/clang_tidy.py "build/$preset" <<<"$files"
 }
@@ -129,17 +132,22 @@ unit_tests() {
   if [ -n "$only" ]; then
     configure "$1"
     mapfile -t targets < <(ctest --preset "$1" -L '^unit$' -R "$only" --show-only=json-v1 | programs_of_tests)
-    [ ${#targets[@]} -gt 0 ] || { echo "no unit test has a name that matches $only"; return 0; }
+    if [ ${#targets[@]} -eq 0 ]; then
+      [ "$preset" != "$1" ] || die "--only $only: no unit test has such a name; ctest --preset $1 -N lists them"
+      echo "no unit test has a name that matches $only"
+      return
+    fi
   fi
   build "$1" "${targets[@]}"
   say "unit tests under $([ "$1" = asan ] && echo 'AddressSanitizer and UndefinedBehaviorSanitizer' || echo ThreadSanitizer)"
   fast=true run_tests "$1" -L '^unit$'
 }
 
-# Reads what `ctest --show-only=json-v1` prints, and prints the names of the programs that the tests run.
+# Reads what `ctest --show-only=json-v1` prints, and prints the names of the programs that the tests run, built or not (nsa_tests).
 programs_of_tests() {
   python3 -c 'import json, os, sys
-print(*sorted({os.path.basename(t["command"][0]) for t in json.load(sys.stdin)["tests"] if "command" in t}), sep="\n")' | sed '/^$/d'
+print(*sorted({os.path.basename(file) for test in json.load(sys.stdin)["tests"] for one in test["properties"] if one["name"] == "REQUIRED_FILES"
+               for file in one["value"]}), sep="\n")' | sed '/^$/d'
 }
 
 sets=(build test)
@@ -150,8 +158,9 @@ case $preset in
   asan | tsan) unit_tests "$preset" ;;
   *)
     $checks && check_format
-    build "$preset"
+    if $tree; then build "$preset" programs; else build "$preset"; fi
     if $checks; then check_tidy; fi
+    if $tree; then say "tests of the tree"; run_tests "$preset" -L '^repo$'; exit; fi
     unit_tests asan
     if $sanitizers; then unit_tests tsan; fi
     say "tests"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs unit test programs as on a machine that stands still again and again: finds tests that expect an answer within a second.
 
-    tests/stand_still.py PROGRAM... [--seed N]      e.g. tests/stand_still.py build/release/tests/*_test
+    tests/stand_still.py PROGRAM... [--seed N]      e.g. tests/stand_still.py build/asan/tests/*_tests
 
 Each program is stopped (SIGSTOP) for 0.6 to 1.2 s after 20 to 300 ms, until it ends; processes that it starts run on. Prints a line for each, and the
 output of those that fail. Exit code 1 if one fails. Ten programs at a time, because they mostly stand still.

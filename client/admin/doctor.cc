@@ -1,6 +1,5 @@
 // nsactl doctor: whether this machine and the coordinator's machines can train, and what to do.
 #include <algorithm>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "client/admin/machine_checks.h"

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <memory>
 
 #include "absl/strings/match.h"
@@ -20,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/base/host_port.h"
+#include "common/base/status.h"
 #include "common/rpc/block_sigpipe.h"
 #include "common/rpc/x509.h"
 #include "common/run/atomic_file.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "client/show/human.h"
 #include "common/base/count.h"
 #include "common/base/status.h"
 #include "common/job/data/wildcard.h"

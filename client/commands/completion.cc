@@ -5,8 +5,10 @@
 #include <cstdlib>
 #include <set>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/cli.h"
 #include "client/connect/endpoint.h"
 #include "client/connect/timeout.h"
@@ -178,13 +180,17 @@ void AddValues(Session& session, const std::string& command, const std::string& 
     words({"hf://"});
     result->files = true;
   }
-  if (name == "--attention") words({"full", "nsa"});
+  // A type in small letters has the words themselves, as cpu|cuda.
+  if (absl::StrContains(type, '|') && std::ranges::none_of(type, absl::ascii_isupper)) {
+    for (const absl::string_view word : absl::StrSplit(type, '|')) {
+      result->values.push_back({std::string(word), ""});
+    }
+  }
   if (name == "SHELL") words({"bash", "zsh", "fish"});
   // A token gets a new name.
   if ((name == "NAME" && command != "create") || name == "--context") AddContexts(result);
   if (name == "--role") words({"viewer", "submitter", "operator", "agent"});
   if (name == "--output") words({"table", "wide", "json", "yaml", "name"});
-  if (name == "--device") words({"cpu", "cuda"});
   if (name == "--x") words({"steps", "tokens", "time"});
   if (name == "--metric") {
     for (const Metric* metric : Metrics()) {

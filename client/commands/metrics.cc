@@ -1,5 +1,4 @@
 // nsactl metrics: a job's step records, as the workers wrote them.
-#include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/connect/follow.h"
 #include "client/show/document.h"

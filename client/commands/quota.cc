@@ -1,5 +1,4 @@
 // nsactl quota: what the jobs of each owner take, and what they may.
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

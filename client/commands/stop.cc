@@ -1,5 +1,4 @@
 // nsactl stop: ends jobs after a given step, after the step in progress, or at once.
-#include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/connect/act_on_jobs.h"
 #include "client/show/job_text.h"

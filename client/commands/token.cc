@@ -1,5 +1,4 @@
 // nsactl token: who may call the coordinator.
-#include <map>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"

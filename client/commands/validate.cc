@@ -1,6 +1,5 @@
 // nsactl validate: runs preflight on a job file without submitting it.
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/cli.h"
 #include "client/commands/check_job.h"

@@ -11,7 +11,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -44,7 +43,7 @@ inline bool NoAnswer(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
-// `status`, after a line for each violation that its details name. Each is said once.
+// `status`, after a line for each violation that its details name. Each is listed once.
 absl::Status WithViolations(const absl::Status& status, const ErrorDetails& details);
 
 struct CallOptions {

@@ -8,7 +8,6 @@
 #include <ostream>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/connect/client.h"
 #include "client/connect/interrupt.h"

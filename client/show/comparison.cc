@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <optional>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/show/document.h"
@@ -90,6 +90,39 @@ std::optional<size_t> BestOf(const std::vector<double>& values, bool least) {
   return known > 1 && single ? best : std::nullopt;
 }
 
+std::map<std::string, std::optional<double>> ValSetsOf(const v1::Job& job) {
+  std::map<std::string, std::optional<double>> sets;
+  for (const auto& [name, files] : job.spec().data().val()) sets[name];
+  for (const v1::NamedLoss& set : job.progress().val_sets()) sets[set.name()] = set.loss();
+  return sets;
+}
+
+std::optional<double> ValSetLoss(const Figures& figures, const std::string& name) {
+  const auto found = figures.val_sets.find(name);
+  return found == figures.val_sets.end() ? std::nullopt : found->second;
+}
+
+// The validation sets of all jobs, and which job has the lowest loss of each.
+using ValSetWinners = std::map<std::string, std::optional<size_t>>;
+
+std::vector<Table::Column> FigureColumns(const ValSetWinners& val_sets) {
+  std::vector<Table::Column> columns = {{"JOB"},
+                                        {"STATE"},
+                                        {"STEPS", true},
+                                        {"TOKENS", true},
+                                        {"MEAN LOSS", true},
+                                        {"VAL LOSS", true},
+                                        {"BEST VAL", true},
+                                        {"AT STEP", true}};
+  for (const auto& [name, winner] : val_sets) {
+    columns.push_back({CleanLine("VAL " + name), true});
+  }
+  for (const char* const title : {"TOK/S", "MEMORY", "RUN TIME", "RESTARTS"}) {
+    columns.push_back({title, true});
+  }
+  return columns;
+}
+
 }  // namespace
 
 std::vector<std::string> ShortNames(const std::vector<ComparedJob>& jobs) {
@@ -133,6 +166,7 @@ Figures FiguresOf(const ComparedJob& compared, absl::Time now) {
       .step = job.progress().step(),
       .tokens = job.progress().total_tokens(),
       .best_val_loss = kNone,
+      .val_sets = ValSetsOf(job),
       .tokens_per_second = curves.MedianSpeed(),
       .memory_bytes = std::max(curves.PeakMemory(), job.progress().memory_allocated_bytes()),
       .hours = seconds < 0 ? -1 : seconds / 3600,
@@ -147,24 +181,16 @@ Figures FiguresOf(const ComparedJob& compared, absl::Time now) {
 }
 
 Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
-  Table table({{"JOB"},
-               {"STATE"},
-               {"STEPS", true},
-               {"TOKENS", true},
-               {"MEAN LOSS", true},
-               {"VAL LOSS", true},
-               {"BEST VAL", true},
-               {"AT STEP", true},
-               {"TOK/S", true},
-               {"MEMORY", true},
-               {"RUN TIME", true},
-               {"RESTARTS", true}});
   std::vector<Figures> all;
-  for (const ComparedJob& job : jobs) all.push_back(FiguresOf(job, now));
+  ValSetWinners val_sets;
+  for (const ComparedJob& job : jobs) {
+    all.push_back(FiguresOf(job, now));
+    for (const auto& [name, loss] : all.back().val_sets) val_sets[name];
+  }
   const auto best = [&all](auto figure, bool least) {
     std::vector<double> values;
     for (const Figures& each : all) {
-      values.push_back(std::optional<double>(each.*figure).value_or(kNone));
+      values.push_back(std::optional<double>(std::invoke(figure, each)).value_or(kNone));
     }
     return BestOf(values, least);
   };
@@ -172,24 +198,33 @@ Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now) {
   const auto val_loss = best(&Figures::val_loss, true);
   const auto best_val = best(&Figures::best_val_loss, true);
   const auto speed = best(&Figures::tokens_per_second, false);
+  for (auto& [name, winner] : val_sets) {
+    winner = best([&set = name](const Figures& f) { return ValSetLoss(f, set); }, true);
+  }
   const std::vector<std::string> names = ShortNames(jobs);
+  Table table(FigureColumns(val_sets));
   for (size_t i = 0; i < jobs.size(); ++i) {
     const Figures& f = all[i];
     const auto cell = [i](const std::string& text, const std::optional<size_t>& winner) {
       return Table::Cell(text, winner == i ? Colour::kGood : Colour::kNone);
     };
-    table.Add({names[i],
-               {StateTitle(jobs[i].job), StateColour(jobs[i].job)},
-               WithCommas(f.step),
-               HumanCount(static_cast<double>(f.tokens)),
-               cell(LossText(f.loss), loss),
-               cell(LossText(f.val_loss), val_loss),
-               cell(OrDash(f.best_val_loss, HumanLoss(f.best_val_loss)), best_val),
-               std::isfinite(f.best_val_loss) ? WithCommas(f.best_val_step) : "-",
-               cell(OrDash(f.tokens_per_second, HumanCount(f.tokens_per_second)), speed),
-               f.memory_bytes == 0 ? "-" : HumanBytes(f.memory_bytes),
-               f.hours < 0 ? "-" : HumanDuration(f.hours * 3600),
-               absl::StrCat(f.restarts)});
+    std::vector<Table::Cell> row = {
+        names[i],
+        {StateTitle(jobs[i].job), StateColour(jobs[i].job)},
+        WithCommas(f.step),
+        HumanCount(static_cast<double>(f.tokens)),
+        cell(LossText(f.loss), loss),
+        cell(LossText(f.val_loss), val_loss),
+        cell(OrDash(f.best_val_loss, HumanLoss(f.best_val_loss)), best_val),
+        std::isfinite(f.best_val_loss) ? WithCommas(f.best_val_step) : "-"};
+    for (const auto& [name, winner] : val_sets) {
+      row.push_back(cell(LossText(ValSetLoss(f, name)), winner));
+    }
+    row.push_back(cell(OrDash(f.tokens_per_second, HumanCount(f.tokens_per_second)), speed));
+    row.emplace_back(f.memory_bytes == 0 ? "-" : HumanBytes(f.memory_bytes));
+    row.emplace_back(f.hours < 0 ? "-" : HumanDuration(f.hours * 3600));
+    row.emplace_back(absl::StrCat(f.restarts));
+    table.Add(std::move(row));
   }
   return table;
 }
@@ -215,6 +250,8 @@ nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
   Json list = Json::array();
   for (const ComparedJob& each : jobs) {
     const Figures f = FiguresOf(each, now);
+    Json val_sets = Json::object();
+    for (const auto& [name, loss] : f.val_sets) val_sets[name] = LossJson(loss);
     list.push_back({{"id", each.job.id()},
                     {"name", each.job.name()},
                     {"state", f.state},
@@ -224,6 +261,7 @@ nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
                     {"val_loss", LossJson(f.val_loss)},
                     {"best_val_loss", record::JsonOrNull(f.best_val_loss)},
                     {"best_val_step", f.best_val_step},
+                    {"val_sets", std::move(val_sets)},
                     {"tokens_per_second", record::JsonOrNull(f.tokens_per_second)},
                     {"memory_bytes", f.memory_bytes},
                     {"hours", f.hours < 0 ? Json(nullptr) : Json(f.hours)},

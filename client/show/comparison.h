@@ -1,6 +1,7 @@
 // Several jobs side by side: their final figures, and the keys in which they differ. Pure.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,8 @@ struct Figures {
   std::optional<double> val_loss;  // of the newest validation
   double best_val_loss = 0;        // NaN without one
   int64_t best_val_step = 0;
+  // The newest loss of each set of data.val, by its name; none before its first validation.
+  std::map<std::string, std::optional<double>> val_sets;
   double tokens_per_second = 0;  // median of the steps; NaN without a step
   int64_t memory_bytes = 0;      // the most of any step
   double hours = 0;              // the run time until now; negative before the first start
@@ -48,7 +51,8 @@ struct Figures {
 };
 Figures FiguresOf(const ComparedJob& job, absl::Time now);
 
-// One row for each job. The best of each figure is green.
+// One row for each job, with a column for each validation set that any of them has. The best of
+// each figure is green.
 Table FiguresTable(const std::vector<ComparedJob>& jobs, absl::Time now);
 
 // One row for each of `keys`; a value longer than `width` columns is cut.
@@ -56,7 +60,8 @@ Table KeysTable(const std::vector<ComparedJob>& jobs, const std::vector<KeyValue
                 int width);
 
 // {"jobs": [{"id", "name", "state", "step", …}], "configuration": [{"key", "values"}]}; a figure
-// that there is not is null, one that is not finite "NaN" or "Infinity".
+// that there is not is null, one that is not finite "NaN" or "Infinity". "val_sets" has the losses
+// of the job's own sets by their names.
 nlohmann::ordered_json ComparisonDocument(const std::vector<ComparedJob>& jobs,
                                           const std::vector<KeyValues>& keys, absl::Time now);
 

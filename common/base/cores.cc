@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
-#include <string>
 #include <string_view>
 
 #include "common/base/control_groups.h"

@@ -1,23 +1,45 @@
 #include "common/base/json_shape.h"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace nsa {
 
-bool IsAsLargeAsItLooks(std::string_view json) {
-  constexpr size_t kAny = 10'000;
-  size_t objects = 0;
-  size_t values = 0;
+namespace {
+
+// Calls visit(c) for each character that is not in a text.
+template <typename Visit>
+void ForEachOutsideTexts(std::string_view json, Visit visit) {
   bool quoted = false;
   for (size_t i = 0; i < json.size(); ++i) {
     const char c = json[i];
     if (c == '"') quoted = !quoted;
     if (c == '\\' && quoted) ++i;
-    if (quoted) continue;
+    if (!quoted) visit(c);
+  }
+}
+
+}  // namespace
+
+bool IsAsLargeAsItLooks(std::string_view json) {
+  constexpr size_t kAny = 10'000;
+  size_t objects = 0;
+  size_t values = 0;
+  ForEachOutsideTexts(json, [&](char c) {
     objects += c == '{' ? 1 : 0;
     values += c == ',' || c == '[' || c == ':' ? 1 : 0;
-  }
+  });
   return objects <= kAny + json.size() / 128 && values <= kAny + json.size() / 4;
+}
+
+bool IsShallow(std::string_view json) {
+  constexpr int64_t kDeepest = 100;
+  int64_t depth = 0, deepest = 0;
+  ForEachOutsideTexts(json, [&](char c) {
+    if (c == '{' || c == '[') deepest = std::max(deepest, ++depth);
+    if (c == '}' || c == ']') --depth;
+  });
+  return deepest <= kDeepest;
 }
 
 size_t SelfHashPlace(std::string_view json, std::span<const std::string_view> keys, size_t digits) {

@@ -1,4 +1,4 @@
-// Of the text of JSON: a limit on what it becomes when it is parsed, which may be far more than it
+// Of the text of JSON: limits on what it becomes when it is parsed, which may be far more than it
 // has bytes, and where a document has a hash of itself.
 #pragma once
 
@@ -12,6 +12,11 @@ namespace nsa {
 // each 128 bytes and a value for each 4. An empty object is two bytes, and some two hundred as a
 // message.
 bool IsAsLargeAsItLooks(std::string_view json);
+
+// Whether no value of JSON is within more than 100 others. Parsing a deeper one costs nothing, but
+// to copy or to write it is one call within the other for each level, which the stack does not
+// hold.
+bool IsShallow(std::string_view json);
 
 // The position of the document's own hash, the value of its last key, which is one of `keys` (with
 // their quotation marks); npos unless that is a text of this many digits.

@@ -184,10 +184,12 @@ absl::StatusOr<std::string> TokenIn(const json& config, const char* key) {
 }
 
 absl::StatusOr<ChatTemplate> TemplateOfConfig(const std::string& text) {
-  const json config =
-      IsAsLargeAsItLooks(text) ? json::parse(text, nullptr, /*allow_exceptions=*/false) : json();
+  const json config = IsShallow(text) && IsAsLargeAsItLooks(text)
+                          ? json::parse(text, nullptr, /*allow_exceptions=*/false)
+                          : json();
   if (!config.is_object()) {
-    return absl::InvalidArgumentError("not a JSON object; take the published file");
+    return absl::InvalidArgumentError(
+        "not a JSON object (at most 100 levels deep); take the published file");
   }
   ChatTemplate chat;
   NSA_ASSIGN_OR_RETURN(chat.text, TemplateIn(config));

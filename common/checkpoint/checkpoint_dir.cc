@@ -3,17 +3,14 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <iterator>
-#include <memory>
 #include <optional>
-#include <set>
+#include <span>
 #include <string_view>
 
 #include "absl/strings/match.h"
@@ -29,6 +26,7 @@
 #include "common/base/limits.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
+#include "common/checkpoint/content_hash.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
@@ -41,18 +39,6 @@ constexpr size_t kHashDigits = 32;
 constexpr std::string_view kPrefix = "step-";
 // The key of state.json's own hash, and its spelling in older versions.
 constexpr std::string_view kSelfHashKeys[] = {"\"state_xxh3_128\"", "\"stateXxh3128\""};
-
-struct HashState {
-  HashState() : state(XXH3_createState()) { XXH3_128bits_reset(state); }
-  ~HashState() { XXH3_freeState(state); }
-  HashState(const HashState&) = delete;
-  HashState& operator=(const HashState&) = delete;
-  XXH3_state_t* const state;
-};
-
-std::string Hex(const XXH128_hash_t& hash) {
-  return absl::StrFormat("%016x%016x", hash.high64, hash.low64);
-}
 
 // The step of a checkpoint name; nothing unless the name is exactly "step-" and the number, padded
 // to eight digits.
@@ -67,7 +53,9 @@ std::optional<int64_t> StepOf(const std::string& name) {
 
 std::string HashOfText(std::string text, size_t place) {
   text.replace(place, kHashDigits, kHashDigits, '0');
-  return Hex(XXH3_128bits(text.data(), text.size()));
+  ContentHash hash;
+  hash.Add(std::as_bytes(std::span(text)));
+  return hash.Hex();
 }
 
 // The size is checked before anything is read: a sparse file of any size costs nothing.
@@ -91,16 +79,16 @@ absl::StatusOr<std::string> ReadText(const std::filesystem::path& path) {
 }
 
 absl::StatusOr<std::string> HashOpen(int fd, const std::function<bool()>& abandoned) {
-  const HashState hash;
+  ContentHash hash;
   std::vector<char> buffer(size_t{1} << 20);
   ssize_t count = 0;
   while ((count = read(fd, buffer.data(), buffer.size())) != 0) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return absl::ErrnoToStatus(errno, "read");
     if (abandoned && abandoned()) return absl::CancelledError("the caller no longer waits");
-    XXH3_128bits_update(hash.state, buffer.data(), static_cast<size_t>(count));
+    hash.Add(std::as_bytes(std::span(buffer).first(static_cast<size_t>(count))));
   }
-  return Hex(XXH3_128bits_digest(hash.state));
+  return hash.Hex();
 }
 
 // Describes what is wrong with a file; nothing if it is good.
@@ -223,8 +211,10 @@ absl::Status NoCheckpointJson(const std::string& name) {
   return absl::DataLossError(absl::StrCat(name, ": is not JSON of a checkpoint"));
 }
 
+bool IsOff(const nlohmann::json& value) { return value.is_null() || value == 0 || value == false; }
+
 // A key of the job that this version no longer has, but earlier ones had, is dropped by the parser:
-// the model would be another one. null and 0 stand for a key that was off.
+// the job would be another one. null, 0 and false stand for a key that was off.
 absl::Status CheckRemovedKeys(const std::string& text, const std::string& name) {
   const google::protobuf::Descriptor& spec = *v1::JobSpec::descriptor();
   for (int s = 0; s < spec.field_count(); ++s) {
@@ -236,7 +226,7 @@ absl::Status CheckRemovedKeys(const std::string& text, const std::string& name) 
       if (json.is_discarded()) return NoCheckpointJson(name);
       const nlohmann::json::json_pointer place(
           absl::StrCat("/spec/", spec.field(s)->name(), "/", key));
-      if (!json.contains(place) || json[place].is_null() || json[place] == 0) continue;
+      if (!json.contains(place) || IsOff(json[place])) continue;
       return absl::FailedPreconditionError(absl::StrFormat(
           "%s: %s.%s: %s (this version no longer has this key); use the version that wrote the "
           "checkpoint",

@@ -161,18 +161,4 @@ absl::Status SafetensorsFile::ReadBytes(const Tensor& tensor, int64_t begin,
   return ReadAt(tensor.offset + begin, to);
 }
 
-absl::Status SafetensorsFile::Read(const std::string& name, std::span<float> values) const {
-  const auto found = tensors_.find(name);
-  if (found == tensors_.end()) {
-    return absl::NotFoundError(absl::StrCat(path_.filename().string(), ": no tensor ", name));
-  }
-  if (found->second.type != TensorType::kF32 ||
-      found->second.size != static_cast<int64_t>(values.size())) {
-    return absl::FailedPreconditionError(absl::StrFormat(
-        "%s: tensor %s has %d elements of %d bytes (expected %d of 4)", path_.filename().string(),
-        name, found->second.size, BytesOf(found->second.type), values.size()));
-  }
-  return ReadAt(found->second.offset, std::as_writable_bytes(values));
-}
-
 }  // namespace nsa

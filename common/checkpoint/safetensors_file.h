@@ -64,10 +64,6 @@ class SafetensorsFile {
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // Reads the F32 tensor `name` into `values`. NotFound when there is none; FailedPrecondition when
-  // its size or type differs.
-  absl::Status Read(const std::string& name, std::span<float> values) const;
-
   // Reads the bytes of a tensor of this file from byte `begin` of it on, as they are stored.
   absl::Status ReadBytes(const Tensor& tensor, int64_t begin, std::span<std::byte> to) const;
 

@@ -49,9 +49,10 @@ int64_t HeadParameters(const v1::JobSpec& spec, const Sizes& s) {
 }
 
 // Operations of a layer's attention per token, forward: two per key for each of a head's dk and dv
-// columns, and those of φ. `keys` are the keys that a query reads in each branch.
-double AttentionFlops(const v1::JobSpec& spec, const Sizes& s,
-                      const std::array<double, kBranches>& keys) {
+// columns, and those of φ. `keys` are the keys that a query reads in each branch with nsa.w; in a
+// full layer a query reads its position + 1.
+double AttentionFlops(const v1::JobSpec& spec, const Sizes& s, std::array<double, kBranches> keys) {
+  if (s.full) keys[kWin] = (spec.train().seq_len() + 1) / 2.0;
   double visited = 0;
   for (int c = 0; c < kBranches; ++c) {
     if (s.branches[c]) visited += keys[c];
@@ -146,11 +147,11 @@ int64_t ParameterCount(const v1::JobSpec& spec) {
 }
 
 std::vector<int64_t> PartParameters(const v1::JobSpec& spec) {
-  const std::vector<BranchSet> branches = LayerBranchesOf(spec.nsa());
-  const Sizes model(spec, branches[0]);
+  const std::vector<LayerAttention> turns = LayersOf(spec.nsa());
+  const Sizes model(spec, turns[0]);
   std::vector<int64_t> parts = {HeadParameters(spec, model)};
   for (int32_t layer = spec.model().n_layers() - 1; layer >= 0; --layer) {
-    const Sizes s(spec, branches[layer % branches.size()]);
+    const Sizes s(spec, turns[layer % turns.size()]);
     parts.push_back(MlpParameters(s));
     parts.push_back(AttentionParameters(spec, s));
   }
@@ -171,6 +172,13 @@ double FlopsPerToken(const v1::JobSpec& spec) {
 int64_t CheckpointBytes(const v1::JobSpec& spec) {
   // fp32 master weights and two moments, then headers and state.json.
   return 12 * ParameterCount(spec) + (int64_t{256} << 10);
+}
+
+double DiskForCheckpoints(const v1::JobSpec& spec) {
+  const double ranks = RanksOf(spec);
+  const double handed_over = 4.0 * static_cast<double>(ParameterCount(spec)) * (ranks - 1) / ranks;
+  return (spec.train().keep_checkpoints() + 1.0) * static_cast<double>(CheckpointBytes(spec)) +
+         handed_over;
 }
 
 double ExpectedTokensPerSecond(const v1::JobSpec& spec, const std::string& device_name, int cores,

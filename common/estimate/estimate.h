@@ -48,6 +48,10 @@ constexpr double kTextPerCompressedByte = 3;
 // Size of one checkpoint on disk, of all ranks together.
 int64_t CheckpointBytes(const v1::JobSpec& spec);
 
+// Space in bytes that the checkpoints of a run take at most: train.keep_checkpoints and the one
+// that is being written, with what ranks other than 0 hand over to it.
+double DiskForCheckpoints(const v1::JobSpec& spec);
+
 // Expected tokens per second over all ranks on a device ("cpu" or a GPU's name), from measured FLOP
 // rates. The table in devices.cc has them with their dates. `cores` counts on the CPU only;
 // `memory` as for RecomputeOf() of memory/memory.h.

@@ -37,7 +37,7 @@ struct HealthRuleInfo {
   std::string_view word;
   // LEVEL_HEALTHY: worth a note; nobody need look at the run.
   v1::JobHealth::Level level;
-  // What it finds is also said of a job that does not run any more.
+  // What it finds is also shown for a job that no longer runs.
   bool lasts;
 };
 

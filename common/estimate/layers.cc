@@ -1,6 +1,7 @@
 #include "common/estimate/layers.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -16,6 +17,12 @@ BranchSet AllBranches() {
   BranchSet all;
   all.fill(true);
   return all;
+}
+
+LayerAttention FullLayer() {
+  LayerAttention layer{.full = true};
+  layer.branches[kWin] = true;
+  return layer;
 }
 
 BranchSet BranchesOf(const v1::NsaSpec& nsa) {
@@ -45,52 +52,76 @@ LayersProblem ProblemOf(std::string field, const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<BranchSet> ParseBranches(std::string_view entry) {
+absl::StatusOr<LayerAttention> ParseLayer(std::string_view entry) {
   const std::string names = absl::StrJoin(kBranchNames, ", ");
-  BranchSet branches = {};
-  for (const absl::string_view part :
-       absl::StrSplit(absl::string_view(entry.data(), entry.size()), '+')) {
+  const std::vector<absl::string_view> parts =
+      absl::StrSplit(absl::string_view(entry.data(), entry.size()), '+');
+  LayerAttention layer;
+  for (const absl::string_view part : parts) {
     const absl::string_view word = absl::StripAsciiWhitespace(part);
     if (word.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("no branch where one is expected (%s, joined by +); name one", names));
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "no branch where one is expected (%s, joined by +, or %s); name one", names, kFullName));
+    }
+    if (word == kFullName) {
+      if (parts.size() == 1) return FullLayer();
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s beside another branch (alone: it sees what the others see); leave the others out",
+          kFullName));
     }
     const int branch = BranchOf(word);
     if (branch == kBranches) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("unknown branch '%s' (%s, joined by +); name one of them",
-                          CutText(std::string(word), 64), names));
+          absl::StrFormat("unknown branch '%s' (%s, joined by +, or %s); name one of them",
+                          CutText(std::string(word), 64), names, kFullName));
     }
-    if (std::exchange(branches[branch], true)) {
+    if (std::exchange(layer.branches[branch], true)) {
       return absl::InvalidArgumentError(
           absl::StrFormat("the branch %s is named twice; name it once", word));
     }
   }
-  return branches;
+  return layer;
 }
 
-std::string BranchesText(const BranchSet& branches) {
+std::string LayerText(const LayerAttention& layer) {
+  if (layer.full) return kFullName;
   std::vector<absl::string_view> names;
   for (int branch = 0; branch < kBranches; ++branch) {
-    if (branches[branch]) names.push_back(kBranchNames[branch]);
+    if (layer.branches[branch]) names.push_back(kBranchNames[branch]);
   }
   return absl::StrJoin(names, "+");
 }
 
-std::vector<BranchSet> LayerBranchesOf(const v1::NsaSpec& nsa) {
-  if (nsa.layers().empty()) return {BranchesOf(nsa)};
-  std::vector<BranchSet> turns;
+std::vector<LayerAttention> LayersOf(const v1::NsaSpec& nsa) {
+  if (nsa.layers().empty()) return {LayerAttention{.branches = BranchesOf(nsa)}};
+  std::vector<LayerAttention> turns;
   for (const std::string& entry : nsa.layers()) {
-    const absl::StatusOr<BranchSet> branches = ParseBranches(entry);
-    turns.push_back(branches.ok() ? *branches : BranchSet{});
+    turns.push_back(ParseLayer(entry).value_or(LayerAttention()));
   }
   return turns;
 }
 
+void SetLayers(std::vector<LayerAttention> layers, v1::NsaSpec* nsa) {
+  const auto repeats = [&](size_t period) {
+    return std::equal(layers.begin() + static_cast<std::ptrdiff_t>(period), layers.end(),
+                      layers.begin());
+  };
+  size_t period = 1;
+  while (!repeats(period)) ++period;
+  layers.resize(period);
+  nsa->clear_layers();
+  for (const LayerAttention& layer : layers) nsa->add_layers(LayerText(layer));
+}
+
+bool IsDense(const LayerAttention& layer, const v1::JobSpec& spec) {
+  const bool window_alone = layer.branches == FullLayer().branches;
+  return layer.full || (window_alone && spec.nsa().w() >= spec.train().seq_len());
+}
+
 std::optional<LayersProblem> FindLayersProblem(const v1::NsaSpec& nsa, int n_layers) {
   for (int i = 0; i < nsa.layers_size(); ++i) {
-    const absl::StatusOr<BranchSet> branches = ParseBranches(nsa.layers(i));
-    if (!branches.ok()) return ProblemOf(NameOf(i), branches.status());
+    const absl::StatusOr<LayerAttention> layer = ParseLayer(nsa.layers(i));
+    if (!layer.ok()) return ProblemOf(NameOf(i), layer.status());
   }
   if (nsa.layers_size() > std::max(n_layers, 1)) {
     return LayersProblem{
@@ -99,13 +130,13 @@ std::optional<LayersProblem> FindLayersProblem(const v1::NsaSpec& nsa, int n_lay
         "remove entries, or raise model.n_layers"};
   }
   if (nsa.layers().empty() || nsa.branches().empty()) return std::nullopt;
-  const BranchSet branches = BranchesOf(nsa);
+  const LayerAttention all = {.branches = BranchesOf(nsa)};
   for (int i = 0; i < nsa.layers_size(); ++i) {
-    if (*ParseBranches(nsa.layers(i)) == branches) continue;
+    if (*ParseLayer(nsa.layers(i)) == all) continue;
     return LayersProblem{
         NameOf(i),
         absl::StrFormat("'%s' (nsa.branches is set, too, and says %s for every layer)",
-                        nsa.layers(i), BranchesText(branches)),
+                        nsa.layers(i), LayerText(all)),
         "remove nsa.branches or nsa.layers"};
   }
   return std::nullopt;
@@ -113,15 +144,17 @@ std::optional<LayersProblem> FindLayersProblem(const v1::NsaSpec& nsa, int n_lay
 
 void NormalizeLayers(int n_layers, v1::NsaSpec* nsa) {
   if (nsa->layers().empty() || FindLayersProblem(*nsa, n_layers)) return;
-  const std::vector<BranchSet> turns = LayerBranchesOf(*nsa);
+  const std::vector<LayerAttention> turns = LayersOf(*nsa);
   for (size_t i = 0; i < turns.size(); ++i) {
-    nsa->set_layers(static_cast<int>(i), BranchesText(turns[i]));
+    nsa->set_layers(static_cast<int>(i), LayerText(turns[i]));
   }
   if (std::count(turns.begin(), turns.end(), turns[0]) < std::ssize(turns)) return;
   nsa->clear_layers();
-  if (!nsa->branches().empty()) return;
+  if (turns[0].full) nsa->add_layers(kFullName);
+  if (turns[0].full || !nsa->branches().empty()) return;
   for (int branch = 0; branch < kBranches; ++branch) {
-    if (turns[0][branch]) nsa->add_branches(static_cast<v1::Branch>(v1::BRANCH_CMP + branch));
+    if (!turns[0].branches[branch]) continue;
+    nsa->add_branches(static_cast<v1::Branch>(v1::BRANCH_CMP + branch));
   }
 }
 

@@ -34,7 +34,8 @@ struct Decoding {
         groups(job.model().n_kv_groups()),
         k(groups * job.model().d_k()),
         v(groups * job.model().d_v()),
-        blocks(context < job.nsa().l() ? 0 : (context - job.nsa().l()) / job.nsa().d() + 1) {}
+        blocks(context < job.nsa().l() ? 0 : (context - job.nsa().l()) / job.nsa().d() + 1),
+        turns(LayersOf(job.nsa())) {}
 
   // Rows of a cache that keeps `keep` of them: on a GPU there is room for a copy.
   int64_t Cached(int64_t keep) const {
@@ -47,16 +48,23 @@ struct Decoding {
   const bool gpu;
   const int64_t rows;
   const int64_t heads, groups;
-  const int64_t k, v;    // width of a row of keys and of values
-  const int64_t blocks;  // compression blocks of the whole context
+  const int64_t k, v;                       // width of a row of keys and of values
+  const int64_t blocks;                     // compression blocks of the whole context
+  const std::vector<LayerAttention> turns;  // the attention of the layers in turn
+
+  // The window of a layer.
+  int64_t WindowOf(const LayerAttention& layer) const {
+    return layer.full ? context : spec.nsa().w();
+  }
 };
 
-// The keys and values that a layer with these branches keeps.
-Parts LayerCacheOf(const Decoding& d, const BranchSet& branches) {
+// The keys and values that a layer keeps.
+Parts LayerCacheOf(const Decoding& d, const LayerAttention& layer) {
   Parts parts;
+  const BranchSet& branches = layer.branches;
   const int64_t both = d.k + d.v;
   if (branches[kSel]) parts.elements += std::max<int64_t>(1, d.context) * both;
-  if (branches[kWin]) parts.elements += d.Cached(d.spec.nsa().w() - 1) * both;
+  if (branches[kWin]) parts.elements += d.Cached(d.WindowOf(layer) - 1) * both;
   if (branches[kCmp]) parts.elements += d.Cached(d.spec.nsa().l() - 1) * both;
   const int64_t blocks = std::max<int64_t>(1, d.blocks);
   if (branches[kCmp] || branches[kSel]) parts.elements += blocks * d.k;
@@ -64,40 +72,45 @@ Parts LayerCacheOf(const Decoding& d, const BranchSet& branches) {
   return parts;
 }
 
-// Scratch memory of the attention on a GPU (kernels/nsa/decode/attend_rows.h), in words.
-int64_t AttentionScratch(const Decoding& d, const BranchSet& branches) {
+// Scratch memory of a layer's attention on a GPU (kernels/nsa/decode/attend_rows.h), in words.
+int64_t AttentionScratch(const Decoding& d, const LayerAttention& layer, int64_t rows) {
   const v1::NsaSpec& nsa = d.spec.nsa();
+  const BranchSet& branches = layer.branches;
   const auto parts = [](int64_t keys) { return (keys + kRows - 1) / kRows; };
   const int64_t blocks = branches[kCmp] || branches[kSel] ? d.blocks : 0;
   int64_t count = parts(blocks);
-  if (branches[kWin]) count += parts(std::min<int64_t>(nsa.w(), d.context));
+  if (branches[kWin]) count += parts(std::min(d.WindowOf(layer), d.context));
   if (branches[kSel]) {
     const int64_t seen = (d.context - 1) / nsa.l_sel() + 1;
     count += parts(std::min<int64_t>(nsa.n_sel(), seen) * nsa.l_sel());
   }
-  return (d.rows * d.heads + 1) * (blocks + count * (2 + d.spec.model().d_v()));
+  return (rows * d.heads + 1) * (blocks + count * (2 + d.spec.model().d_v()));
 }
 
-// The tokens that are being computed, in a model with layers that have these branches.
-Parts Workspace(const Decoding& d, const BranchSet& branches) {
+// Of `rows` tokens that are being computed, in a model with layers that have these branches.
+Parts Workspace(const Decoding& d, const BranchSet& branches, int64_t rows) {
   const v1::ModelSpec& model = d.spec.model();
   const v1::NsaSpec& nsa = d.spec.nsa();
   const int64_t q = d.heads * model.d_k(), o = d.heads * model.d_v();
   const int64_t count = CountOf(branches);
   const int64_t hidden = MlpInputsOf(model) + (IsSwiglu(model) ? MlpUnitsOf(model) : 0);
   Parts parts;
-  parts.elements = d.rows * (3 * int64_t{model.dim()} + hidden + 3 * q + count * (d.k + d.v) + o);
-  parts.elements += (d.gpu ? d.rows : 1) * VocabOf(d.spec);
-  if (branches[kSel]) parts.words += d.rows * d.groups * nsa.n_sel();
+  parts.elements = rows * (3 * int64_t{model.dim()} + hidden + 3 * q + count * (d.k + d.v) + o);
+  parts.elements += (d.gpu ? rows : 1) * VocabOf(d.spec);
+  if (branches[kSel]) parts.words += rows * d.groups * nsa.n_sel();
   if (branches[kCmp] && nsa.phi() == v1::PHI_MLP) {
     parts.elements += ((kRows - 1) / nsa.d() + 1) * (d.k + d.v);
   }
   if (d.gpu) {
-    parts.words += AttentionScratch(d, branches);
+    int64_t scratch = 0;
+    for (const LayerAttention& layer : d.turns) {
+      scratch = std::max(scratch, AttentionScratch(d, layer, rows));
+    }
+    parts.words += scratch;
     return parts;
   }
-  parts.elements += count * d.rows * o;
-  parts.words += d.rows * (count * d.heads + d.groups * kBranches);
+  parts.elements += count * rows * o;
+  parts.words += rows * (count * d.heads + d.groups * kBranches);
   if (branches[kSel]) {
     parts.elements +=
         std::min<int64_t>(d.context, int64_t{nsa.n_sel()} * nsa.l_sel()) * (d.k + d.v);
@@ -125,17 +138,22 @@ int64_t SampleBytes(const v1::JobSpec& spec) {
   const int64_t context = SampleContext(spec);
   if (context == 0) return 0;
   const Decoding decoding(spec, context);
-  const std::vector<BranchSet> turns = LayerBranchesOf(spec.nsa());
+  const std::vector<LayerAttention>& turns = decoding.turns;
   BranchSet any = {};
   Parts sum;
   for (int64_t layer = 0; layer < spec.model().n_layers(); ++layer) {
-    const BranchSet& branches = turns[static_cast<size_t>(layer) % turns.size()];
-    for (int c = 0; c < kBranches; ++c) any[c] = any[c] || branches[c];
-    sum.elements += LayerCacheOf(decoding, branches).elements;
+    const LayerAttention& attention = turns[static_cast<size_t>(layer) % turns.size()];
+    for (int c = 0; c < kBranches; ++c) any[c] = any[c] || attention.branches[c];
+    sum.elements += LayerCacheOf(decoding, attention).elements;
   }
-  const Parts work = Workspace(decoding, any);
-  const int64_t width = decoding.gpu ? 2 : 4;  // bf16, fp32
-  return (sum.elements + work.elements) * width + work.words * 4;
+  const auto add_workspace = [&](int64_t rows) {
+    const Parts work = Workspace(decoding, any, rows);
+    sum.elements += work.elements;
+    sum.words += work.words;
+  };
+  add_workspace(decoding.rows);
+  if (decoding.gpu) add_workspace(1);                            // of single tokens
+  return sum.elements * (decoding.gpu ? 2 : 4) + sum.words * 4;  // bf16, fp32
 }
 
 double SampleSeconds(const v1::JobSpec& spec) {

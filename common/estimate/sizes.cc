@@ -6,7 +6,7 @@
 namespace nsa {
 
 std::vector<LayerKind> KindsOf(const v1::JobSpec& spec) {
-  const std::vector<BranchSet> turns = LayerBranchesOf(spec.nsa());
+  const std::vector<LayerAttention> turns = LayersOf(spec.nsa());
   const auto period = static_cast<int64_t>(turns.size());
   std::vector<LayerKind> kinds;
   for (int64_t i = 0; i < period; ++i) {

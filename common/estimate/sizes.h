@@ -14,9 +14,9 @@
 
 namespace nsa {
 
-// 64-bit sizes that the formulas share, for layers with these branches.
+// 64-bit sizes that the formulas share, for layers with this attention.
 struct Sizes {
-  Sizes(const v1::JobSpec& spec, const BranchSet& layer_branches)
+  Sizes(const v1::JobSpec& spec, const LayerAttention& layer)
       : dim(spec.model().dim()),
         vocab(VocabOf(spec)),
         hidden(MlpUnitsOf(spec.model())),
@@ -25,7 +25,8 @@ struct Sizes {
         o(int64_t{spec.model().n_heads()} * spec.model().d_v()),
         k(int64_t{spec.model().n_kv_groups()} * spec.model().d_k()),
         v(int64_t{spec.model().n_kv_groups()} * spec.model().d_v()),
-        branches(layer_branches),
+        branches(layer.branches),
+        full(layer.full),
         n_branches(CountOf(branches)),
         phi_mlp(branches[kCmp] && spec.nsa().phi() == v1::PHI_MLP) {}
 
@@ -33,6 +34,7 @@ struct Sizes {
   int64_t hidden, mlp_inputs;  // units of the MLP, and outputs of its first product
   int64_t q, o, k, v;          // width over all heads; k and v of one branch
   BranchSet branches;
+  bool full;           // the window has all tokens
   int64_t n_branches;  // also the K/V projections and gate rows per block
   bool phi_mlp;
 
@@ -42,13 +44,13 @@ struct Sizes {
   int64_t block_matrices() const { return attention_matrices() + mlp_matrices(); }
 };
 
-// Layers with the same branches.
+// Layers with the same attention.
 struct LayerKind {
   Sizes sizes;
   int64_t layers;  // how many
 };
 
-// The kinds of layers, at least one. Kinds differ in their branches only.
+// The kinds of layers, at least one. Kinds differ in their attention only.
 std::vector<LayerKind> KindsOf(const v1::JobSpec& spec);
 
 // The largest size of a kind.

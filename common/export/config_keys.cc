@@ -14,14 +14,14 @@ const nlohmann::json& ConfigKeys::operator[](const char* key) const {
 
 absl::Status ConfigKeys::Wrong(const char* key, const std::string& wanted) const {
   const std::string found = json.contains(key) ? json[key].dump() : "missing";
-  return absl::InvalidArgumentError(
-      absl::StrFormat("config.json: %s: %s (%s); %s", key, CutText(found, 100), wanted, fix));
+  return absl::InvalidArgumentError(absl::StrFormat("config.json: %s: %s (must be %s); %s", key,
+                                                    CutText(found, 100), wanted, fix));
 }
 
 absl::Status ConfigKeys::ReadInt(const char* key, int64_t most, int32_t* value) const {
   const nlohmann::json& found = (*this)[key];
   if (!found.is_number_integer() || found.get<int64_t>() < 1 || found.get<int64_t>() > most) {
-    return Wrong(key, absl::StrCat("from 1 to ", most));
+    return Wrong(key, absl::StrCat("a whole number from 1 to ", most));
   }
   *value = found.get<int32_t>();
   return absl::OkStatus();
@@ -30,7 +30,7 @@ absl::Status ConfigKeys::ReadInt(const char* key, int64_t most, int32_t* value) 
 absl::Status ConfigKeys::ReadPositive(const char* key, double most, double* value) const {
   const nlohmann::json& found = (*this)[key];
   if (!found.is_number() || !(found.get<double>() > 0) || !(found.get<double>() <= most)) {
-    return Wrong(key, absl::StrFormat("above 0, at most %g", most));
+    return Wrong(key, absl::StrFormat("a number above 0 and at most %g", most));
   }
   *value = found.get<double>();
   return absl::OkStatus();
@@ -40,7 +40,7 @@ absl::Status ConfigKeys::ReadWithin(const char* key, double least, double most,
                                     double* value) const {
   const nlohmann::json& found = (*this)[key];
   if (!found.is_number() || !(found.get<double>() >= least) || !(found.get<double>() <= most)) {
-    return Wrong(key, absl::StrFormat("%g to %g", least, most));
+    return Wrong(key, absl::StrFormat("a number from %g to %g", least, most));
   }
   *value = found.get<double>();
   return absl::OkStatus();

@@ -1,4 +1,5 @@
-// Reads keys of a config.json. Errors are InvalidArgument, `config.json: KEY: VALUE (LIMIT); FIX`.
+// Reads keys of a config.json. Errors are InvalidArgument, `config.json: KEY: VALUE (must be
+// WANTED); FIX`.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +18,7 @@ struct ConfigKeys {
   // The value of `key`; null if it is missing.
   const nlohmann::json& operator[](const char* key) const;
 
-  // The value of `key` is not what is wanted: "from 1 to 16".
+  // The error for a value of `key` that must be `wanted`: "a whole number from 1 to 16".
   absl::Status Wrong(const char* key, const std::string& wanted) const;
 
   // A whole number from 1 to `most`.

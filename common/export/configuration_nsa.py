@@ -40,6 +40,7 @@ class NsaConfig(_Base):
         d_v=64,  # width of a value head
         rope_base=10000.0,
         rope_scale=1.0,  # divides positions
+        rope_layers="all",  # or "window": only layers with the branch win rotate, and no full ones
         rope_stretch=None,  # or a dict: how frequencies are stretched for longer texts, see stretched() of modeling_nsa.py
         rms_norm_eps=1e-6,
         hidden_act="silu",  # between the matrices of an MLP: "silu" or "relu2"
@@ -51,10 +52,10 @@ class NsaConfig(_Base):
         block_stride=16,  # d
         selection_size=64,  # l', tokens in a selection block
         num_selected=16,  # n, with the first, previous and current block
-        window=512,  # w, with the token itself
+        window=512,  # w, with the token itself; a full layer has all tokens
         phi="mlp",  # compression: "mlp" or "avg"
         gate="sigmoid",  # "sigmoid" or "softmax"
-        layers=("cmp+sel+win",),  # branches of the layers, in turn
+        layers=("cmp+sel+win",),  # branches of the layers, in turn; or "full": dense attention
         document_mask=False,  # attention does not cross the separator
         separator_token_id=None,  # begins a document
         max_position_embeddings=2048,  # tokens of a sequence in training; longer ones compute
@@ -74,6 +75,7 @@ class NsaConfig(_Base):
         self.d_v = d_v
         self.rope_base = rope_base
         self.rope_scale = rope_scale
+        self.rope_layers = rope_layers
         self.rope_stretch = rope_stretch
         self.rms_norm_eps = rms_norm_eps
         self.hidden_act = hidden_act
@@ -95,5 +97,8 @@ class NsaConfig(_Base):
         super().__init__(tie_word_embeddings=tie_word_embeddings, use_cache=use_cache, **kwargs)
         self.use_cache = use_cache
 
+    def is_full(self, layer):
+        return self.layers[layer % len(self.layers)] == "full"
+
     def branches_of(self, layer):
-        return self.layers[layer % len(self.layers)].split("+")
+        return ["win"] if self.is_full(layer) else self.layers[layer % len(self.layers)].split("+")

@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -25,24 +25,83 @@ namespace {
 constexpr int32_t kRecommendedWindow = 256;
 constexpr std::array<const char*, 2> kRecommendedLayers = {"win", "sel"};
 
+bool WindowAlone(const LayerAttention& layer) {
+  return layer.branches[kWin] && CountOf(layer.branches) == 1;
+}
+
+void AppendLayer(std::string* text, const LayerAttention& layer) {
+  absl::StrAppend(text, LayerText(layer));
+}
+
+// The attention of each layer.
+std::vector<LayerAttention> AllLayersOf(const v1::JobSpec& spec) {
+  std::vector<LayerAttention> layers = LayersOf(spec.nsa());
+  const size_t turns = layers.size();
+  layers.resize(spec.model().n_layers());
+  for (size_t i = turns; i < layers.size(); ++i) layers[i] = layers[i - turns];
+  return layers;
+}
+
 absl::Status CheckDense(const v1::JobSpec& spec) {
-  std::vector<std::string> layers;
-  BranchSet window = {};
-  window[kWin] = true;
-  bool dense = true;
-  for (const BranchSet& branches : LayerBranchesOf(spec.nsa())) {
-    layers.push_back(BranchesText(branches));
-    dense &= branches == window;
-  }
-  if (!dense) {
+  const std::vector<LayerAttention> layers = LayersOf(spec.nsa());
+  if (!std::ranges::all_of(layers, WindowAlone)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("nsa.layers: [", absl::StrJoin(layers, ", "),
-                     "] (win alone, in a model that is converted); take a dense model"));
+        absl::StrCat("nsa.layers: [", absl::StrJoin(layers, ", ", AppendLayer),
+                     "] (full or win alone, in a model that is converted); take a dense model"));
   }
-  if (spec.nsa().w() >= spec.train().seq_len()) return absl::OkStatus();
+  if (std::ranges::any_of(layers, &LayerAttention::full) &&
+      spec.model().rope_layers() == v1::ROPE_LAYERS_WINDOW) {
+    return absl::InvalidArgumentError(
+        "model.rope_layers: window with full layers (all, in a model that is converted: converted "
+        "layers rotate); take another model");
+  }
+  if (std::ranges::any_of(layers, [&](const LayerAttention& l) { return IsDense(l, spec); })) {
+    return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("nsa.w: ", spec.nsa().w(), " (at least train.seq_len = ", spec.train().seq_len(),
-                   ", in a model that is converted); take a model that reads all tokens"));
+                   ", or full layers, in a model that is converted); take a model that reads all "
+                   "tokens"));
+}
+
+// What `nsa` leaves open. Layers that have a window in the dense model keep it.
+void SetDefaults(const v1::JobSpec& dense, v1::NsaSpec* nsa) {
+  std::vector<LayerAttention> layers = AllLayersOf(dense);
+  const bool windows = std::ranges::any_of(
+      layers, [&](const LayerAttention& layer) { return !IsDense(layer, dense); });
+  if (!nsa->has_w()) nsa->set_w(windows ? dense.nsa().w() : kRecommendedWindow);
+  if (nsa->phi() == v1::PHI_UNSPECIFIED) nsa->set_phi(v1::PHI_AVG);
+  if (!nsa->layers().empty() || !nsa->branches().empty()) return;
+  if (!windows) {
+    for (const char* branches : kRecommendedLayers) nsa->add_layers(branches);
+    return;
+  }
+  for (LayerAttention& layer : layers) {
+    if (!IsDense(layer, dense)) continue;
+    layer = {};
+    layer.branches[kSel] = true;
+  }
+  SetLayers(std::move(layers), nsa);
+}
+
+// A layer that has a window in the dense model reads no more in the converted one.
+absl::Status CheckWindows(const v1::JobSpec& dense, const v1::JobSpec& spec) {
+  const std::vector<LayerAttention> from = AllLayersOf(dense), to = AllLayersOf(spec);
+  for (size_t layer = 0; layer < from.size(); ++layer) {
+    if (IsDense(from[layer], dense)) continue;
+    if (!WindowAlone(to[layer]) || to[layer].full) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("nsa.layers: ", LayerText(to[layer]), " in layer ", layer,
+                       " (win, which has a window in the model that is converted); name win there, "
+                       "or leave nsa.layers out"));
+    }
+    if (spec.nsa().w() > dense.nsa().w()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("nsa.w: ", spec.nsa().w(), " (at most ", dense.nsa().w(),
+                       ", the window of the model that is converted); take one within"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Which gates the branches of a layer begin with; their sum is 1. Measured before the first step: a
@@ -105,8 +164,8 @@ std::vector<float> PhiStart(int64_t l, int64_t width, absl::string_view part) {
 }
 
 BranchSet BranchesOfLayer(const v1::NsaSpec& nsa, size_t layer) {
-  const std::vector<BranchSet> turns = LayerBranchesOf(nsa);
-  return turns[layer % turns.size()];
+  const std::vector<LayerAttention> turns = LayersOf(nsa);
+  return turns[layer % turns.size()].branches;
 }
 
 }  // namespace
@@ -114,18 +173,16 @@ BranchSet BranchesOfLayer(const v1::NsaSpec& nsa, size_t layer) {
 absl::StatusOr<v1::JobSpec> ConvertedSpec(const v1::JobSpec& dense, const v1::NsaSpec& nsa) {
   NSA_RETURN_IF_ERROR(CheckDense(dense));
   v1::JobSpec spec = dense;
+  spec.mutable_model()->clear_rope_layers();  // all layers of a dense model rotate
   v1::NsaSpec& to = *spec.mutable_nsa();
   to = nsa;
-  if (!to.has_w()) to.set_w(kRecommendedWindow);
-  if (to.phi() == v1::PHI_UNSPECIFIED) to.set_phi(v1::PHI_AVG);
-  if (to.layers().empty() && to.branches().empty()) {
-    for (const char* branches : kRecommendedLayers) to.add_layers(branches);
-  }
+  SetDefaults(dense, &to);
   if (const auto problem = FindLayersProblem(to, spec.model().n_layers())) {
     return absl::InvalidArgumentError(
         absl::StrCat(problem->field, ": ", problem->what, "; ", problem->fix));
   }
   ApplyDefaults(&spec);
+  NSA_RETURN_IF_ERROR(CheckWindows(dense, spec));
   NSA_RETURN_IF_ERROR(ShapeOf(spec).ValidateOnCuda());
   return spec;
 }

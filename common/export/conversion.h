@@ -25,8 +25,9 @@
 // x, and leaves W1 so small that a step of the optimizer changes it by a large part.
 //
 // Where the converted model is exact, up to rounding: at positions at which every layer has a
-// branch that sees all tokens before, and nothing else is added. win alone sees all at t < w, sel
-// alone at t < n_sel · l_sel, sel+win at t below both. A layer with cmp is never exact.
+// branch that sees all tokens before, and nothing else is added. A full layer is exact everywhere,
+// and so is a window that the dense model has. Elsewhere win alone sees all at t < w, sel alone at
+// t < n_sel · l_sel, sel+win at t below both. A layer with cmp is never exact.
 #pragma once
 
 #include <string>
@@ -38,9 +39,12 @@
 namespace nsa {
 
 // The job of the model `dense` with the attention that `nsa` says, at its beginning. What `nsa`
-// leaves open is that of configs/jobs/openstax_best.yaml, and phi: avg. InvalidArgument when
-// `dense` is not dense, which is a window of all tokens and no other branch in every layer; when
-// nsa.layers is refused; and when the kernels cannot have the shape, on a GPU or elsewhere.
+// leaves open is that of configs/jobs/openstax_best.yaml, and phi: avg. In a dense model with
+// windows in some layers these layers keep them: they must be win with a window that is no wider,
+// and are so, beside layers sel, where `nsa` leaves it open. InvalidArgument when `dense` is not
+// dense, which is a layer that is full or has a window of all tokens, no layer with another branch,
+// and a rotation in every layer; when nsa.layers or nsa.w is refused; and when the kernels cannot
+// have the shape, on a GPU or elsewhere.
 absl::StatusOr<v1::JobSpec> ConvertedSpec(const v1::JobSpec& dense, const v1::NsaSpec& nsa);
 
 // What a tensor of a model begins as.

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
@@ -17,6 +18,7 @@
 #include "common/export/config_keys.h"
 #include "common/export/model_config_json.h"
 #include "common/job/load.h"
+#include "common/nsa/branch.h"
 #include "common/nsa/nsa_shape.h"
 
 namespace nsa {
@@ -24,21 +26,39 @@ namespace {
 
 constexpr char kFix[] = "such a model cannot be imported";
 
+// Entries of layer_types.
+constexpr char kFullType[] = "full_attention";
+constexpr char kSlidingType[] = "sliding_attention";
+
 constexpr int32_t kMostHeadsOfAGroup = 16;  // of NsaShape
+
+// Of families with windows, where config.json lacks sliding_window and max_window_layers.
+constexpr int32_t kDefaultWindow = 4096;
+constexpr int32_t kDefaultWindowLayers = 28;
+
+// Which layers of a family have a window if layer_types does not say it.
+enum class Windows : uint8_t {
+  kNone,    // and layer_types cannot
+  kIfUsed,  // those from max_window_layers on, if use_sliding_window is true
+  kAll,     // unless sliding_window is null
+};
 
 struct Family {
   std::string_view architecture;
   std::string_view type;  // model_type
   bool qkv_bias;          // always
   bool head_norm;         // weighted QK-norm
-  bool always_window;     // sliding_window counts without use_sliding_window
+  Windows windows;
 };
 
+// A model of ours is the first one that it can be. A Ministral is a Mistral with layer_types:
+// transformers reads that so, and more programs know the name.
 constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama", false, false, false},
-    {"Qwen2ForCausalLM", "qwen2", true, false, false},
-    {"Qwen3ForCausalLM", "qwen3", false, true, false},
-    {"MistralForCausalLM", "mistral", false, false, true},
+    {"LlamaForCausalLM", "llama", false, false, Windows::kNone},
+    {"Qwen2ForCausalLM", "qwen2", true, false, Windows::kIfUsed},
+    {"Qwen3ForCausalLM", "qwen3", false, true, Windows::kIfUsed},
+    {"MistralForCausalLM", "mistral", false, false, Windows::kAll},
+    {"MinistralForCausalLM", "ministral", false, false, Windows::kAll},
 };
 
 // The family, by the architecture or where there is none by the type.
@@ -65,14 +85,15 @@ absl::Status CheckNeutral(const ConfigKeys& config, const Family& family) {
   };
   // Qwen2's bias of queries, keys and values is not of this key.
   const std::array<Neutral, 8> neutral = {{
-      {"hidden_act", "silu", "silu"},
-      {"attention_bias", false, "false: the output projection has no bias here"},
-      {"mlp_bias", false, "false: MLPs have no biases here"},
-      {"partial_rotary_factor", 1.0, "1: whole heads are rotated"},
-      {"quantization_config", nullptr, "none: weights in fp32, bf16 or fp16"},
-      {"attn_logit_softcapping", nullptr, "none"},
-      {"final_logit_softcapping", nullptr, "none"},
-      {"num_experts", nullptr, "none"},
+      {"hidden_act", "silu", "silu, the only activation of these families here"},
+      {"attention_bias", false, "false, because the output projection has no bias here"},
+      {"mlp_bias", false, "false, because MLPs have no biases here"},
+      {"partial_rotary_factor", 1.0, "1, because whole heads are rotated"},
+      {"quantization_config", nullptr,
+       "absent, because only weights in fp32, bf16 or fp16 are read"},
+      {"attn_logit_softcapping", nullptr, "absent, because scores have no softcap here"},
+      {"final_logit_softcapping", nullptr, "absent, because logits have no softcap here"},
+      {"num_experts", nullptr, "absent, because there are no experts here"},
   }};
   for (const Neutral& one : neutral) {
     const nlohmann::json& value = config[one.key];
@@ -91,21 +112,23 @@ absl::Status ReadHeads(const ConfigKeys& config, v1::ModelSpec* model) {
     NSA_RETURN_IF_ERROR(config.ReadInt("num_key_value_heads", heads, &groups));
   }
   if (heads % groups != 0 || heads / groups > kMostHeadsOfAGroup) {
-    return config.Wrong("num_key_value_heads",
-                        absl::StrCat("divides num_attention_heads = ", heads, ", at most ",
-                                     kMostHeadsOfAGroup, " heads for each"));
+    return config.Wrong(
+        "num_key_value_heads",
+        absl::StrCat("a divisor of num_attention_heads = ", heads, ", with at most ",
+                     kMostHeadsOfAGroup, " query heads for each"));
   }
   if (!config["head_dim"].is_null()) {
     NSA_RETURN_IF_ERROR(config.ReadInt("head_dim", 1 << 20, &width));
   } else if (model->dim() % heads != 0) {
     return config.Wrong("num_attention_heads",
-                        absl::StrCat("without head_dim a divisor of hidden_size = ", model->dim()));
+                        absl::StrCat("a divisor of hidden_size = ", model->dim(),
+                                     ", because there is no head_dim"));
   } else {
     width = model->dim() / heads;
   }
   constexpr std::array kWidths = {16, 32, 64, 128};
   if (std::ranges::find(kWidths, width) == kWidths.end()) {
-    return config.Wrong("head_dim", absl::StrCat("16, 32, 64 or 128, and it is ", width));
+    return config.Wrong("head_dim", absl::StrCat("16, 32, 64 or 128, not ", width));
   }
   model->set_n_heads(heads);
   model->set_n_kv_groups(groups);
@@ -172,8 +195,8 @@ absl::Status ReadForeignStretch(const ConfigKeys& scaling, bool yarn, double fac
   const char* const high_key = yarn ? "beta_fast" : "high_freq_factor";
   NSA_ASSIGN_OR_RETURN(const double low, PositiveOr(scaling, low_key, 1));
   NSA_ASSIGN_OR_RETURN(const double high, PositiveOr(scaling, high_key, yarn ? 32 : 4));
-  if (!(high > low)) return scaling.Wrong(high_key, absl::StrCat("above ", low_key));
-  if (factor < 1) return scaling.Wrong("factor", "1 or more");
+  if (!(high > low)) return scaling.Wrong(high_key, absl::StrCat("greater than ", low_key));
+  if (factor < 1) return scaling.Wrong("factor", "at least 1");
   v1::RopeScaling* const to = model->mutable_rope_scaling();
   to->set_type(yarn ? v1::ROPE_SCALING_TYPE_YARN : v1::ROPE_SCALING_TYPE_LLAMA3);
   to->set_factor(factor);
@@ -194,15 +217,18 @@ absl::StatusOr<double> ReadRotation(const ConfigKeys& config, int32_t most_token
                                     v1::ModelSpec* model) {
   const char* const key = config["rope_parameters"].is_null() ? "rope_scaling" : "rope_parameters";
   const nlohmann::json& found = config[key];
-  if (!found.is_null() && !found.is_object()) return config.Wrong(key, "an object, or null");
+  if (!found.is_null() && !found.is_object()) return config.Wrong(key, "an object or null");
   const nlohmann::json empty = nlohmann::json::object();
   const ConfigKeys scaling{found.is_null() ? empty : found, config.fix};
+  for (const char* const type : {kFullType, kSlidingType}) {
+    if (!scaling[type].is_null()) return config.Wrong(key, "one rotation for all layers");
+  }
   const ConfigKeys& base = scaling["rope_theta"].is_null() ? config : scaling;
   double theta = 10000;
   if (!base["rope_theta"].is_null()) {
     NSA_RETURN_IF_ERROR(base.ReadPositive("rope_theta", 1e12, &theta));
   }
-  if (!(theta > 1)) return base.Wrong("rope_theta", "above 1");
+  if (!(theta > 1)) return base.Wrong("rope_theta", "a number greater than 1");
   model->set_rope_base(theta);
   const char* const type_key = scaling["rope_type"].is_null() ? "type" : "rope_type";
   const nlohmann::json& type = scaling[type_key];
@@ -217,49 +243,85 @@ absl::StatusOr<double> ReadRotation(const ConfigKeys& config, int32_t most_token
     return 1.0;
   }
   const bool yarn = type == "yarn";
-  if (yarn && scaling["truncate"] == false) return scaling.Wrong("truncate", "true");
+  if (yarn && scaling["truncate"] == false) return scaling.Wrong("truncate", "true or absent");
   NSA_RETURN_IF_ERROR(ReadForeignStretch(scaling, yarn, factor, most_tokens, model));
   return yarn ? AttentionFactor(scaling, factor) : 1.0;
 }
 
-// How many layers have a window, of all; the others see everything.
-absl::StatusOr<int64_t> LayersWithWindow(const ConfigKeys& config, const Family& family,
-                                         int32_t layers) {
-  if (config["sliding_window"].is_null()) return 0;
-  if (const nlohmann::json& types = config["layer_types"]; !types.is_null()) {
-    if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
-      return config.Wrong("layer_types", absl::StrCat("a list of ", layers));
+// layer_types, one for each layer: whether it has a window.
+absl::StatusOr<std::vector<bool>> ReadLayerTypes(const ConfigKeys& config, int32_t layers) {
+  const nlohmann::json& types = config["layer_types"];
+  if (!types.is_array() || static_cast<int64_t>(types.size()) != layers) {
+    return config.Wrong("layer_types",
+                        absl::StrCat("a list with an entry for each of the ", layers, " layers"));
+  }
+  std::vector<bool> slide;
+  for (const nlohmann::json& type : types) {
+    if (type != kFullType && type != kSlidingType) {
+      return config.Wrong("layer_types",
+                          absl::StrCat("a list of ", kFullType, " and ", kSlidingType, ", without ",
+                                       CutText(type.dump(), 50)));
     }
-    const auto sliding = std::count(types.begin(), types.end(), "sliding_attention");
-    if (sliding + std::count(types.begin(), types.end(), "full_attention") != layers) {
-      return config.Wrong("layer_types", "full_attention or sliding_attention");
-    }
-    return sliding;
+    slide.push_back(type == kSlidingType);
   }
-  if (family.always_window) return layers;
-  bool used = false;
-  if (!config["use_sliding_window"].is_null()) {
-    NSA_RETURN_IF_ERROR(config.ReadBool("use_sliding_window", &used));
-  }
-  if (!used) return 0;
-  const nlohmann::json& first = config["max_window_layers"];
-  if (!first.is_number_integer() || first.get<int64_t>() < 0) {
-    return config.Wrong("max_window_layers", "0 or more");
-  }
-  return std::max<int64_t>(0, layers - first.get<int64_t>());
+  return slide;
 }
 
-// The window of all layers: all tokens, or sliding_window.
-absl::StatusOr<int32_t> ReadWindow(const ConfigKeys& config, const Family& family, int32_t layers,
-                                   int32_t most_tokens) {
-  NSA_ASSIGN_OR_RETURN(const int64_t windows, LayersWithWindow(config, family, layers));
-  if (windows == 0) return most_tokens;
-  int32_t window = 0;
-  NSA_RETURN_IF_ERROR(config.ReadInt("sliding_window", INT32_MAX, &window));
-  if (window >= most_tokens) return most_tokens;
-  if (windows == layers) return window;
-  return config.Wrong("sliding_window", absl::StrCat("that of all layers, but only ", windows,
-                                                     " of ", layers, " have it"));
+// Whether each layer has a window, as transformers reads it.
+absl::StatusOr<std::vector<bool>> SlidingLayers(const ConfigKeys& config, const Family& family,
+                                                int32_t layers) {
+  bool used = family.windows == Windows::kAll;
+  const bool asked = family.windows == Windows::kIfUsed && !config["use_sliding_window"].is_null();
+  if (asked) NSA_RETURN_IF_ERROR(config.ReadBool("use_sliding_window", &used));
+  std::vector<bool> slide(layers);
+  if (!config["layer_types"].is_null()) {
+    NSA_ASSIGN_OR_RETURN(slide, ReadLayerTypes(config, layers));
+    if (used || std::count(slide.begin(), slide.end(), true) == 0) return slide;
+    if (family.windows == Windows::kNone) {
+      return config.Wrong("layer_types", absl::StrCat(kFullType, " in each layer of a ",
+                                                      std::string(family.architecture)));
+    }
+    return config.Wrong("use_sliding_window",
+                        absl::StrCat("true, because layer_types has ", kSlidingType));
+  }
+  const bool has_window =
+      !config.json.contains("sliding_window") || !config["sliding_window"].is_null();
+  if (!used || !has_window) return slide;
+  int64_t first = 0;
+  if (family.windows == Windows::kIfUsed) {
+    const nlohmann::json& found = config["max_window_layers"];
+    if (!found.is_null() && (!found.is_number_integer() || found.get<int64_t>() < 0)) {
+      return config.Wrong("max_window_layers", "a whole number, 0 or more");
+    }
+    first = found.is_null() ? kDefaultWindowLayers : found.get<int64_t>();
+  }
+  std::fill(slide.begin() + std::min<int64_t>(first, layers), slide.end(), true);
+  return slide;
+}
+
+// Layers with a window of sliding_window, and full ones. A window of all tokens is no other than
+// none: then all layers have that.
+absl::Status ReadWindows(const ConfigKeys& config, const Family& family, v1::JobSpec* spec) {
+  const int32_t layers = spec->model().n_layers(), most_tokens = spec->train().seq_len();
+  NSA_ASSIGN_OR_RETURN(const std::vector<bool> slide, SlidingLayers(config, family, layers));
+  int32_t window = most_tokens;
+  if (std::count(slide.begin(), slide.end(), true) > 0) {
+    window = kDefaultWindow;
+    if (config.json.contains("sliding_window")) {
+      NSA_RETURN_IF_ERROR(config.ReadInt("sliding_window", INT32_MAX, &window));
+    }
+    window = std::min(window, most_tokens);
+  }
+  std::vector<LayerAttention> attention(layers);
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    attention[layer].branches[kWin] = true;
+    attention[layer].full = window < most_tokens && !slide[layer];
+  }
+  v1::NsaSpec& nsa = *spec->mutable_nsa();
+  nsa.set_w(window);
+  SetLayers(std::move(attention), &nsa);
+  NormalizeLayers(layers, &nsa);
+  return absl::OkStatus();
 }
 
 // Lists where our tensors are.
@@ -298,23 +360,37 @@ std::map<std::string, TensorSource> SourcesOf(const v1::ModelSpec& model, double
   return sources;
 }
 
+// Whether each layer of a model of ours has a window; the others are dense. Nothing if one has
+// another branch.
+std::optional<std::vector<bool>> SlidingLayers(const v1::JobSpec& spec) {
+  const std::vector<LayerAttention> turns = LayersOf(spec.nsa());
+  std::vector<bool> slide;
+  for (int32_t layer = 0; layer < spec.model().n_layers(); ++layer) {
+    const LayerAttention& attention = turns[layer % turns.size()];
+    if (!attention.branches[kWin] || CountOf(attention.branches) != 1) return std::nullopt;
+    slide.push_back(!IsDense(attention, spec));
+  }
+  return slide;
+}
+
 // The family of a model of ours; null if there is none.
 const Family* FamilyOf(const v1::JobSpec& spec) {
   const v1::ModelSpec& model = spec.model();
-  const std::vector<BranchSet> layers = LayerBranchesOf(spec.nsa());
-  BranchSet window = {};
-  window[kWin] = true;
-  const bool dense = layers.size() == 1 && layers[0] == window;
+  const std::optional<std::vector<bool>> slide = SlidingLayers(spec);
   const bool same_functions = IsSwiglu(model) && model.activation() != v1::ACTIVATION_RELU2 &&
                               !spec.data().document_mask() &&
                               model.qk_norm() == model.qk_norm_weights();
-  const bool same_rotation =
-      model.rope_scale() == 1 || (model.rope_scale() > 1 && !model.has_rope_scaling());
-  if (!dense || !same_functions || !same_rotation || model.d_k() != model.d_v()) return nullptr;
-  const bool all_tokens = spec.nsa().w() >= spec.train().seq_len();
+  const bool all_rotate = model.rope_layers() != v1::ROPE_LAYERS_WINDOW ||
+                          std::ranges::none_of(LayersOf(spec.nsa()), &LayerAttention::full);
+  const bool same_rotation = all_rotate && (model.rope_scale() == 1 ||
+                                            (model.rope_scale() > 1 && !model.has_rope_scaling()));
+  if (!slide.has_value() || !same_functions || !same_rotation || model.d_k() != model.d_v()) {
+    return nullptr;
+  }
+  const bool windows = std::count(slide->begin(), slide->end(), true) > 0;
   for (const Family& family : kFamilies) {
     if (family.qkv_bias != model.qkv_bias() || family.head_norm != model.qk_norm()) continue;
-    if (family.type == "llama" && !all_tokens) continue;
+    if (windows && family.windows == Windows::kNone) continue;
     // Qwen2 derives the width of a head.
     if (family.qkv_bias && model.n_heads() * model.d_k() != model.dim()) continue;
     return &family;
@@ -341,6 +417,29 @@ nlohmann::ordered_json ScalingJson(const v1::ModelSpec& model) {
   return json;
 }
 
+// Adds which layers have a window. layer_types stands only where the other keys cannot say it.
+void AddWindows(const v1::JobSpec& spec, const Family& family, nlohmann::ordered_json* config) {
+  const std::vector<bool> slide = SlidingLayers(spec).value();
+  const auto first = std::find(slide.begin(), slide.end(), true);
+  const bool used = first != slide.end();
+  (*config)["sliding_window"] = nullptr;
+  if (used) (*config)["sliding_window"] = spec.nsa().w();
+  if (family.windows == Windows::kIfUsed) {
+    (*config)["use_sliding_window"] = used;
+    (*config)["max_window_layers"] = used ? first - slide.begin() : 0;
+  }
+  const auto rest = family.windows == Windows::kIfUsed ? first : slide.begin();
+  if (!used || std::find(rest, slide.end(), false) == slide.end()) return;
+  nlohmann::ordered_json types = nlohmann::ordered_json::array();
+  for (const bool slides : slide) types.push_back(slides ? kSlidingType : kFullType);
+  (*config)["layer_types"] = std::move(types);
+  // Beside layer_types a Qwen3 of some versions of transformers 5 has no other rotation.
+  nlohmann::ordered_json rotation = ScalingJson(spec.model());
+  if (rotation.is_null()) rotation = {{"rope_type", "default"}};
+  rotation["rope_theta"] = spec.model().rope_base();
+  (*config)["rope_parameters"] = std::move(rotation);
+}
+
 nlohmann::ordered_json PlainConfig(const v1::JobSpec& spec, const Family& family) {
   const v1::ModelSpec& model = spec.model();
   nlohmann::ordered_json config = {{"architectures", {std::string(family.architecture)}},
@@ -359,13 +458,7 @@ nlohmann::ordered_json PlainConfig(const v1::JobSpec& spec, const Family& family
                                    {"rope_scaling", ScalingJson(model)},
                                    {"tie_word_embeddings", model.tie_embeddings()},
                                    {"use_cache", true}};
-  const bool window = spec.nsa().w() < spec.train().seq_len();
-  config["sliding_window"] = nullptr;
-  if (window) config["sliding_window"] = spec.nsa().w();
-  if (!family.always_window) {
-    config["use_sliding_window"] = window;
-    config["max_window_layers"] = 0;
-  }
+  AddWindows(spec, family, &config);
   return config;
 }
 
@@ -394,9 +487,7 @@ absl::StatusOr<ForeignModel> ReadForeignModel(const nlohmann::json& json) {
   NSA_RETURN_IF_ERROR(config.ReadInt("max_position_embeddings", 1 << 20, &tokens));
   spec.mutable_train()->set_seq_len(tokens);
   NSA_ASSIGN_OR_RETURN(const double attention, ReadRotation(config, tokens, &model));
-  NSA_ASSIGN_OR_RETURN(const int32_t window, ReadWindow(config, family, model.n_layers(), tokens));
-  spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
-  spec.mutable_nsa()->set_w(window);
+  NSA_RETURN_IF_ERROR(ReadWindows(config, family, &spec));
   spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
   ApplyDefaults(&spec);
   NSA_RETURN_IF_ERROR(Annotate(ShapeOf(spec).Validate(), "config.json"));

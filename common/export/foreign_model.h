@@ -1,5 +1,9 @@
-// Models of other families: the folders of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM and
-// MistralForCausalLM as jobs, and where each of our tensors is in them. Pure.
+// Models of other families: the folders of LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM,
+// MistralForCausalLM and MinistralForCausalLM as jobs, and where each of our tensors is in them.
+// Pure.
+//
+// Layers of theirs read all tokens or have a window, the same in all of these, as transformers 5
+// reads sliding_window, layer_types, use_sliding_window and max_window_layers.
 //
 // Their rotation turns columns i and i + dk/2 of a head, ours columns 2i and 2i + 1, so the rows of
 // q and k, their biases and the weights of normalized heads are reordered (`heads` below). YaRN's
@@ -26,14 +30,15 @@ struct TensorSource {
 };
 
 struct ForeignModel {
-  v1::JobSpec spec;  // dense: a window of all tokens; defaults are filled in
+  // Dense: a window of all tokens; or nsa.layers of win and full. Defaults are filled in.
+  v1::JobSpec spec;
   std::map<std::string, TensorSource> sources;  // by the name of our tensor
 };
 
 // Whether config.json describes a model of another family than our own.
 bool IsForeign(const nlohmann::json& config);
 
-// InvalidArgument, naming the key, when the architecture is none of the four or a key has a value
+// InvalidArgument, naming the key, when the architecture is none of these or a key has a value
 // that our models cannot have.
 absl::StatusOr<ForeignModel> ReadForeignModel(const nlohmann::json& config);
 

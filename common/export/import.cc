@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/clean_text.h"
+#include "common/base/json_shape.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/checkpoint/safetensors_file.h"
@@ -63,10 +64,13 @@ absl::StatusOr<std::string> ReadText(const fs::path& path) {
 
 absl::StatusOr<nlohmann::json> ReadJson(const fs::path& path) {
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadText(path));
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json;
+  if (IsShallow(text) && IsAsLargeAsItLooks(text)) {
+    json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  }
   if (json.is_object()) return json;
-  return absl::InvalidArgumentError(
-      absl::StrCat(path.string(), ": not a JSON object; export the model again"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      path.string(), ": not a JSON object (at most 100 levels deep); export the model again"));
 }
 
 // Every tensor of an exported folder.
@@ -255,8 +259,8 @@ absl::StatusOr<Plan> PlanOf(const fs::path& folder, const fs::path& checkpoint,
   state.clear_files();
   state.set_unix_nanos(absl::GetCurrentTimeNanos());
   result->step = state.step();
-  for (const BranchSet& branches : LayerBranchesOf(state.spec().nsa())) {
-    result->layers.push_back(BranchesText(branches));
+  for (const LayerAttention& layer : LayersOf(state.spec().nsa())) {
+    result->layers.push_back(LayerText(layer));
   }
   return plan;
 }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/estimate/layers.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data_source.h"
 #include "common/job/load.h"
@@ -162,6 +163,19 @@ Begin a text with the separator token, as in training.
 
 )";
 
+// Of a plain model; empty if all of its layers read all tokens.
+std::string WindowSection(const v1::JobSpec& spec) {
+  const std::vector<LayerAttention> layers = LayersOf(spec.nsa());
+  const auto dense = [&](const LayerAttention& layer) { return IsDense(layer, spec); };
+  if (std::ranges::all_of(layers, dense)) return "";
+  return absl::StrFormat(
+      "%s of its layers read only the last %d tokens: `sliding_window`, `max_window_layers` and "
+      "`layer_types` in config.json say so. transformers (AutoModelForCausalLM) and vLLM read "
+      "these keys; a program that ignores them, as converters to GGUF may do, runs another "
+      "model.\n\n",
+      std::ranges::any_of(layers, dense) ? "Some" : "All", spec.nsa().w());
+}
+
 }  // namespace
 
 std::string ModelCard(const v1::CheckpointState& state, const ModelCardFacts& facts) {
@@ -182,7 +196,8 @@ std::string ModelCard(const v1::CheckpointState& state, const ModelCardFacts& fa
                             : " The job does not say which tokenizer wrote its token files: there "
                               "are no tokenizer files here.");
   absl::StrAppend(&card, "## Training\n\n", LossSection(state), "\n", DataSection(state), "\n",
-                  CurveSection(facts.out_dir, state.step()), plain ? kPlainUse : kUse);
+                  CurveSection(facts.out_dir, state.step()), plain ? kPlainUse : kUse,
+                  plain ? WindowSection(state.spec()) : "");
   absl::StrAppend(&card, "## Job\n\n```yaml\n", ToYaml(state.spec()), "```\n");
   return card;
 }

@@ -1,11 +1,9 @@
 #include "common/export/model_config_json.h"
 
-#include <cmath>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
@@ -58,7 +56,7 @@ Json Architecture(const v1::JobSpec& spec) {
   const v1::ModelSpec& model = spec.model();
   const v1::NsaSpec& nsa = spec.nsa();
   std::vector<std::string> layers;
-  for (const BranchSet& branches : LayerBranchesOf(nsa)) layers.push_back(BranchesText(branches));
+  for (const LayerAttention& layer : LayersOf(nsa)) layers.push_back(LayerText(layer));
   return {{"vocab_size", VocabOf(spec)},
           {"hidden_size", model.dim()},
           {"num_hidden_layers", model.n_layers()},
@@ -69,6 +67,7 @@ Json Architecture(const v1::JobSpec& spec) {
           {"d_v", model.d_v()},
           {"rope_base", model.rope_base()},
           {"rope_scale", model.rope_scale()},
+          {"rope_layers", model.rope_layers() == v1::ROPE_LAYERS_WINDOW ? "window" : "all"},
           {"rms_norm_eps", NormEpsOf(model)},
           {"hidden_act", model.activation() == v1::ACTIVATION_RELU2 ? "relu2" : "silu"},
           {"mlp", IsSwiglu(model) ? "swiglu" : "plain"},
@@ -94,7 +93,7 @@ absl::Status CheckNoSoftcap(const ConfigKeys& config) {
   const nlohmann::json& found = config[kKey];
   if (found.is_null() || found == 0) return absl::OkStatus();
   return ConfigKeys{config.json, "import it with the version that wrote it"}.Wrong(
-      kKey, "null: this version has no softcap");
+      kKey, "null, because this version has no softcap");
 }
 
 absl::Status ReadStretch(const ConfigKeys& config, v1::ModelSpec* model) {
@@ -103,7 +102,7 @@ absl::Status ReadStretch(const ConfigKeys& config, v1::ModelSpec* model) {
   if (stretch.is_null()) return absl::OkStatus();
   if (!stretch.is_object() || !stretch.contains("type") ||
       (stretch["type"] != "yarn" && stretch["type"] != "llama3")) {
-    return config.Wrong(kKey, "of type llama3 or yarn, or null");
+    return config.Wrong(kKey, "null or of type llama3 or yarn");
   }
   v1::RopeScaling* scaling = model->mutable_rope_scaling();
   const bool yarn = stretch["type"] == "yarn";
@@ -116,7 +115,9 @@ absl::Status ReadStretch(const ConfigKeys& config, v1::ModelSpec* model) {
   NSA_RETURN_IF_ERROR(keys.ReadPositive(yarn ? "beta_slow" : "low_freq_factor", 1e6, &low));
   NSA_RETURN_IF_ERROR(keys.ReadPositive(yarn ? "beta_fast" : "high_freq_factor", 1e6, &high));
   if (factor < 1 || high <= low) {
-    return config.Wrong(kKey, "a factor of 1 or more, and ascending numbers of turns");
+    return config.Wrong(
+        kKey, yarn ? "a factor of at least 1 with beta_fast greater than beta_slow"
+                   : "a factor of at least 1 with high_freq_factor greater than low_freq_factor");
   }
   scaling->set_factor(factor);
   scaling->set_original_seq_len(tokens);
@@ -156,7 +157,7 @@ absl::Status ReadSizes(const ConfigKeys& config, v1::ModelSpec* model) {
 absl::Status ReadNumbers(const ConfigKeys& config, v1::ModelSpec* model) {
   double real = 0;
   NSA_RETURN_IF_ERROR(config.ReadPositive("rope_base", 1e12, &real));
-  if (!(real > 1)) return config.Wrong("rope_base", "above 1");
+  if (!(real > 1)) return config.Wrong("rope_base", "a number greater than 1");
   model->set_rope_base(real);
   NSA_RETURN_IF_ERROR(config.ReadPositive("rope_scale", 1e6, &real));
   model->set_rope_scale(real);
@@ -176,6 +177,9 @@ absl::Status ReadFunctions(const ConfigKeys& config, v1::ModelSpec* model) {
   const nlohmann::json mlp = ValueOf(config.json, "mlp");
   if (mlp != "plain" && mlp != "swiglu") return config.Wrong("mlp", "plain or swiglu");
   if (mlp == "swiglu") model->set_mlp(v1::MLP_SWIGLU);
+  const nlohmann::json rotated = ValueOf(config.json, "rope_layers");
+  if (rotated != "all" && rotated != "window") return config.Wrong("rope_layers", "all or window");
+  if (rotated == "window") model->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
   struct Switch {
     const char* key;
     void (v1::ModelSpec::*set)(bool);
@@ -189,7 +193,7 @@ absl::Status ReadFunctions(const ConfigKeys& config, v1::ModelSpec* model) {
     if (value.get<bool>()) (model->*one.set)(true);
   }
   if (model->qk_norm_weights() && !model->qk_norm()) {
-    return config.Wrong("qk_norm_weights", "true with qk_norm only");
+    return config.Wrong("qk_norm_weights", "false, because qk_norm is false");
   }
   return absl::OkStatus();
 }
@@ -232,7 +236,8 @@ absl::Status ReadNsa(const ConfigKeys& config, int n_layers, v1::NsaSpec* nsa) {
   if (!layers.is_array() || nsa->layers().empty() ||
       static_cast<size_t>(nsa->layers_size()) != layers.size() ||
       FindLayersProblem(*nsa, n_layers).has_value()) {
-    return config.Wrong("layers", "branches joined by +, of the layers in turn");
+    return config.Wrong("layers",
+                        "a list of the layers in turn, each its branches joined by + or full");
   }
   NormalizeLayers(n_layers, nsa);
   return absl::OkStatus();

@@ -14,7 +14,7 @@ namespace {
 
 class Lister {
  public:
-  explicit Lister(const v1::JobSpec& spec) : spec_(spec), turns_(LayerBranchesOf(spec.nsa())) {}
+  explicit Lister(const v1::JobSpec& spec) : spec_(spec), turns_(LayersOf(spec.nsa())) {}
 
   std::vector<ModelTensor> List() && {
     const v1::ModelSpec& model = spec_.model();
@@ -23,7 +23,7 @@ class Lister {
     if (model.tie_embeddings()) tensors_.back().gap = (PaddedVocab(vocab) - vocab) * dim;
     for (int layer = 0; layer < model.n_layers(); ++layer) {
       prefix_ = absl::StrCat("blocks.", layer, ".");
-      branches_ = turns_[static_cast<size_t>(layer) % turns_.size()];
+      branches_ = turns_[static_cast<size_t>(layer) % turns_.size()].branches;
       Add("norm1.weight", {dim});
       Attention();
       Add("norm2.weight", {dim});
@@ -96,8 +96,8 @@ class Lister {
   }
 
   const v1::JobSpec& spec_;
-  const std::vector<BranchSet> turns_;  // of the layers in turn
-  BranchSet branches_ = {};             // of this layer
+  const std::vector<LayerAttention> turns_;  // of the layers in turn
+  BranchSet branches_ = {};                  // of this layer
   std::string prefix_;
   std::vector<ModelTensor> tensors_;
 };

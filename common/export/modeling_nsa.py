@@ -10,6 +10,7 @@ With PyTorch alone:    from modeling_nsa import NsaForCausalLM; model = NsaForCa
 Rows may be padded anywhere (attention_mask): inside the model each row's tokens stand at the positions 0, 1, 2, …, and padding after them.
 NsaCache keeps what later tokens read.
 """
+import functools
 import json
 import math
 import os
@@ -133,7 +134,8 @@ class Phi(nn.Module):
         self.fc2 = nn.Linear(width, width)
 
     def forward(self, blocks):
-        return self.fc2(F.silu(self.fc1((blocks + self.position).flatten(-2))))
+        rows = (blocks + self.position).flatten(-2)
+        return self.fc2(F.silu(self.fc1(rows.flatten(0, -2)))).unflatten(0, rows.shape[:-1])
 
 
 def blocks_of(x, block, stride):
@@ -173,7 +175,7 @@ def attend(q, k, v, visible):
     Returns o [B, G, T, h, dv] and the probabilities [B, G, T, h, K].
     """
     together = k.dim() == 4
-    shape, hidden = q.shape[2:4], ~visible[:, :, :, None, :]
+    shape, hidden = q.shape[2:4], ~visible.unsqueeze(3)
     rows = wide(q).flatten(2, 3) if together else wide(q)
     scores = rows @ wide(k).transpose(-1, -2) / math.sqrt(q.shape[-1])
     scores = scores.unflatten(2, shape) if together else scores
@@ -188,6 +190,7 @@ class Places(NamedTuple):
     t: torch.Tensor  # [B, S], positions; those of padding follow the row's tokens
     first: torch.Tensor  # [B, S], where each token's document begins
     count: torch.Tensor  # [B], tokens that are no padding
+    whole: bool  # there is no padding
     cos: torch.Tensor  # rotations of the positions
     sin: torch.Tensor
     shared: torch.Tensor  # overlap() of all blocks that the rows have room for
@@ -219,8 +222,11 @@ class LayerCache:
         both = torch.cat((old, x), dim=2)
         if self.keeps:
             kept = old.shape[2] if self.fixed else min(size, both.shape[2])
-            last = places.count[:, None] + torch.arange(old.shape[2] - kept, old.shape[2], device=x.device)
-            self.tensors[name] = both.gather(2, index_like(last.clamp(min=0), both))
+            if places.whole:
+                self.tensors[name] = both[:, :, both.shape[2] - kept :]
+            else:
+                last = places.count[:, None] + torch.arange(old.shape[2] - kept, old.shape[2], device=x.device)
+                self.tensors[name] = both.gather(2, index_like(last.clamp(min=0), both))
         return both
 
     def by_place(self, name, x, at, room):
@@ -243,7 +249,7 @@ class LayerCache:
 
 def index_like(index, x):
     """index [B, N] for gather and scatter along dimension 2 of x [B, G, …, width]."""
-    return index[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3])
+    return index.view(index.shape[0], 1, -1, 1).expand(-1, x.shape[1], -1, x.shape[3])
 
 
 class NsaCache(_Cache):
@@ -314,9 +320,12 @@ class Attention(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
         c = self.config = config
-        self.branches = c.branches_of(layer)
+        self.branches, self.full = c.branches_of(layer), c.is_full(layer)
         if set(self.branches) - {"cmp", "sel", "win"}:
-            raise ValueError(f"layers: {list(c.layers)} (cmp, sel and win, joined by +)")
+            raise ValueError(f"layers: {list(c.layers)} (cmp, sel and win, joined by +, or full)")
+        if c.rope_layers not in ("all", "window"):
+            raise ValueError(f"rope_layers: {c.rope_layers!r} (all or window)")
+        self.rotates = c.rope_layers == "all" or ("win" in self.branches and not self.full)
         self.W_Q = nn.Linear(c.hidden_size, c.num_attention_heads * c.d_k, bias=c.qkv_bias)
         for name in ("sel", "win", "cmp"):
             if name in self.branches:
@@ -335,25 +344,28 @@ class Attention(nn.Module):
 
     def projected(self, x, places):
         """Queries [B, G, S, h, dk] as projected and as the branches read them, and by branch keys and values [B, G, S, dk + dv]."""
-        c = self.config
-        keys = [getattr(self, f"W_K_{name}")(x) for name in self.branches]
-        plain = self.W_Q(x)
-        heads = torch.cat((plain, *keys), dim=-1).unflatten(-1, (-1, c.d_k))
+        c, shape = self.config, x.shape[:2]
+        rows = x.flatten(0, 1)  # a matrix takes half of the calls
+        keys = [getattr(self, f"W_K_{name}")(rows) for name in self.branches]
+        plain = self.W_Q(rows)
+        heads = torch.cat((plain, *keys), dim=-1).view(*shape, -1, c.d_k)
         if c.qk_norm_weights:
             heads = torch.cat((self.q_norm(heads[:, :, : c.num_attention_heads]), self.k_norm(heads[:, :, c.num_attention_heads :])), dim=2)
         elif c.qk_norm:
             heads = unit(heads, c.rms_norm_eps)
-        q, *keys = rotate(heads, places.cos, places.sin).split([c.num_attention_heads] + [c.num_key_value_heads] * len(keys), dim=2)
-        groups = (c.num_key_value_heads, -1, c.d_k)
-        both = {}
-        for name, k in zip(self.branches, keys):
-            v = getattr(self, f"W_V_{name}")(x).unflatten(-1, (c.num_key_value_heads, c.d_v))
-            both[name] = torch.cat((k, v), dim=-1).transpose(1, 2)
-        return plain.unflatten(-1, groups).transpose(1, 2), q.flatten(2).unflatten(-1, groups).transpose(1, 2), both
+        if self.rotates:
+            heads = rotate(heads, places.cos, places.sin)
+        q, keys = heads.split([c.num_attention_heads, c.num_key_value_heads * len(keys)], dim=2)
+        groups, parts = (c.num_key_value_heads, -1, c.d_k), (len(self.branches), c.num_key_value_heads, -1)
+        values = torch.cat([getattr(self, f"W_V_{name}")(rows) for name in self.branches], dim=-1)
+        both = torch.cat((keys.unflatten(2, parts[:2]), values.view(*shape, *parts)), dim=-1).transpose(2, 3).transpose(1, 2)
+        both = dict(zip(self.branches, both.unbind(3)))
+        return plain.view(*shape, *groups).transpose(1, 2), q.unflatten(2, groups[:2]).transpose(1, 2), both
 
     def gates(self, q):
         """q [B, G, S, h, dk] as projected → [B, G, S, branches]."""
-        z = wide(self.gate["fc2"](F.silu(self.gate["fc1"](q.mean(3)))))
+        mean = q.mean(3)
+        z = wide(self.gate["fc2"](F.silu(self.gate["fc1"](mean.flatten(0, 2))))).unflatten(0, mean.shape[:3])
         return torch.sigmoid(z) if self.config.gate == "sigmoid" else torch.softmax(z, dim=-1)
 
     def compress(self, x, places, kept):
@@ -381,7 +393,7 @@ class Attention(nn.Module):
         """The keys and values that queries read, by branch; "blocks" are the compressed ones."""
         c, read = self.config, {}
         if "win" in both:
-            read["win"] = kept.recent("win", both["win"], c.window - 1, places)
+            read["win"] = kept.recent("win", both["win"], places.room if self.full else c.window - 1, places)
         if "sel" in both:  # [B, G, S_sel, l', width]
             read["sel"] = kept.by_place("sel", both["sel"], places.t, places.room).unflatten(2, (-1, c.selection_size))
         if "cmp" in both or "sel" in both:
@@ -395,7 +407,7 @@ class Attention(nn.Module):
         most = {
             "cmp": c.num_attention_heads * blocks,
             "sel": c.num_key_value_heads * min(c.num_selected, chosen) * c.selection_size * (c.d_k + c.d_v),
-            "win": c.num_attention_heads * min(c.window + _QUERIES, places.room),
+            "win": c.num_attention_heads * (places.room if self.full else min(c.window + _QUERIES, places.room)),
         }
         most["sel"] = max(most["sel"], most["cmp"])
         return max(8, min(_QUERIES, numbers // (batch * max(most[name] for name in self.branches))))
@@ -415,14 +427,16 @@ class Attention(nn.Module):
             else:
                 outputs = self.attend_all(*arguments)
             order = [outputs[name] for name in ("cmp", "sel", "win") if name in self.branches]
-            parts.append(order[0] if gates is None else sum(gates[:, :, span, i, None, None] * o for i, o in enumerate(order)))
+            if gates is not None:
+                weights = gates[:, :, span].unflatten(-1, (-1, 1, 1)).unbind(3)
+                order = [functools.reduce(torch.add, map(torch.mul, weights, order))]
+            parts.append(order[0])
         return self.out(torch.cat(parts, dim=2).transpose(1, 2).flatten(2).to(x.dtype))
 
     def attend_all(self, q, t, first, shared, read, left):
         """The output [B, G, T, h, dv] of every branch for queries at the positions t [B, T]; `left` tokens come from the first of them on."""
         c, outputs = self.config, {}
-        before = t[:, None, :1, None]
-        t, first = t[:, None, :, None], first[:, None, :, None]
+        t, first = t.unsqueeze(1).unsqueeze(3), first.unsqueeze(1).unsqueeze(3)
         if "blocks" in read:
             k, v = read["blocks"].split([c.d_k, c.d_v], dim=-1)
             begin = torch.arange(k.shape[2], device=q.device) * c.block_stride
@@ -430,11 +444,12 @@ class Attention(nn.Module):
         if "sel" in read:
             outputs["sel"] = self.attend_chosen(q, t, first, p.sum(3) @ shared.to(p), read["sel"])
         if "win" in read:
+            window = read["win"].shape[2] if self.full else c.window
             own = read["win"].shape[2] - left  # where the first query's own key stands
-            near = slice(max(0, own - c.window + 1), own + q.shape[2])
+            near = slice(max(0, own - window + 1), own + q.shape[2])
             k, v = read["win"][:, :, near].split([c.d_k, c.d_v], dim=-1)
-            at = before - own + torch.arange(near.start, near.stop, device=q.device)
-            outputs["win"], _ = attend(q, k, v, (at <= t) & (at > t - c.window) & (at >= first))
+            at = t[:, :, :1] + torch.arange(near.start - own, near.stop - own, device=q.device)
+            outputs["win"], _ = attend(q, k, v, (at <= t) & (at > t - window) & (at >= first))
         return outputs
 
     def attend_chosen(self, q, t, first, scores, blocks):
@@ -540,10 +555,11 @@ class NsaForCausalLM(_Base, _Generation):
         return starts.cummax(dim=1).values
 
     def places(self, ids, x, count, cache, position_ids):
-        """The Places of the tokens x [B, S, D], `count` in each row; the cache moves on by them. position_ids are checked."""
+        """The Places of the tokens x [B, S, D], `count` in each row or all; the cache moves on by them. position_ids are checked."""
         c, (rows, length) = self.config, x.shape[:2]
         room = -(-length // c.selection_size) * c.selection_size if cache is None else cache.make_room(length)
-        zeros = torch.zeros(rows, dtype=torch.long, device=x.device)
+        zeros, whole = torch.zeros(rows, dtype=torch.long, device=x.device), count is None
+        count = zeros + length if whole else count
         known = cache is not None and cache.lengths is not None
         before, start = (cache.lengths.to(x.device), cache.starts.to(x.device)) if known else (zeros, zeros)
         t = before[:, None] + torch.arange(length, device=x.device)
@@ -556,7 +572,7 @@ class NsaForCausalLM(_Base, _Generation):
             cache.starts = torch.cat((start[:, None], first), dim=1).gather(1, count[:, None])[:, 0]
         cos, sin = rotations(c, t, wide(x).dtype)
         blocks = max(0, room - c.block_size + c.block_stride) // c.block_stride + 1  # the last one is never complete
-        return Places(t, first, count, cos, sin, overlap(c, blocks, room // c.selection_size, x.device), room)
+        return Places(t, first, count, whole, cos, sin, overlap(c, blocks, room // c.selection_size, x.device), room)
 
     def new_cache(self, max_length=None):
         """An empty NsaCache, to pass as past_key_values."""
@@ -612,7 +628,7 @@ class NsaForCausalLM(_Base, _Generation):
         x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
         cache = self.cache_for(past_key_values, use_cache)
         mask = new_columns(attention_mask, x, 0 if cache is None else cache.columns)
-        count = torch.full((x.shape[0],), x.shape[1], device=x.device) if mask is None else mask.sum(1)
+        count = None if mask is None else mask.sum(1)
         order = None
         if mask is not None and x.shape[1] > 1:
             order = torch.sort((~mask).int(), dim=1, stable=True).indices  # tokens, then padding

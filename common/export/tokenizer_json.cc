@@ -4,7 +4,6 @@
 #include <fstream>
 #include <iterator>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -14,6 +13,7 @@
 #include "common/base/characters/byte_characters.h"
 #include "common/base/characters/utf8.h"
 #include "common/base/clean_text.h"
+#include "common/base/json_shape.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/chat/chat_template.h"
@@ -112,7 +112,8 @@ absl::StatusOr<std::string> ReadWhole(const std::filesystem::path& path) {
 // The vocabulary: token to id. InvalidArgument when it is not one.
 absl::StatusOr<UnorderedJson> VocabularyOf(const std::filesystem::path& path,
                                            const std::string& text) {
-  UnorderedJson vocab = UnorderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  UnorderedJson vocab;
+  if (IsShallow(text)) vocab = UnorderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!vocab.is_object() || vocab.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path.string(), ": not a JSON object of tokens; take the published file"));

@@ -2,7 +2,6 @@
 // Face's libraries read.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>

@@ -47,6 +47,7 @@ void ModelDefaults(v1::ModelSpec* model) {
   NSA_ABSENT_IF_ZERO_(model, qk_norm_weights);
   if (model->has_rope_scaling()) RopeScalingDefaults(model->mutable_rope_scaling());
   if (model->mlp() == v1::MLP_PLAIN) model->clear_mlp();
+  if (model->rope_layers() == v1::ROPE_LAYERS_ALL) model->clear_rope_layers();
   if (model->norm_eps() == kDefaultNormEps) model->clear_norm_eps();
 }
 

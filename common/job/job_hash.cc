@@ -1,4 +1,3 @@
-#include <cstdint>
 
 #include "absl/strings/str_format.h"
 #include "common/job/load.h"
@@ -19,7 +18,6 @@ v1::JobSpec HashedParts(const v1::JobSpec& spec) {
   fixed.mutable_data()->clear_loader_timeout_seconds();
   fixed.mutable_data()->clear_allow_synthetic_fallback();
   // A key that is new since the first checkpoints counts only where it differs from its default.
-  if (!fixed.model().zero_init_outputs()) fixed.mutable_model()->clear_zero_init_outputs();
   if (!fixed.model().qk_norm()) fixed.mutable_model()->clear_qk_norm();
   if (fixed.model().activation() == v1::ACTIVATION_SILU) fixed.mutable_model()->clear_activation();
   v1::TrainSpec* train = fixed.mutable_train();

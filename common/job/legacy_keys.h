@@ -3,7 +3,6 @@
 // users.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 #include "common/job/load.h"

@@ -172,18 +172,26 @@ class Printer {
     }
   }
 
-  // Sorted by key, so that the same message always gives the same text.
+  // Sorted by key, so that the same message always gives the same text. A message as a value is
+  // written as its only field.
   void Map(const Message& message, const FieldDescriptor& field, int indent) {
     const Reflection& reflection = *message.GetReflection();
-    std::map<std::string, std::string> entries;
+    const auto& type = *field.message_type();
+    const FieldDescriptor& value = *type.map_value();
+    std::map<std::string, const Message*> entries;
     for (int i = 0; i < reflection.FieldSize(message, &field); ++i) {
       const Message& entry = reflection.GetRepeatedMessage(message, &field, i);
-      const auto& type = *field.message_type();
-      entries[Scalar(entry, *type.map_key(), -1)] = Scalar(entry, *type.map_value(), -1);
+      entries[Scalar(entry, *type.map_key(), -1)] = &entry;
     }
     out_ += "\n";
-    for (const auto& [key, value] : entries) {
-      absl::StrAppend(&out_, std::string(indent + 2, ' '), key, ": ", value, "\n");
+    for (const auto& [key, entry] : entries) {
+      absl::StrAppend(&out_, std::string(indent + 2, ' '), key, ":");
+      if (value.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+        absl::StrAppend(&out_, " ", Scalar(*entry, value, -1), "\n");
+        continue;
+      }
+      const Message& inner = entry->GetReflection()->GetMessage(*entry, &value);
+      Value(inner, *inner.GetDescriptor()->field(0), indent + 2);
     }
   }
 

@@ -266,8 +266,18 @@ class Walker {
       }
       Message* added = target.reflection().AddMessage(target.message, target.field);
       FillScalar(key, item_path, {added, entry.map_key()});
-      FillScalar(item, item_path, {added, entry.map_value()});
+      FillMapValue(item, key, item_path, {added, entry.map_value()});
     }
+  }
+
+  // A message as the value of a map stands for its only field: `source: [a, b]`.
+  void FillMapValue(const YamlNode& item, const YamlNode& key, const std::string& path,
+                    const Target& target) {
+    if (target.field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) {
+      return FillScalar(item, path, target);
+    }
+    Message* const value = target.reflection().MutableMessage(target.message, target.field);
+    FillField(item, key, path, {value, value->GetDescriptor()->field(0)});
   }
 
   const Descriptor& root_;

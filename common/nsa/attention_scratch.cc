@@ -56,7 +56,7 @@ TokenSegments CompressedSegments(const NsaShape& s) {
   return {static_cast<int32_t>(CeilDiv(s.seq_len, count)), static_cast<int32_t>(count)};
 }
 
-// Measured (history of kernels/README.md). Few items leave multiprocessors idle.
+// Measured (kernels/history.md). Few items leave multiprocessors idle.
 bool GoesByKey(const NsaShape& s) {
   constexpr int64_t kManyItems = 2048;
   const int64_t few_of_many = s.heads_per_group() > 8 ? 16 : 8;

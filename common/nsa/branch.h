@@ -25,6 +25,17 @@ constexpr int CountOf(const BranchSet& branches) {
   return static_cast<int>(std::count(branches.begin(), branches.end(), true));
 }
 
+// The attention of a layer.
+struct LayerAttention {
+  BranchSet branches = {};
+  // Dense attention: the branch win alone, with a window of all tokens.
+  bool full = false;
+
+  bool operator==(const LayerAttention&) const = default;
+};
+// What job files call such a layer, in place of branches.
+inline constexpr const char* kFullName = "full";
+
 // Calls run(std::integral_constant<Branch, branch>()), for code that has the branch as a template
 // argument, and returns its result. `branch` must be one of the kBranches.
 template <int kFrom = 0, class Run>

@@ -48,6 +48,13 @@ struct NsaShape {
   // S_sel: selection blocks; the last one may be incomplete.
   int32_t sel_blocks() const { return (seq_len + l_sel - 1) / l_sel; }
 
+  // The same with a window of all tokens.
+  NsaShape Full() const {
+    NsaShape full = *this;
+    full.window = seq_len;
+    return full;
+  }
+
   // Numbers of elements of the tensors, e.g. B·S·H·dk for q.
   int64_t q_size() const { return int64_t{1} * batch * seq_len * n_heads * d_k; }
   int64_t k_size() const { return int64_t{1} * batch * seq_len * n_kv_groups * d_k; }

@@ -28,7 +28,8 @@ v1::JobSpec With(const v1::JobSpec& spec, int32_t ranks) {
 
 // The same data is held by each of fewer ranks.
 PreflightFacts FactsOf(const v1::JobSpec& spec, const PreflightFacts& facts) {
-  return {spec, facts.context, facts.start, facts.policy, facts.paths, facts.corpus_memory};
+  return {spec,        facts.context,      facts.start,        facts.policy,
+          facts.paths, facts.line_samples, facts.corpus_memory};
 }
 
 bool FitsMemory(const PreflightFacts& facts, const v1::JobSpec& spec) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_format.h"
@@ -31,6 +32,16 @@ v1::JobSpec Trained(v1::JobSpec spec) {
   return trained;
 }
 
+// Writes the branches of all layers in one way. A full layer has the parameters of one with a
+// window. Preflight refuses more than 512 layers.
+void SetShapedLayers(const std::vector<LayerAttention>& turns, int n_layers, v1::NsaSpec* nsa) {
+  std::vector<LayerAttention> layers;
+  for (int layer = 0; layer < std::clamp(n_layers, 1, 512); ++layer) {
+    layers.push_back({.branches = turns[layer % turns.size()].branches});
+  }
+  SetLayers(std::move(layers), nsa);
+}
+
 // The parts that decide the names and shapes of the parameters, and what a token means.
 v1::JobSpec Shaped(const v1::JobSpec& spec) {
   const v1::JobSpec trained = Trained(spec);
@@ -38,21 +49,16 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   *shaped.mutable_model() = trained.model();
   shaped.mutable_model()->clear_rope_base();
   shaped.mutable_model()->clear_rope_scale();
-  shaped.mutable_model()->clear_zero_init_outputs();
   shaped.mutable_model()->clear_activation();
   shaped.mutable_model()->clear_qk_norm();
   shaped.mutable_model()->clear_norm_eps();
   shaped.mutable_model()->clear_rope_scaling();
+  shaped.mutable_model()->clear_rope_layers();
   shaped.mutable_model()->set_vocab(VocabOf(trained));
   v1::NsaSpec* nsa = shaped.mutable_nsa();
-  const std::vector<BranchSet> turns = LayerBranchesOf(trained.nsa());
-  if (turns.size() == 1) {
-    *nsa->mutable_branches() = trained.nsa().branches();
-    std::sort(nsa->mutable_branches()->begin(), nsa->mutable_branches()->end());
-  } else {
-    for (const BranchSet& branches : turns) nsa->add_layers(BranchesText(branches));
-  }
-  if (std::ranges::any_of(turns, [](const BranchSet& branches) { return branches[kCmp]; })) {
+  const std::vector<LayerAttention> turns = LayersOf(trained.nsa());
+  SetShapedLayers(turns, trained.model().n_layers(), nsa);
+  if (std::ranges::any_of(turns, [](const LayerAttention& t) { return t.branches[kCmp]; })) {
     nsa->set_phi(trained.nsa().phi());
     // The MLP has a position embedding for each token of a block.
     if (nsa->phi() == v1::PHI_MLP) nsa->set_l(trained.nsa().l());

@@ -30,8 +30,9 @@ Problems RequireUnmet(const PreflightFacts& facts) {
 }
 
 constexpr PreflightRule kGroupRules[] = {
-    {kMachinesDifferRule, "the machines differ in their worker program, NVIDIA driver or NCCL",
-     kError, kError, true, kNothing, MachinesDiffer, MayPass::kYes},
+    {kMachinesDifferRule,
+     "the machines differ in their worker program, NVIDIA driver, NCCL or GPUs", kError, kError,
+     true, kNothing, MachinesDiffer, MayPass::kYes},
     {kClocksDifferRule, "the clocks of the machines differ by more than a second", kWarning,
      kWarning, true, kNothing, ClocksDiffer, MayPass::kYes},
     {"REQUIRE_UNMET", "no machine has what `resources.require` asks for", kError, kError, true,

@@ -200,8 +200,28 @@ Problems MemoryExceeded(const PreflightFacts& facts) {
            WhatWouldFit(facts, facts.cuda() ? memory : memory - CorpusMemory(facts))}};
 }
 
+// Ranks on GPUs write checkpoints from copies in host memory; on the CPU these are part of the
+// estimate of MemoryExceeded().
+Problems SnapshotsExceedMemory(const PreflightFacts& facts) {
+  const int64_t memory = UsableHostMemory(facts), ranks = facts.ranks_on_machine();
+  const int64_t text = ranks * CorpusMemory(facts), copies = SnapshotBytes(facts.spec, ranks);
+  if (!facts.cuda() || memory == 0 || text + copies <= memory) return {};
+  const std::string beside =
+      text > 0 ? absl::StrFormat(", and %s for their %s", Bytes(static_cast<double>(text)),
+                                 facts.spec.data().stream() ? "windows" : "text")
+               : "";
+  return {
+      {"resources.gpus",
+       absl::StrFormat("about %s of host memory for the copies from which %s %s checkpoints%s "
+                       "(at most %s in all)",
+                       Bytes(static_cast<double>(copies)), Count(ranks, "rank"),
+                       ranks == 1 ? "writes" : "write", beside, Bytes(static_cast<double>(memory))),
+       "divide the ranks among more machines, or use more memory or a smaller model"}};
+}
+
 Problems HostMemoryExceeded(const PreflightFacts& facts) {
-  if (facts.machine() == nullptr || !TextExceedsMemory(facts)) return {};
+  if (facts.machine() == nullptr) return {};
+  if (!TextExceedsMemory(facts)) return SnapshotsExceedMemory(facts);
   const bool streams = facts.spec.data().stream();
   return {{"data.path",
            absl::StrFormat("about %s of host memory for the %s in each of %s (at most %s in all)",
@@ -240,13 +260,13 @@ Problems DiskTooSmall(const PreflightFacts& facts) {
       probe ? probe(folder.string()) : FreeDiskBytes(folder.string());
   if (!free.has_value()) return {};
   const int64_t checkpoints = facts.spec.train().keep_checkpoints() + 1;
-  const double wanted =
-      static_cast<double>(checkpoints) * static_cast<double>(CheckpointBytes(facts.spec));
+  const double wanted = DiskForCheckpoints(facts.spec);
   if (wanted <= static_cast<double>(*free)) return {};
   return {{"train.out_dir",
-           absl::StrFormat("%s free on %s (%s needed for %d checkpoints of %s)",
+           absl::StrFormat("%s free on %s (%s needed for %d checkpoints of %s%s)",
                            Bytes(static_cast<double>(*free)), folder.string(), Bytes(wanted),
-                           checkpoints, Bytes(static_cast<double>(CheckpointBytes(facts.spec)))),
+                           checkpoints, Bytes(static_cast<double>(CheckpointBytes(facts.spec))),
+                           facts.ranks() > 1 ? " and what ranks hand over to rank 0" : ""),
            "free some space, choose another out_dir, or keep fewer checkpoints"}};
 }
 
@@ -309,7 +329,8 @@ constexpr PreflightRule kMachineRules[] = {
      CpuSlots},
     {"MEMORY_ESTIMATE_EXCEEDED", "the estimate exceeds the memory", kError, kError, true, kSizes,
      MemoryExceeded, MayPass::kOnceMemoryIsFree},
-    {"HOST_MEMORY_EXCEEDED", "the text that every rank holds exceeds the host memory", kError,
+    {"HOST_MEMORY_EXCEEDED",
+     "text and, of ranks on GPUs, what checkpoints are written from exceed the host memory", kError,
      kError, true, kSizes, HostMemoryExceeded, MayPass::kOnceMemoryIsFree},
     {"DISK_TOO_SMALL", "too little disk space for all kept checkpoints and one more", kError,
      kError, true, kSizes, DiskTooSmall, kMayPass},

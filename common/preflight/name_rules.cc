@@ -1,6 +1,5 @@
 // Rules about names, paths and waivers.
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
 
 #include "absl/strings/ascii.h"

@@ -186,10 +186,13 @@ void AddEstimates(const PreflightFacts& facts, v1::PreflightReport* report) {
   if (const int64_t corpus = CorpusMemory(facts); facts.cuda() && corpus > 0) {
     AddEstimate("host memory for the text, per rank", static_cast<double>(corpus), "bytes", report);
   }
+  if (facts.cuda()) {
+    AddEstimate("host memory for checkpoints, per rank",
+                static_cast<double>(SnapshotBytes(spec, 1)), "bytes", report);
+  }
   AddMachine(facts, report);
   AddEstimate("one checkpoint", checkpoint, "bytes", report);
-  AddEstimate("disk for checkpoints", checkpoint * (spec.train().keep_checkpoints() + 1), "bytes",
-              report);
+  AddEstimate("disk for checkpoints", DiskForCheckpoints(spec), "bytes", report);
   AddEstimate("tokens per step", tokens, "tokens", report);
   AddEstimate(StepsDone(facts) > 0 ? "tokens left in the run" : "tokens in the run",
               tokens * static_cast<double>(StepsLeft(facts)), "tokens", report);
@@ -227,8 +230,8 @@ std::vector<PreflightRule> AllRules() {
   std::vector<PreflightRule> rules;
   for (const auto part :
        {RangeRules(), ShapeRules(), NameRules(), RunRules(), AdviceRules(), DataRules(),
-        ContentRules(), MixRules(), CorpusRules(), SampleRules(), QueueRules(), MachineRules(),
-        GroupRules(), FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
+        ContentRules(), FilterRules(), MixRules(), CorpusRules(), SampleRules(), QueueRules(),
+        MachineRules(), GroupRules(), FewerRules(), LinkRules(), LimitRules(), StartRules()}) {
     rules.insert(rules.end(), part.begin(), part.end());
   }
   return rules;
@@ -249,8 +252,11 @@ v1::PreflightReport Preflight(const v1::JobSpec& spec, const PreflightContext& c
   });
   if (sizes_good) ResolveShard(MemoryForState(facts), &decided);
   InvalidValues invalid = FindInvalidValues(spec, facts, rules);
-  PreflightFacts with_defaults{
-      .spec = invalid.without, .context = context, .start = start, .paths = facts.paths};
+  PreflightFacts with_defaults{.spec = invalid.without,
+                               .context = context,
+                               .start = start,
+                               .paths = facts.paths,
+                               .line_samples = facts.line_samples};
   if (sizes_good) ResolveShard(MemoryForState(with_defaults), &invalid.without);
   facts.policy = PolicyOf(with_defaults, sizes_good);
   with_defaults.policy = facts.policy;

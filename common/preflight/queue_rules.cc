@@ -1,7 +1,5 @@
 // Rules about what a job waits for (`after`, `not_before`) and about its alerts.
 #include <set>
-#include <string_view>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -40,10 +38,12 @@ Problems AfterInvalid(const PreflightFacts& facts) {
   for (int i = 0; i < after.size(); ++i) {
     const std::string field = absl::StrFormat("after[%d]", i);
     if (after[i].empty() || after[i].size() > limits::kJobNameBytes) {
-      problems.push_back(
-          {field, absl::StrCat("'", Shown(after[i]), "' (the name or id of a job)"), "name a job"});
+      problems.push_back({field,
+                          absl::StrCat("'", Shown(after[i]), "' (must be the name or id of a job)"),
+                          "name a job"});
     } else if (!seen.insert(after[i]).second) {
-      problems.push_back({field, absl::StrCat(Shown(after[i]), " (each job once)"), "remove it"});
+      problems.push_back(
+          {field, absl::StrCat(Shown(after[i]), " (must be named once)"), "remove it"});
     } else if (facts.context.awaited) {
       const absl::Status may_wait = facts.context.awaited(after[i]);
       if (!may_wait.ok()) problems.push_back(Found(field, may_wait));
@@ -95,7 +95,8 @@ Problems AlertsInvalid(const PreflightFacts& facts) {
     if (const auto rule = record::ParseAlert(alerts[i].when()); !rule.ok()) {
       problems.push_back(Found(when, rule.status()));
     } else if (!seen.insert(alerts[i].when()).second) {
-      problems.push_back({when, absl::StrCat("'", Shown(alerts[i].when()), "' (each alert once)"),
+      problems.push_back({when,
+                          absl::StrCat("'", Shown(alerts[i].when()), "' (must be given once)"),
                           "name all its notices in one `notify`"});
     }
     CheckNotices(facts, alerts[i], absl::StrFormat("alerts[%d].notify", i), &problems);

@@ -1,6 +1,4 @@
 // Rules that check each number against its own limits, independently of other numbers.
-#include <array>
-#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -139,7 +137,7 @@ void CheckRopeScaling(const v1::RopeScaling& scaling, Problems* problems) {
                          "set a value within the limits"});
   };
   if (scaling.type() == v1::ROPE_SCALING_TYPE_UNSPECIFIED) {
-    problems->push_back({"model.rope_scaling.type", "not set (llama3 or yarn)", "set it"});
+    problems->push_back({"model.rope_scaling.type", "not set (must be llama3 or yarn)", "set it"});
   }
   check(scaling.factor() >= 1 && scaling.factor() <= 1e6, "factor", scaling.factor(),
         "from 1 to 1e+06");
@@ -161,16 +159,16 @@ void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
   };
   const double eps = NormEpsOf(model);
   check(eps >= kLeastNormEps && eps <= kMostNormEps, "model.norm_eps",
-        absl::StrFormat("%.10g (%g to %g)", eps, kLeastNormEps, kMostNormEps));
+        absl::StrFormat("%.10g (must be from %g to %g)", eps, kLeastNormEps, kMostNormEps));
   if (model.has_rope_scaling()) CheckRopeScaling(model.rope_scaling(), problems);
   const int32_t units = model.mlp_dim();
   check(units == 0 || (units >= 16 && units <= kMostMlpUnits && units % kMlpUnitsMultiple == 0),
         "model.mlp_dim",
-        absl::StrFormat("%d (a multiple of %d, at most %d)", units, kMlpUnitsMultiple,
+        absl::StrFormat("%d (must be a multiple of %d, at most %d)", units, kMlpUnitsMultiple,
                         kMostMlpUnits));
   const int64_t gated = MlpUnitsOf(model);
   check(!IsSwiglu(model) || units != 0 || gated % kMlpUnitsMultiple == 0, "model.mlp_ratio",
-        absl::StrFormat("%d hidden units with mlp: swiglu (a multiple of %d)", gated,
+        absl::StrFormat("%d hidden units with mlp: swiglu (must be a multiple of %d)", gated,
                         kMlpUnitsMultiple));
 }
 
@@ -193,7 +191,8 @@ void CheckBetas(const google::protobuf::RepeatedField<double>& betas, const std:
   for (const double beta : betas) good = good && beta >= 0 && beta < 1;
   if (good) return;
   problems->push_back(
-      {field, absl::StrFormat("%d values (two, each 0 or more and below 1)", betas.size()), fix});
+      {field, absl::StrFormat("%d values (must be two, each 0 or more and below 1)", betas.size()),
+       fix});
 }
 
 Problems TrainRange(const PreflightFacts& facts) {
@@ -208,10 +207,10 @@ Problems TrainRange(const PreflightFacts& facts) {
   }
   if (train.has_decay_steps() &&
       !(train.decay_steps() >= 1 && train.decay_steps() <= train.steps())) {
-    problems.push_back(
-        {"train.decay_steps",
-         absl::StrFormat("%d (1 to train.steps, %d)", train.decay_steps(), train.steps()),
-         "set a value within the limits"});
+    problems.push_back({"train.decay_steps",
+                        absl::StrFormat("%d (must be from 1 to train.steps = %d)",
+                                        train.decay_steps(), train.steps()),
+                        "set a value within the limits"});
   }
   return problems;
 }

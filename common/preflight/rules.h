@@ -3,16 +3,20 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/estimate/memory/memory.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/line_sample.h"
 #include "common/job/resume_from.h"
 #include "common/preflight/preflight.h"
 #include "nsa/v1/checkpoint.pb.h"
@@ -38,6 +42,10 @@ struct PreflightFacts {
   v1::PreflightPolicy policy = v1::PREFLIGHT_POLICY_UNSPECIFIED;
   // What the job's patterns stand for, looked up once for all rules.
   std::shared_ptr<PathExpander> paths = std::make_shared<PathExpander>(context.abandoned);
+  // Samples of files of JSON lines, by path, text_field and the keys of the filter, taken once for
+  // all rules.
+  using LineSamples = std::map<std::tuple<std::string, std::string, std::string>, LineSample>;
+  std::shared_ptr<LineSamples> line_samples = std::make_shared<LineSamples>();
   // What CorpusMemory() measured; nothing before the first call.
   std::shared_ptr<std::optional<int64_t>> corpus_memory =
       std::make_shared<std::optional<int64_t>>();
@@ -107,6 +115,7 @@ std::span<const PreflightRule> GroupRules();    // group_rules.cc: several machi
 std::span<const PreflightRule> AdviceRules();   // advice_rules.cc: batch, learning rate, decay
 std::span<const PreflightRule> DataRules();     // data_rules.cc: data files
 std::span<const PreflightRule> ContentRules();  // content_rules.cc: what the files hold
+std::span<const PreflightRule> FilterRules();   // filter_rules.cc: records chosen by their fields
 std::span<const PreflightRule> MixRules();      // mix_rules.cc: fields, mixtures, named sets
 std::span<const PreflightRule> CorpusRules();   // corpus_rules.cc: amount of data, validation
 std::span<const PreflightRule> SampleRules();   // sample_rules.cc: texts while the job trains

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/count.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
 #include "common/estimate/model_options.h"
@@ -187,6 +188,7 @@ Problems SeqLenShort(const PreflightFacts& facts) {
   const auto& nsa = facts.spec.nsa();
   const int seq_len = facts.spec.train().seq_len();
   Problems problems;
+  if (std::ranges::all_of(LayersOf(nsa), &LayerAttention::full)) return problems;
   if (seq_len < nsa.l()) {
     problems.push_back({"train.seq_len",
                         absl::StrFormat("%d tokens (nsa.l is %d): the compressed branch never sees "
@@ -212,13 +214,14 @@ Problems SeqLenShort(const PreflightFacts& facts) {
   return problems;
 }
 
+bool Selects(const LayerAttention& layer) { return layer.branches[kSel]; }
+
 // Every query's first block and its last two are forced.
 constexpr int kForcedBlocks = 3;
 
 Problems NothingChosen(const PreflightFacts& facts) {
   const auto& nsa = facts.spec.nsa();
-  const std::vector<BranchSet> layers = LayerBranchesOf(nsa);
-  const bool selects = std::ranges::any_of(layers, [](const BranchSet& set) { return set[kSel]; });
+  const bool selects = std::ranges::any_of(LayersOf(nsa), Selects);
   // With shorter sequences SEQ_LEN_SHORT says that every block is selected.
   const bool long_enough = facts.spec.train().seq_len() > kForcedBlocks * int64_t{nsa.l_sel()};
   if (!selects || !long_enough || nsa.n_sel() > kForcedBlocks) return {};
@@ -227,6 +230,62 @@ Problems NothingChosen(const PreflightFacts& facts) {
                            "and none is chosen by score",
                            nsa.n_sel(), kForcedBlocks),
            "set n_sel to 8 to 16, or leave sel out of nsa.branches"}};
+}
+
+// How much longer a step is than with six heads a group: all branches, 2,048 tokens, one H200,
+// 2026-11-30. A tile of the kernels for selected blocks has 192 rows, 32 for each head of a group.
+Problems FewHeads(const PreflightFacts& facts) {
+  const v1::ModelSpec& model = facts.spec.model();
+  const bool divides = model.n_kv_groups() > 0 && model.n_heads() % model.n_kv_groups() == 0;
+  const int heads = divides ? model.n_heads() / model.n_kv_groups() : 0;
+  if (!facts.cuda() || heads < 1 || heads > 2) return {};
+  if (std::ranges::none_of(LayersOf(facts.spec.nsa()), Selects)) return {};
+  return {{"model.n_kv_groups",
+           absl::StrFormat("%d, %d of the %d heads in a group (6 fill the tiles of a GPU): a step "
+                           "may take %.1f times as long",
+                           model.n_kv_groups(), heads, model.n_heads(), heads == 1 ? 1.6 : 1.2),
+           "let more heads share a key and a value"}};
+}
+
+// The longest sequences that were trained here with the default base and the rotation in all
+// layers: docs/quality.md.
+constexpr int kLongestPlainRotation = 8192;
+
+// A layer that rotates and reads tokens from further back.
+bool RotatesFar(const v1::JobSpec& spec, const LayerAttention& layer) {
+  const bool rotates =
+      spec.model().rope_layers() != v1::ROPE_LAYERS_WINDOW || (layer.branches[kWin] && !layer.full);
+  const bool far = layer.full || layer.branches[kCmp] || layer.branches[kSel] ||
+                   spec.nsa().w() > kLongestPlainRotation;
+  return rotates && far;
+}
+
+Problems RopeBase(const PreflightFacts& facts) {
+  const v1::ModelSpec& model = facts.spec.model();
+  const int seq_len = facts.spec.train().seq_len();
+  const bool plain =
+      model.rope_base() <= 10'000 && model.rope_scale() <= 1 && !model.has_rope_scaling();
+  const auto far = [&](const LayerAttention& layer) { return RotatesFar(facts.spec, layer); };
+  if (!plain || seq_len <= kLongestPlainRotation ||
+      std::ranges::none_of(LayersOf(facts.spec.nsa()), far)) {
+    return {};
+  }
+  return {{"model.rope_base",
+           absl::StrFormat("%g (it suits some thousand tokens: docs/settings.md), and layers that "
+                           "rotate read far back in sequences of %s tokens",
+                           model.rope_base(), Grouped(seq_len)),
+           "set rope_layers: window with nsa.layers: [win, sel], or rope_base: 1e6; with either "
+           "every key was found in 16,384 tokens (docs/commands.md, A key in a long context)"}};
+}
+
+// Whether full layers leave order to windows that the model does not have.
+bool FullWithoutRotation(const v1::JobSpec& spec) {
+  if (spec.model().rope_layers() != v1::ROPE_LAYERS_WINDOW) return false;
+  const std::vector<LayerAttention> layers = LayersOf(spec.nsa());
+  return std::ranges::any_of(layers, &LayerAttention::full) &&
+         std::ranges::none_of(layers, [](const LayerAttention& layer) {
+           return layer.branches[kWin] && !layer.full;
+         });
 }
 
 // Keys of `model` that one model cannot have together.
@@ -252,6 +311,12 @@ Problems ModelConflict(const PreflightFacts& facts) {
   other(scaling.has_high_freq_factor(), "high_freq_factor", kLlama3, "llama3");
   other(scaling.has_beta_fast(), "beta_fast", kYarn, "yarn");
   other(scaling.has_beta_slow(), "beta_slow", kYarn, "yarn");
+  if (FullWithoutRotation(facts.spec)) {
+    problems.push_back({"model.rope_layers",
+                        "window with full layers and none that has the branch win (no layer would "
+                        "know the order of tokens)",
+                        "remove the key, or give a layer a window"});
+  }
   return problems;
 }
 
@@ -281,6 +346,10 @@ constexpr PreflightRule kShapeRules[] = {
      v1::SEVERITY_WARNING, v1::SEVERITY_INFO, true, PreflightRule::kSizes, SeqLenShort},
     {"SELECTION_FORCED", "n_sel is so small that no block is chosen by its score", kWarning, kInfo,
      true, kSizes, NothingChosen},
+    {"GROUPS_SMALL", "one or two heads share a key and a value, on a GPU", kInfo, kInfo, true,
+     kNothing, FewHeads},
+    {"ROPE_BASE", "rope_base is small for the distances that rotated layers read", kInfo, kInfo,
+     true, kNothing, RopeBase},
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <openssl/err.h>
 
-#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -202,9 +202,10 @@ COORDINATOR = [
            (f"rate(nsa_store_commit_duration_seconds_sum{{{JOB}}}[$__rate_interval]) / "
             f"(rate(nsa_store_commit_duration_seconds_count{{{JOB}}}[$__rate_interval]) > 0)", "mean"),
            (quantile(0.99, "nsa_store_commit_duration_seconds", "", JOB), "p99"), minimum=0),
-    series("Queue wait, mean", "s", "Time from entering the queue to the start, of jobs that started within an interval.",
+    series("Queue wait", "s", "Time from entering the queue to the start: mean of the jobs that started within an interval, and the longest so far of those that wait.",
            (f"rate(nsa_queue_wait_seconds_sum{{{JOB}}}[$__rate_interval]) / (rate(nsa_queue_wait_seconds_count{{{JOB}}}[$__rate_interval]) > 0) "
-            f"or 0 * nsa_queue_wait_seconds_count{{{JOB}}}", "mean"), minimum=0),
+            f"or 0 * nsa_queue_wait_seconds_count{{{JOB}}}", "mean"),
+           (f"nsa_queue_oldest_wait_seconds{{{JOB}}}", "oldest for {{kind}}"), minimum=0),
     series("Preemptions", "none", "Jobs that gave way to one of higher priority within an interval (scheduling.preempt).",
            (f"increase(nsa_preemptions_total{{{JOB}}}[$__rate_interval])", "jobs"), minimum=0),
     series("Store errors", "none", "Operations of the store that failed within an interval.",

@@ -144,13 +144,9 @@ class Blas::Impl {
     return algorithms;
   }
 
-  std::vector<std::string> Adopt(const std::map<std::string, Algorithm>& algorithms) {
-    adopted_ = algorithms;
-    std::vector<std::string> others;
-    for (auto& [key, product] : products_) {
-      if (!UseAdopted(&product)) others.push_back(product.name);
-    }
-    return others;
+  void Adopt(const std::map<std::string, Algorithm>& algorithms) {
+    for (const auto& [shape, algorithm] : algorithms) adopted_[shape] = algorithm;
+    for (auto& [key, product] : products_) UseAdopted(&product);
   }
 
   std::string library_name;  // see Blas::library()
@@ -379,9 +375,7 @@ absl::Status Blas::Matmul(void* stream, const MatmulArgs& args) {
 }
 
 std::map<std::string, Algorithm> Blas::Algorithms() const { return impl_->Algorithms(); }
-std::vector<std::string> Blas::Adopt(const std::map<std::string, Algorithm>& algorithms) {
-  return impl_->Adopt(algorithms);
-}
+void Blas::Adopt(const std::map<std::string, Algorithm>& algorithms) { impl_->Adopt(algorithms); }
 const std::string& Blas::library() const { return impl_->library_name; }
 
 int64_t Blas::untimed_shapes() const { return impl_->untimed_shapes; }

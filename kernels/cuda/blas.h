@@ -15,7 +15,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -49,10 +48,11 @@ class Blas {
   // The algorithm of every shape so far, by the shape's name (algorithm_file.h): what a checkpoint
   // records, so that a run that continues from it elsewhere gives the same bits.
   std::map<std::string, Algorithm> Algorithms() const;
-  // Uses these algorithms from now on, also for shapes that are new later. Not while a CUDA graph
-  // that contains products is kept. Returns the names of the shapes so far that keep another
-  // algorithm, because `algorithms` has none for them or because this library refuses it.
-  std::vector<std::string> Adopt(const std::map<std::string, Algorithm>& algorithms);
+  // Uses these algorithms from now on, also for shapes that are new later, and those of earlier
+  // calls for shapes that these do not have. A shape for which this library refuses its algorithm
+  // keeps the one that it has: Algorithms() tells. Not while a CUDA graph that contains products is
+  // kept.
+  void Adopt(const std::map<std::string, Algorithm>& algorithms);
 
   // What algorithms belong to: "NVIDIA H200, cuBLASLt 13.0.2".
   const std::string& library() const;

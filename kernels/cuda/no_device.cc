@@ -56,7 +56,7 @@ Blas::~Blas() = default;
 absl::Status Blas::Plan(void*, std::span<const MatmulArgs>) { return Missing(); }
 absl::Status Blas::Matmul(void*, const MatmulArgs&) { return Missing(); }
 std::map<std::string, Algorithm> Blas::Algorithms() const { return {}; }
-std::vector<std::string> Blas::Adopt(const std::map<std::string, Algorithm>&) { return {}; }
+void Blas::Adopt(const std::map<std::string, Algorithm>&) {}
 int64_t Blas::untimed_shapes() const { return 0; }
 const std::string& Blas::library() const { return description(); }
 const std::string& Blas::description() const {

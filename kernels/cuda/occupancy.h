@@ -9,6 +9,7 @@ namespace nsa::cuda {
 // in sm_90a code.
 constexpr int kSharedOfA100 = 163 * 1024;
 constexpr int kSharedOfA100Multiprocessor = 164 * 1024;
+constexpr int kSharedOfHopperMultiprocessor = 228 * 1024;  // compute capability 9.0
 
 // What CUDA takes for each thread block besides, and the unit in which it gives out.
 constexpr int kSharedOfDriver = 1024;

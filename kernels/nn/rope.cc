@@ -50,7 +50,7 @@ absl::Status Check(const Exec& exec, const RopeArgs& args) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_base: %g (more than 1); take 10000", args.base));
   }
-  if (!(args.scale > 0) || !std::isfinite(args.scale)) {
+  if (!(args.scale > 0)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_scale: %g (more than 0); take 1", args.scale));
   }

@@ -36,7 +36,7 @@ struct RopeArgs {
   int32_t heads = 0;     // H or G
   int32_t head_dim = 0;  // dk, even
   float base = 10000;    // > 1
-  float scale = 1;       // > 0, divides positions
+  float scale = 1;       // > 0, divides positions; may be kNoRotation
   RopeScaling scaling;   // of the frequencies
   bool inverse = false;  // rotate back
   ConstTensor x;         // [B, S, heads, dk]

@@ -13,10 +13,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 
 namespace nsa {
+
+// As the scale that divides positions: nothing is rotated.
+inline constexpr float kNoRotation = std::numeric_limits<float>::infinity();
 
 struct RopeScaling {
   enum class Kind : uint8_t { kNone, kLlama3, kYarn };

@@ -9,7 +9,6 @@
 #include "server/act/work_budget.h"
 #include "server/decide/next_action.h"
 #include "server/store/fleet.h"
-#include "server/store/node/node_store.h"
 
 namespace nsa::server {
 

@@ -9,6 +9,7 @@
 #include "common/base/thread_name.h"
 #include "common/run/data_environment.h"
 #include "common/run/file_lock.h"
+#include "common/run/gpu_environment.h"
 #include "spdlog/spdlog.h"
 
 namespace nsa::server {
@@ -23,9 +24,10 @@ constexpr absl::Duration kHealthy = absl::Seconds(30);
 // The environment variables that are passed on to the agent. The agent in turn decides what workers
 // get.
 std::vector<std::string> PassedOn() {
-  return WithDataEnvironment({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR",
-                              "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NSA_LOG_LEVEL",
-                              "OMP_NUM_THREADS", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"});
+  return WithGpuEnvironment(
+      WithDataEnvironment({"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR",
+                           "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "NSA_LOG_LEVEL",
+                           "OMP_NUM_THREADS", "ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"}));
 }
 
 }  // namespace

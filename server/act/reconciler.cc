@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
 #include "common/base/thread_name.h"

@@ -6,7 +6,6 @@
 // newest value until there is another one.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>

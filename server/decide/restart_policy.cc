@@ -53,7 +53,8 @@ std::string WithoutProgressText(int32_t without_progress, int32_t cut_short) {
   std::string text = absl::StrCat(Count(without_progress + cut_short, "start"),
                                   " in a row without a newer checkpoint");
   if (cut_short > 0) {
-    absl::StrAppend(&text, ", of which ", cut_short, " were ended from outside before one was due");
+    absl::StrAppend(&text, "; ", cut_short, cut_short == 1 ? " was" : " were",
+                    " ended from outside before one was due");
   }
   return text;
 }

@@ -13,7 +13,6 @@
 #include <thread>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "common/base/clock.h"
 #include "server/notice/courier.h"
 #include "server/notice/delivery.h"

@@ -1,10 +1,8 @@
 #include "server/provision/provisioner.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/count.h"
 #include "common/base/limits.h"
 #include "common/base/reason.h"

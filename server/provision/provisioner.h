@@ -17,7 +17,6 @@
 // Nothing is decided while the cluster manager does not answer.
 #pragma once
 
-#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <map>

@@ -1,7 +1,5 @@
 #include "server/rpc/auth.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/rpc/secret.h"

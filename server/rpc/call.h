@@ -57,23 +57,16 @@ class UnaryCall {
         began_(RealClock().Monotonic()) {}
 
   template <typename Response>
-  using Work = std::function<absl::StatusOr<Response>(const Caller& caller)>;
+  using Work = std::function<absl::StatusOr<Response>(const UnaryCall& call)>;
 
-  // Runs `work` on the executor and finishes with its result. The reactor is gRPC's.
-  template <typename Response>
-  grpc::ServerUnaryReactor* Run(Response* response, Work<Response> work) const {
-    return RunOn(rules_->executor, response, std::move(work));
-  }
-
-  // The same on another executor. ResourceExhausted when its queue is full.
+  // Runs `work` on the executor and finishes with its result; ResourceExhausted when its queue is
+  // full. The reactor is gRPC's.
   template <typename Response>
   grpc::ServerUnaryReactor* RunOn(Executor& executor, Response* response,
                                   Work<Response> work) const {
     return Begin(
-        executor,
-        [response, work = std::move(work)](const UnaryCall& call,
-                                           const Caller& caller) -> absl::Status {
-          absl::StatusOr<Response> result = work(caller);
+        executor, [response, work = std::move(work)](const UnaryCall& call) -> absl::Status {
+          absl::StatusOr<Response> result = work(call);
           if (absl::IsCancelled(result.status()) && call.rules_->draining) {
             result = absl::UnavailableError("the coordinator is shutting down; try again later");
           }
@@ -87,23 +80,22 @@ class UnaryCall {
 
   // For a call that goes on after `begin`, which runs on the executor: an error of it ends the
   // call, and after OK somebody calls Finish() of the call that it was given, at any time.
-  grpc::ServerUnaryReactor* Begin(
-      Executor& executor,
-      std::function<absl::Status(const UnaryCall& call, const Caller& caller)> begin) const {
+  grpc::ServerUnaryReactor* Begin(Executor& executor,
+                                  std::function<absl::Status(const UnaryCall& call)> begin) const {
     absl::StatusOr<Caller> caller = rules_->auth.Check(*context_, method_);
     if (!caller.ok()) {
       Finish(caller.status());
       return reactor_;
     }
     UnaryCall known = *this;
-    known.who_ = caller->name;
+    known.caller_ = *std::move(caller);
     // All who come over the unix socket without a secret are one name.
-    const std::string whose = caller->local ? "" : caller->name;
+    const std::string whose = known.caller_.local ? "" : known.caller_.name;
     const bool taken = executor.TryRun(
-        [call = known, begin = std::move(begin), caller = *std::move(caller)] {
+        [call = known, begin = std::move(begin)] {
           // The deadline has passed or the client has disconnected.
           if (call.context_->IsCancelled()) return call.Finish(absl::CancelledError("cancelled"));
-          const absl::Status begun = begin(call, caller);
+          const absl::Status begun = begin(call);
           if (!begun.ok()) call.Finish(begun);
         },
         whose);
@@ -121,12 +113,12 @@ class UnaryCall {
   bool Abandoned() const { return rules_->draining || context_->IsCancelled(); }
 
   // To be called before an answer of so many bytes is made of `response`, once. ResourceExhausted
-  // when too many answers of the caller are not read yet. Called by Run() and RunOn().
+  // when too many answers of the caller are not read yet. Called by RunOn().
   absl::Status Hold(size_t bytes) const {
     return answer_ == nullptr ? absl::OkStatus() : answer_->Hold(bytes);
   }
 
-  // Ends the call. Called by Run() and RunOn(); other users call it exactly once.
+  // Ends the call. Called by RunOn(); other users call it exactly once.
   void Finish(const absl::Status& status) const {
     const grpc::Status wire = ToWire(status);
     rules_->observe(method_, wire.error_code(),
@@ -134,8 +126,8 @@ class UnaryCall {
                     /*stream=*/false);
     if (subject_.has_value() && rules_->audit) {
       v1::AuditEntry entry;
-      entry.set_who(who_);
-      entry.set_from(OriginOf(*context_));
+      entry.set_who(caller_.name);
+      entry.set_from(origin());
       entry.set_what(method_);
       entry.set_subject(*subject_);
       entry.set_result(absl::StatusCodeToString(status.code()));
@@ -149,6 +141,11 @@ class UnaryCall {
   }
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
 
+  // Who calls, in the call that work is given.
+  const Caller& caller() const { return caller_; }
+  // From where; until Finish().
+  std::string origin() const { return OriginOf(*context_); }
+
  private:
   grpc::CallbackServerContext* context_;
   grpc::ServerUnaryReactor* reactor_;
@@ -156,7 +153,7 @@ class UnaryCall {
   const char* method_;
   std::optional<std::string> subject_;
   std::shared_ptr<AnswerShare> answer_;  // null: not counted
-  std::string who_;                      // empty until the caller is known
+  Caller caller_;                        // empty until it is known
   absl::Duration began_;                 // RealClock().Monotonic()
 };
 

@@ -60,15 +60,16 @@ void LeaveOutBeyond(size_t most, size_t added, const v1::HeartbeatRequest& reque
 
 FleetService::FleetService(Parts parts)
     : parts_(std::move(parts)), unknown_(parts_.store, parts_.clock), gate_(parts_.rules) {
-  const auto limit = Limiter(&gate_, this, "FleetService", [this](int index, auto* handler) {
-    MarkMethodCallback(index, handler);
-  });
-  limit("Join", &FleetService::Join);
-  limit("Heartbeat", &FleetService::Heartbeat);
-  limit("ReportRecords", &FleetService::ReportRecords);
-  limit("ReportLog", &FleetService::ReportLog);
-  limit("ReportDump", &FleetService::ReportDump);
-  limit("ReportProfile", &FleetService::ReportProfile);
+  const Methods<FleetService> methods("FleetService", &gate_, this,
+                                      [this](int index, grpc::internal::MethodHandler* handler) {
+                                        MarkMethodCallback(index, handler);
+                                      });
+  methods.Unary("Join", &FleetService::Admit, &v1::JoinRequest::node);
+  methods.Unary("Heartbeat", &FleetService::Answer);
+  methods.Unary("ReportRecords", &FleetService::Take);
+  methods.Unary("ReportLog", &FleetService::TakeLog);
+  methods.Unary("ReportDump", &FleetService::TakeDump);
+  methods.Unary("ReportProfile", &FleetService::TakeProfile);
 }
 
 absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::string& node) const {
@@ -122,13 +123,6 @@ absl::StatusOr<JobPtr> FleetService::FindFor(const Caller& caller, const std::st
   return NoSuchJob(job);
 }
 
-FleetService::Unary* FleetService::Join(Context* context, const v1::JoinRequest* request,
-                                        v1::JoinResponse* response) {
-  return UnaryCall(context, parts_.rules, "Join", request->node())
-      .Run<v1::JoinResponse>(response,
-                             [=, this](const Caller& caller) { return Admit(*request, caller); });
-}
-
 absl::StatusOr<v1::JoinResponse> FleetService::Admit(const v1::JoinRequest& request,
                                                      const Caller& caller) {
   NSA_RETURN_IF_ERROR(CheckNodeName(request.node()));
@@ -155,13 +149,6 @@ absl::StatusOr<v1::JoinResponse> FleetService::Admit(const v1::JoinRequest& requ
   NSA_RETURN_IF_ERROR(joined);
   spdlog::info("node {}: joined from {}", request.node(), caller.from);
   return v1::JoinResponse();
-}
-
-FleetService::Unary* FleetService::Heartbeat(Context* context, const v1::HeartbeatRequest* request,
-                                             v1::HeartbeatResponse* response) {
-  return UnaryCall(context, parts_.rules, "Heartbeat")
-      .Run<v1::HeartbeatResponse>(
-          response, [=, this](const Caller& caller) { return Answer(*request, caller); });
 }
 
 void FleetService::AddDesired(const v1::HeartbeatRequest& request,
@@ -219,14 +206,6 @@ absl::StatusOr<v1::HeartbeatResponse> FleetService::Answer(const v1::HeartbeatRe
   return response;
 }
 
-FleetService::Unary* FleetService::ReportRecords(Context* context,
-                                                 const v1::ReportRecordsRequest* request,
-                                                 v1::ReportRecordsResponse* response) {
-  return UnaryCall(context, parts_.rules, "ReportRecords")
-      .Run<v1::ReportRecordsResponse>(
-          response, [=, this](const Caller& caller) { return Take(*request, caller); });
-}
-
 absl::StatusOr<v1::ReportRecordsResponse> FleetService::Take(
     const v1::ReportRecordsRequest& request, const Caller& caller) {
   NSA_RETURN_IF_ERROR(CheckStore(request.store_id()));
@@ -244,13 +223,6 @@ absl::StatusOr<v1::ReportRecordsResponse> FleetService::Take(
   v1::ReportRecordsResponse response;
   response.set_next_sequence(appended.next_sequence);
   return response;
-}
-
-FleetService::Unary* FleetService::ReportLog(Context* context, const v1::ReportLogRequest* request,
-                                             v1::ReportLogResponse* response) {
-  return UnaryCall(context, parts_.rules, "ReportLog")
-      .Run<v1::ReportLogResponse>(
-          response, [=, this](const Caller& caller) { return TakeLog(*request, caller); });
 }
 
 void FleetService::NoteLog(const v1::ReportLogRequest& request, Reason reason,
@@ -312,24 +284,11 @@ absl::StatusOr<v1::ReportLogResponse> FleetService::TakeLog(const v1::ReportLogR
   return response;
 }
 
-FleetService::Unary* FleetService::ReportDump(Context* context,
-                                              const v1::ReportDumpRequest* request,
-                                              v1::ReportDumpResponse* response) {
-  return UnaryCall(context, parts_.rules, "ReportDump")
-      .Run<v1::ReportDumpResponse>(
-          response, [=, this](const Caller& caller) -> absl::StatusOr<v1::ReportDumpResponse> {
-            NSA_RETURN_IF_ERROR(CheckSpeaksFor(caller, request->node()));
-            NSA_RETURN_IF_ERROR(parts_.dumps.Report(*request));
-            return v1::ReportDumpResponse();
-          });
-}
-
-FleetService::Unary* FleetService::ReportProfile(Context* context,
-                                                 const v1::ReportProfileRequest* request,
-                                                 v1::ReportProfileResponse* response) {
-  return UnaryCall(context, parts_.rules, "ReportProfile")
-      .Run<v1::ReportProfileResponse>(
-          response, [=, this](const Caller& caller) { return TakeProfile(*request, caller); });
+absl::StatusOr<v1::ReportDumpResponse> FleetService::TakeDump(const v1::ReportDumpRequest& request,
+                                                              const Caller& caller) {
+  NSA_RETURN_IF_ERROR(CheckSpeaksFor(caller, request.node()));
+  NSA_RETURN_IF_ERROR(parts_.dumps.Report(request));
+  return v1::ReportDumpResponse();
 }
 
 absl::StatusOr<v1::ReportProfileResponse> FleetService::TakeProfile(

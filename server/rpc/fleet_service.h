@@ -51,28 +51,14 @@ class FleetService final : public v1::FleetService::CallbackService {
   };
   explicit FleetService(Parts parts);
 
-  using Unary = grpc::ServerUnaryReactor;
-  using Context = grpc::CallbackServerContext;
-
-  Unary* Join(Context* context, const v1::JoinRequest* request,
-              v1::JoinResponse* response) override;
-  Unary* Heartbeat(Context* context, const v1::HeartbeatRequest* request,
-                   v1::HeartbeatResponse* response) override;
-  Unary* ReportRecords(Context* context, const v1::ReportRecordsRequest* request,
-                       v1::ReportRecordsResponse* response) override;
-  Unary* ReportLog(Context* context, const v1::ReportLogRequest* request,
-                   v1::ReportLogResponse* response) override;
-  Unary* ReportDump(Context* context, const v1::ReportDumpRequest* request,
-                    v1::ReportDumpResponse* response) override;
-  Unary* ReportProfile(Context* context, const v1::ReportProfileRequest* request,
-                       v1::ReportProfileResponse* response) override;
-
   // The work behind the calls, for tests without gRPC.
   absl::StatusOr<v1::JoinResponse> Admit(const v1::JoinRequest& request, const Caller& caller);
   absl::StatusOr<v1::HeartbeatResponse> Answer(const v1::HeartbeatRequest& request,
                                                const Caller& caller);
   absl::StatusOr<v1::ReportRecordsResponse> Take(const v1::ReportRecordsRequest& request,
                                                  const Caller& caller);
+  absl::StatusOr<v1::ReportDumpResponse> TakeDump(const v1::ReportDumpRequest& request,
+                                                  const Caller& caller);
   absl::StatusOr<v1::ReportProfileResponse> TakeProfile(const v1::ReportProfileRequest& request,
                                                         const Caller& caller);
   // An event about the log of a rank.

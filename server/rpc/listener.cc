@@ -3,8 +3,6 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>

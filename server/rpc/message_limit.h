@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -74,60 +76,111 @@ grpc::ServerUnaryReactor* RefuseCall(grpc::CallbackServerContext* context, const
                                      const google::protobuf::MethodDescriptor& method,
                                      const absl::Status& why);
 
-// A handler that calls `method` of `service`.
-template <typename Service, typename Request, typename Response>
-LimitedHandler::Handler Limited(
-    RequestGate* gate, const google::protobuf::MethodDescriptor* descriptor, Service* service,
-    grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*, const Request*,
-                                                 Response*)) {
-  using Inner = grpc::internal::CallbackUnaryHandler<Request, Response>;
-  return std::make_unique<LimitedHandler>(
-      gate, descriptor,
-      std::make_unique<Inner>([service, method](grpc::CallbackServerContext* context,
-                                                const Request* request, Response* response) {
-        return (service->*method)(context, request, response);
-      }),
-      [gate, descriptor](const absl::Status& why) {
-        return std::make_unique<Inner>([gate, descriptor, why](grpc::CallbackServerContext* context,
-                                                               const Request*, Response*) {
-          return RefuseCall(context, gate->rules(), *descriptor, why);
-        });
-      });
-}
-
-// The same for a method that answers with a stream.
-template <typename Service, typename Request, typename Response>
-LimitedHandler::Handler Limited(
-    RequestGate* gate, const google::protobuf::MethodDescriptor* descriptor, Service* service,
-    grpc::ServerWriteReactor<Response>* (Service::*method)(grpc::CallbackServerContext*,
-                                                           const Request*)) {
-  using Inner = grpc::internal::CallbackServerStreamingHandler<Request, Response>;
-  return std::make_unique<LimitedHandler>(
-      gate, descriptor,
-      std::make_unique<Inner>(
-          [service, method](grpc::CallbackServerContext* context, const Request* request) {
-            return (service->*method)(context, request);
-          }),
-      [gate, descriptor](const absl::Status& why) {
-        return std::make_unique<Inner>(
-            [gate, descriptor, why](grpc::CallbackServerContext*, const Request*) {
-              return Stream<Response>::Refuse(gate->rules(), descriptor->name().c_str(), why);
-            });
-      });
-}
-
 // The method of a service with this name, both without "nsa.v1.".
 const google::protobuf::MethodDescriptor* MethodOf(const std::string& service,
                                                    const std::string& method);
 
-// Puts methods of `service` behind the gate: what is returned takes a method's name and the method.
-// `mark` is the service's MarkMethodCallback(), which only it may call.
-template <typename Service, typename Mark>
-auto Limiter(RequestGate* gate, Service* service, const std::string& name, Mark mark) {
-  return [=](const char* method_name, auto method) {
-    const auto* const descriptor = MethodOf(name, method_name);
-    mark(descriptor->index(), Limited(gate, descriptor, service, method).release());
-  };
-}
+// The methods of a service, each behind its gate. They get `target`, which outlives their calls.
+template <typename Target>
+class Methods {
+ public:
+  using Context = grpc::CallbackServerContext;
+  using Mark = std::function<void(int index, grpc::internal::MethodHandler* handler)>;
+  template <typename Request>
+  using SubjectOf = std::function<std::optional<std::string>(const Request& request)>;
+
+  // `mark` is the service's MarkMethodCallback(), which only it may call.
+  Methods(std::string service, RequestGate* gate, Target* target, Mark mark)
+      : service_(std::move(service)), gate_(gate), target_(target), mark_(std::move(mark)) {}
+
+  // Answers a method with what `work` returns. It runs on `executor`; null: on that of all calls.
+  // `subject` says what a call changes (UnaryCall); null: nothing.
+  template <typename Request, typename Response>
+  void Unary(const char* name,
+             absl::StatusOr<Response> (*work)(Target&, const Request&, const UnaryCall&),
+             std::type_identity_t<SubjectOf<Request>> subject = nullptr,
+             Executor* executor = nullptr) const {
+    AddWork<Request, Response>(
+        name,
+        [work, target = target_](const Request& request, const UnaryCall& call) {
+          return work(*target, request, call);
+        },
+        std::move(subject), executor);
+  }
+  template <typename Owner, typename Request, typename Response>
+  void Unary(const char* name,
+             absl::StatusOr<Response> (Owner::*work)(const Request&, const Caller&),
+             std::type_identity_t<SubjectOf<Request>> subject = nullptr) const {
+    AddWork<Request, Response>(
+        name,
+        [work, target = target_](const Request& request, const UnaryCall& call) {
+          return (target->*work)(request, call.caller());
+        },
+        std::move(subject), nullptr);
+  }
+
+  // A method that makes its own UnaryCall.
+  template <typename Request, typename Response>
+  void Call(const char* name, grpc::ServerUnaryReactor* (*method)(Target&, Context*, const Request*,
+                                                                  Response*)) const {
+    AddUnary<Request, Response>(
+        name,
+        [method, target = target_](Context* context, const Request* request, Response* response) {
+          return method(*target, context, request, response);
+        });
+  }
+
+  // A method that answers with a stream.
+  template <typename Request, typename Response>
+  void Streaming(const char* name,
+                 grpc::ServerWriteReactor<Response>* (*method)(Target&, Context*,
+                                                               const Request*)) const {
+    using Inner = grpc::internal::CallbackServerStreamingHandler<Request, Response>;
+    const auto begin = [method, target = target_](Context* context, const Request* request) {
+      return method(*target, context, request);
+    };
+    Add(name, std::make_unique<Inner>(begin), [rules = &gate_->rules(), name](const auto& why) {
+      return std::make_unique<Inner>(
+          [=](Context*, const Request*) { return Stream<Response>::Refuse(*rules, name, why); });
+    });
+  }
+
+ private:
+  template <typename Request, typename Response, typename Work>
+  void AddWork(const char* name, Work work, SubjectOf<Request> subject, Executor* executor) const {
+    const CallRules* const rules = &gate_->rules();
+    Executor* const runs = executor == nullptr ? &rules->executor : executor;
+    AddUnary<Request, Response>(
+        name, [=](Context* context, const Request* request, Response* response) {
+          const UnaryCall call(context, *rules, name, subject ? subject(*request) : std::nullopt);
+          return call.RunOn<Response>(
+              *runs, response, [=](const UnaryCall& known) { return work(*request, known); });
+        });
+  }
+
+  template <typename Request, typename Response, typename Method>
+  void AddUnary(const char* name, Method method) const {
+    using Inner = grpc::internal::CallbackUnaryHandler<Request, Response>;
+    const auto refusing = [rules = &gate_->rules(),
+                           descriptor = MethodOf(service_, name)](const absl::Status& why) {
+      return std::make_unique<Inner>([=](Context* context, const Request*, Response*) {
+        return RefuseCall(context, *rules, *descriptor, why);
+      });
+    };
+    Add(name, std::make_unique<Inner>(std::move(method)), refusing);
+  }
+
+  void Add(const char* name, LimitedHandler::Handler handler,
+           std::function<LimitedHandler::Handler(const absl::Status& why)> refusing) const {
+    const auto* const descriptor = MethodOf(service_, name);
+    mark_(descriptor->index(),
+          new LimitedHandler(gate_, descriptor, std::move(handler), std::move(refusing)));
+  }
+
+  const std::string service_;
+  RequestGate* const gate_;
+  Target* const target_;
+  const Mark mark_;
+};
 
 }  // namespace nsa::server

@@ -1,7 +1,5 @@
 #include "server/store/event_table.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"

@@ -34,9 +34,9 @@ class EventTable {
   // generation of an event that has none.
   absl::Status Write(int64_t number, const v1::Job& job, std::vector<v1::JobEvent> events);
 
-  // At most `limit` events after `after_sequence`, in order, of the job with this number or (0) of
-  // all but those of `but` (id → number); fewer when they have more than `most_bytes`, of which the
-  // last may have any number.
+  // At most `limit` events after `after_sequence`, in order: those of the job with this number or,
+  // if it is 0, of all jobs but those in `but` (id → number). Ends with the event that takes the
+  // sum above `most_bytes`, whatever its size.
   absl::StatusOr<std::vector<v1::JobEvent>> Read(int64_t number,
                                                  const std::map<std::string, int64_t>& but,
                                                  int64_t after_sequence, int limit,

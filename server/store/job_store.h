@@ -14,7 +14,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -203,8 +202,8 @@ class JobStore {
   // Removes a deleted job's own row. Call it once Purge() has returned true.
   absl::Status Forget(const std::string& job_id);
 
-  // At most `limit` events after `after_sequence`, in order, of one job or (empty id) of all; fewer
-  // when they have more than `most_bytes`, of which the last may have any number.
+  // At most `limit` events after `after_sequence`, in order: those of one job or, with an empty id,
+  // of all jobs. Ends with the event that takes the sum above `most_bytes`, whatever its size.
   absl::StatusOr<std::vector<v1::JobEvent>> Events(const std::string& job_id,
                                                    int64_t after_sequence, int limit,
                                                    size_t most_bytes = limits::kPageBytes) const;

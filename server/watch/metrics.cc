@@ -1,7 +1,6 @@
 #include "server/watch/metrics.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"

@@ -138,6 +138,8 @@ class Metrics {
   std::set<Labels> ObserveGpus(const std::vector<NodeView>& nodes,
                                const std::vector<JobPtr>& active)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ObserveQueue(const std::vector<JobPtr>& active, bool any_gpu)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ObserveGpuStates(const std::vector<NodeView>& nodes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowGpus(JobSeries* series, std::set<Labels> gpus) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SweepMachines(const std::set<Labels>& agents, const std::set<Labels>& clocks,

@@ -84,7 +84,7 @@ void Metrics::ObserveSelf() {
   families_.Gauge("nsa_coordinator_open_files").Set(static_cast<double>(OpenFiles()));
 }
 
-// Slots, agents and GPUs, and how many queued jobs wait for each kind of slot.
+// Slots, agents, GPUs and the queue.
 void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vector<JobPtr>& active,
                               const Cordons& cordons) {
   std::map<std::pair<std::string, std::string>, int64_t> slots;
@@ -120,20 +120,34 @@ void Metrics::ObserveMachines(const std::vector<NodeView>& nodes, const std::vec
     families_.Gauge("nsa_slots", {{"kind", key.first}, {"state", key.second}})
         .Set(static_cast<double>(count));
   }
+  ObserveQueue(active, any_gpu);
+  SweepMachines(agents, clocks, ObserveGpus(nodes, active));
+  ObserveGpuStates(nodes);
+}
+
+// How many queued jobs wait for each kind of slot, and since when.
+void Metrics::ObserveQueue(const std::vector<JobPtr>& active, bool any_gpu) {
   const auto waits_for_gpu = [&](const JobPtr& job) { return InQueue(*job, any_gpu).cuda; };
-  std::map<std::string, int64_t> queued = {{"cpu", 0}, {"gpu", 0}};
+  struct OfKind {
+    int64_t jobs = 0;
+    absl::Duration longest = absl::ZeroDuration();
+  };
+  std::map<std::string, OfKind> queued = {{"cpu", {}}, {"gpu", {}}};
+  const absl::Time now = clock_.Wall();
   for (const JobPtr& job : active) {
     // Those with a provisioner wait for machines of their own.
     const bool own_machines = !job->job().spec().resources().provisioner().empty();
     if (job->job().state() != v1::Job::STATE_QUEUED || own_machines) continue;
     if (HoldOf(job->job()).has_value()) continue;
-    ++queued[waits_for_gpu(job) ? "gpu" : "cpu"];
+    OfKind& kind = queued[waits_for_gpu(job) ? "gpu" : "cpu"];
+    ++kind.jobs;
+    kind.longest = std::max(kind.longest, now - absl::FromUnixNanos(job->queued_unix_nanos()));
   }
-  for (const auto& [kind, count] : queued) {
-    families_.Gauge("nsa_queued_jobs", {{"kind", kind}}).Set(static_cast<double>(count));
+  for (const auto& [kind, waiting] : queued) {
+    families_.Gauge("nsa_queued_jobs", {{"kind", kind}}).Set(static_cast<double>(waiting.jobs));
+    families_.Gauge("nsa_queue_oldest_wait_seconds", {{"kind", kind}})
+        .Set(absl::ToDoubleSeconds(waiting.longest));
   }
-  SweepMachines(agents, clocks, ObserveGpus(nodes, active));
-  ObserveGpuStates(nodes);
 }
 
 // What the GPUs of ready machines do and whether they are healthy. A value that the driver does not

@@ -1,8 +1,8 @@
 // Every Prometheus metric of the coordinator, declared once: kind, name, labels, help, buckets.
 // Values are in base units. Series with the label job_id are removed five minutes after the job has
-// ended, or when it is deleted. To add a metric, add a row here and set it in metrics.cc or
-// metrics_fleet.cc by its name; that of a quantity that records have needs only the quantity's row
-// in common/record/quantities.h.
+// ended, or when it is deleted. To add a metric, add a row here, set it in metrics.cc or
+// metrics_fleet.cc by its name, and name it in docs/results.md; that of a quantity that records
+// have is declared by the quantity's row in common/record/quantities.h.
 #pragma once
 
 #include <algorithm>
@@ -75,6 +75,9 @@ inline constexpr FamilySpec kOwnFamilies[] = {
     {kGauge, "nsa_queued_jobs", "kind",
      "Queued jobs by the kind of slot that they wait for: cpu or gpu. Without those that wait for "
      "machines of a cluster manager, for other jobs or for their time."},
+    {kGauge, "nsa_queue_oldest_wait_seconds", "kind",
+     "Time since the job of nsa_queued_jobs that has waited longest entered the queue; 0 while "
+     "none waits."},
     {kCounter, "nsa_jobs_submitted_total", "", "Jobs accepted."},
     {kCounter, "nsa_jobs_finished_total", "result reason", "Jobs that have ended."},
     {kCounter, "nsa_jobs_deleted_total", "cause",
@@ -105,8 +108,7 @@ inline constexpr FamilySpec kOwnFamilies[] = {
 
     {kGauge, "nsa_slots", "kind state",
      "Slots of the ready machines: cpu or gpu; free, allocated, or cordoned (free on a machine "
-     "that "
-     "is cordoned or drained)."},
+     "that is cordoned or drained)."},
     {kGauge, "nsa_agent_up", "agent",
      "1 while the agent's heartbeats arrive, else 0; gone when the machine is forgotten."},
     {kGauge, "nsa_node_clock_offset_seconds", "agent",

@@ -2,13 +2,10 @@
 // in metrics_table.h does not compile.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <cmath>
 #include <iterator>
 #include <optional>
 #include <string_view>
-#include <utility>
 #include <variant>
 #include <vector>
 

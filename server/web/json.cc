@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -44,7 +43,8 @@ Json Short(float value, bool measured) {
   return std::isfinite(scale) ? Json(std::round(value * scale) / scale) : Json(0);
 }
 
-// As a job file. What is in the job of another version, but not in such a file, is said above it.
+// As a job file. A comment above it names what a job of another version has and this version cannot
+// write.
 std::string SpecText(const v1::JobSpec& spec) {
   const absl::Status known = CheckKnown(spec, "spec");
   return absl::StrCat(known.ok() ? "" : absl::StrCat("# ", known.message(), "\n"), ToYaml(spec));

@@ -115,7 +115,8 @@ std::string NeedsText(const v1::JobSpec& spec) {
                       nodes > 1 ? absl::StrCat(" on ", nodes, " machines") : "");
 }
 
-// Why a job is in the queue, as the page says it of several. `reason` is that of the board.
+// Why jobs are in the queue, in the words of the page for several jobs at once. `reason` is the one
+// that the queue board has for `job`.
 std::string WaitsFor(const v1::Job& job, const std::string& reason) {
   if (reason == Word(Reason::kWaitingForQuota)) {
     return absl::StrCat("held by the quota of ", job.owner());

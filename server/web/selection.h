@@ -88,11 +88,10 @@ struct Selected {
 // "3 need you. 2 of 5 are fine."
 std::string VerdictWords(const FleetVerdict& verdict);
 
-// At most `wanted.rows` jobs after the first `offset`. What needs a look comes first: runs that are
-// bad, jobs that failed in the last 24 hours, and jobs of which something is wrong. Then come those
-// that hold slots, those that wait for some and those that have ended. The newest come first each
-// time, and of jobs that have ended only the newest kMostRows can need a look. What is muted needs
-// none. Reads memory only.
+// At most `wanted.rows` jobs after the first `offset`. Jobs that need a look come first: bad runs,
+// jobs that failed in the last 24 hours, and jobs with a problem. Then come jobs that hold slots,
+// jobs that wait for some and jobs that have ended, the newest first in each group. Only the newest
+// kMostRows ended jobs can need a look, and muted problems need none. Reads memory only.
 Selected Select(const Web::Parts& parts, const Selection& wanted, size_t offset);
 
 // The number in a request's query, or `otherwise` without one. InvalidArgument for what is no

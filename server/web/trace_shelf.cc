@@ -1,7 +1,6 @@
 #include "server/web/trace_shelf.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -193,6 +193,8 @@ TEST_F(CliTest, AValueThatIsNoNumberIsSaidToBeNone) {
       {{"submit", "a", "--canary", "few"}, "--canary: 'few' (a whole number of at least 1)"},
       {{"dump-stack", "demo", "--saved", "0"}, "--saved: '0' (a whole number of at least 1)"},
       {{"list", "--output", "xml"}, "--output: 'xml' (must be table, wide, json, yaml or name)"},
+      {{"needle", "./out", "--task", "word"},
+       "--task: 'word' (must be key, keys, values, trace or count)"},
       {{"completion", "tcsh"}, "SHELL: 'tcsh' (must be bash, zsh or fish)"}};
   for (const auto& [words, why] : wrong) {
     const Ran ran = RunAlone(words);

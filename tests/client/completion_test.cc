@@ -68,6 +68,9 @@ TEST_F(CompletionTest, FlagsOfTheCommandAndGlobalOnes) {
   EXPECT_THAT(Complete({"--output", ""}), ElementsAre("table", "wide", "json", "yaml", "name"));
   EXPECT_THAT(Complete({"generate", "--device", ""}), ElementsAre("cpu", "cuda"));
   EXPECT_THAT(Complete({"import", "--attention", ""}), ElementsAre("full", "nsa"));
+  EXPECT_THAT(Complete({"data", "needle", "--task", ""}),
+              ElementsAre("key", "keys", "values", "trace", "count"));
+  EXPECT_THAT(Complete({"dump-stack", "demo", "--rank", ""}), IsEmpty()) << "N|all";
   EXPECT_THAT(Complete({"import", "h"}), Contains("hf://"));
   EXPECT_THAT(Complete({"list", "--state", ""}), Contains("training"));
 }

@@ -19,6 +19,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Optional;
+using ::testing::Pair;
 
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -238,6 +240,33 @@ TEST(Comparison, FindsTheKeysThatDiffer) {
   EXPECT_EQ(differing["train.lr"][1], "0.5");
   EXPECT_THAT(differing["nsa.branches"], ElementsAre("[cmp, win]", "[]"));
   EXPECT_THAT(differing["train.lr_schedule"], ElementsAre("-", "cosine"));
+}
+
+TEST(Comparison, HasAColumnForEachValidationSetOfAnyJob) {
+  std::vector<ComparedJob> jobs(3);
+  for (ComparedJob& each : jobs) each.job = DemoJob();
+  const auto add = [](const char* name, std::optional<double> loss, v1::Job* job) {
+    (*job->mutable_spec()->mutable_data()->mutable_val())[name] = "/data/val.txt";
+    if (!loss.has_value()) return;
+    v1::NamedLoss* const set = job->mutable_progress()->add_val_sets();
+    set->set_name(name);
+    set->set_loss(*loss);
+  };
+  add("books", 1.5, &jobs[0].job);
+  add("code", std::nullopt, &jobs[0].job);
+  add("books", 1.25, &jobs[1].job);
+  EXPECT_THAT(FiguresOf(jobs[0], absl::UnixEpoch()).val_sets,
+              ElementsAre(Pair("books", Optional(1.5)), Pair("code", std::nullopt)));
+  const Table table = FiguresTable(jobs, absl::UnixEpoch());
+  EXPECT_THAT(
+      table.Format(/*colours=*/false),
+      AllOf(HasSubstr("AT STEP  VAL books  VAL code  TOK/S"),
+            HasSubstr(" -     1.5000         -      - "), HasSubstr(" -          -         - ")));
+  EXPECT_THAT(table.Format(/*colours=*/true), HasSubstr(Paint(Colour::kGood, "1.2500", true)));
+  const auto document = ComparisonDocument(jobs, {}, absl::UnixEpoch());
+  EXPECT_EQ(document["jobs"][0]["val_sets"].dump(), R"({"books":1.5,"code":null})");
+  EXPECT_EQ(document["jobs"][1]["val_sets"].dump(), R"({"books":1.25})");
+  EXPECT_EQ(document["jobs"][2]["val_sets"].dump(), "{}");
 }
 
 TEST(Comparison, JobsOfOneNameAreToldApart) {

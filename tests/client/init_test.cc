@@ -413,10 +413,12 @@ TEST(PlanJob, LargerDataOnALargerMachineIsALargerModel) {
   EXPECT_EQ(large.train().muon_lr(), 4e-3);
   EXPECT_LE(large.train().steps(), 4'500);
   EXPECT_THAT(large.nsa().layers(), IsEmpty()) << "as every model that was measured at this size";
+  EXPECT_EQ(large.model().rope_layers(), v1::ROPE_LAYERS_UNSPECIFIED);
   data.tokens = 2'000'000'000;
   const v1::JobSpec largest = PlanJob(data, gpu, 7200).spec;
   EXPECT_EQ(largest.model().dim(), 768);
   EXPECT_THAT(largest.nsa().layers(), ElementsAre("win", "sel"));
+  EXPECT_EQ(largest.model().rope_layers(), v1::ROPE_LAYERS_WINDOW);
   EXPECT_EQ(largest.nsa().w(), 256);
 }
 

@@ -33,8 +33,8 @@ TRANSFORMATIONS = {"merge", "organize"}
 BUILT_IN = {"up"}
 
 
-def families():
-    """Metric name → set of label names, from the tables that the coordinator registers: families of their own, and those of quantities."""
+def rows_of_families():
+    """(kind, family, labels) from the tables that the coordinator registers: families of their own, and those of quantities."""
     table = (TOP / "server/watch/metrics_table.h").read_text()
     rows = re.findall(r'\{k(\w+),\s*"(\w+)",\s*"([^"]*)"', table)
     for quantity in (TOP / "common/record/quantities.h").read_text().split("{.name = ")[1:]:
@@ -42,8 +42,13 @@ def families():
         if declared:
             labels = "agent gpu name" if ".gpu = " in quantity else "job_id layer" if ".layer = " in quantity else "job_id"
             rows.append(("Gauge", declared[1], labels + (" branch" if declared[2] else "")))
+    return rows
+
+
+def families():
+    """Metric name → set of label names; a histogram has three names."""
     found = {}
-    for kind, name, labels in rows:
+    for kind, name, labels in rows_of_families():
         if kind == "Histogram":
             found[name + "_bucket"] = {"le", *labels.split()}
             found[name + "_sum"] = found[name + "_count"] = set(labels.split())
@@ -253,6 +258,14 @@ class Metrics(unittest.TestCase):
             for target in panel["targets"]:
                 known = set().union(*(families()[name] for name in metric_names(target["expr"])))
                 self.assertLessEqual(set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])), known, panel["title"])
+
+    def test_the_table_of_results_md_names_every_family_and_nothing_else(self):
+        families_there = {family for _, family, _ in rows_of_families()}
+        table = (TOP / "docs/results.md").read_text().split("| group | families (prefix `nsa_`) |")[1].split("\n\n")[0]
+        cells = " ".join(row.split("|")[2] for row in table.splitlines()[2:])
+        named = {f"nsa_{word}" for word in re.findall(r"(?<!by )(?<!of )`(\w+)`", cells)}
+        self.assertEqual(families_there - named, set(), "add them to the table under Metrics in docs/results.md")
+        self.assertEqual(named - families_there, set(), "docs/results.md names families that do not exist")
 
     def test_names_and_labels_follow_the_conventions(self):
         for name, labels in families().items():

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The bits of a run on every kind of data: nine small jobs have the losses and weights that data_roads.json remembers.
+"""The bits of a run on every kind of data: nine small jobs have the losses and weights that data_roads.json remembers. A job that chooses records by a
+field (data.except, data.val_where) has those of a job on files that were cut by hand.
 
     tests/e2e/data_roads_test.py BIN_DIR [--only NAME] [--write]
 
@@ -46,6 +47,11 @@ DATA = {
     "mixture": 'val_fraction: 0.1, val: {{named: "{here}/val.jsonl"}}, mix: [{{name: lines, source: jsonl, path: "{here}/lines-0.jsonl", weight: 3}}, '
                '{{name: rows, source: parquet, text_field: body, path: "{here}/rows.parquet", weight: 2}}, {{name: text, source: text, path: "{here}/short.txt", weight: 1}}]',
     "remote": 'source: jsonl, path: ["{url}/lines-0.jsonl", "{url}/more.jsonl.gz"], val_fraction: 0.05',
+}
+# The same records, chosen by a field of one file, and in files of their own.
+CHOSEN = {
+    "chosen": 'source: jsonl, path: "{here}/books.jsonl", val_fraction: 0.1, except: {{book: [c]}}, val: {{held: "{here}/books.jsonl"}}, val_where: {{held: {{book: c}}}}',
+    "cut": 'source: jsonl, path: "{here}/books-ab.jsonl", val_fraction: 0.1, val: {{held: "{here}/books-c.jsonl"}}',
 }
 MODEL = {"tokens": ", vocab: 300"}
 
@@ -100,6 +106,10 @@ def write_data(folder):
         (web / f"lines-{i}.jsonl").write_bytes(lines(texts(4 + i, 150)))
     copies = texts(4, 20) + texts(9, 100)  # documents that lines-0 has too
     (web / "more.jsonl.gz").write_bytes(gzip.compress(lines(copies), mtime=0))
+    books = [json.dumps({"book": "abc"[i % 3], "text": text}) + "\n" for i, text in enumerate(texts(13, 300))]
+    (web / "books.jsonl").write_text("".join(books))
+    (web / "books-ab.jsonl").write_text("".join(line for i, line in enumerate(books) if i % 3 < 2))
+    (web / "books-c.jsonl").write_text("".join(books[2::3]))
     (web / "val.jsonl").write_bytes(lines(texts(5, 12) + texts(10, 60)))
     parquet_file.write(web / "rows.parquet", {"url": ["https://example.com/"] * 300, "body": texts(11, 300)}, 60, 12)
     numbers, tokens = Numbers(12), b""
@@ -139,7 +149,7 @@ class Test:
     def run(self, name, url):
         """What a job has made: losses of every step, validation and source, and hashes of its weights and its place in the data."""
         out, job = self.folder / name, self.folder / f"{name}.yaml"
-        job.write_text(JOB.format(name=name, model=MODEL.get(name, ""), steps=STEPS, out=out, data=DATA[name].format(here=self.here, url=url)))
+        job.write_text(JOB.format(name=name, model=MODEL.get(name, ""), steps=STEPS, out=out, data=(DATA | CHOSEN)[name].format(here=self.here, url=url)))
         if name == "prepared":
             self.start("prepare", "prepare", job, self.folder / "prepared.tokens")
             job = self.folder / "prepared.tokens" / "job.yaml"
@@ -169,6 +179,9 @@ def main():
         test = Test(options.bin_dir, pathlib.Path(folder))
         with DataServer(folder) as server:
             made = {name: test.run(name, server.url) for name in names}
+            chosen, cut = (test.run(name, server.url) for name in CHOSEN)
+    for what in cut.keys() - {"data"}:  # the place in the data names its files
+        assert chosen[what] == cut[what], (what, chosen[what], cut[what])
     if options.write:
         GOLDEN.write_text(json.dumps(made, indent=1, sort_keys=True) + "\n")
         return 0

@@ -39,7 +39,7 @@ SENDMAIL = """#!/bin/sh
 cd "${0%/*}"
 test -e mail-fails && { echo "queue is full" >&2; exit 75; }
 n=$(ls mails | wc -l)
-cat >"mails/$n.new" && mv "mails/$n.new" "mails/$n" && echo "$*" >arguments
+echo "$*" >arguments && cat >"mails/$n.new" && mv "mails/$n.new" "mails/$n"
 """
 
 

@@ -21,7 +21,7 @@ def model(source):
     groups = source.choice([1, 2, 3])
     return {"dim": source.choice([16, 24, 32, 40, 64]), "n_layers": source.choice([1, 2, 3]), "n_heads": groups * source.choice([1, 2, 4]),
             "n_kv_groups": groups, "d_k": source.choice([16, 32, 64]), "d_v": source.choice([16, 32]), "mlp_ratio": source.choice([1, 2, 3]),
-            "zero_init_outputs": source.choice([True, False]), "rope_base": source.choice([100, 10000, 5e5]), "rope_scale": source.choice([0.5, 1, 4]),
+            "rope_base": source.choice([100, 10000, 5e5]), "rope_scale": source.choice([0.5, 1, 4]),
             "activation": source.choice(["silu", "relu2"]), "qk_norm": source.choice([True, False])}
 
 
@@ -32,7 +32,7 @@ def nsa(source, layers):
                "audit_every": source.choice([0, 1, 100])}
     branches = source.choice([None, ["win"], ["cmp", "sel"], ["cmp", "sel", "win"], *(["layers"] if layers > 1 else [])])
     if branches == "layers":
-        section["layers"] = source.choice([["win", "cmp+sel"], ["cmp+sel+win", "win"], ["sel"]])
+        section["layers"] = source.choice([["win", "cmp+sel"], ["cmp+sel+win", "win"], ["full", "win"], ["sel"]])
     elif branches:
         section["branches"] = branches
     return section
@@ -77,7 +77,7 @@ def valid_job(source, number, folder):
 MISTAKES = [
     ("model", "dim", 0), ("model", "n_heads", 35), ("model", "d_k", 48), ("model", "n_layers", 513), ("model", "rope_base", 1),
     ("model", "vocab", 100), ("model", "n_kv_groups", 5), ("nsa", "l", 129), ("nsa", "d", 5), ("nsa", "n_sel", 2), ("nsa", "w", 0),
-    ("nsa", "gate", "tanh"), ("nsa", "branches", ["cmp", "cmp"]), ("nsa", "layers", ["dense"]), ("nsa", "audit_every", -1),
+    ("nsa", "gate", "tanh"), ("nsa", "branches", ["cmp", "cmp"]), ("nsa", "layers", ["dense"]), ("nsa", "layers", ["full+win"]), ("nsa", "audit_every", -1),
     ("data", "source", "parquet"), ("data", "val_fraction", 0.6), ("data", "path", "/nowhere/at/all.txt"), ("runtime", "precision", "bf16"),
     ("runtime", "device", "tpu"), ("train", "steps", 0), ("train", "lr", 1.1), ("train", "betas", [0.9, 1]), ("train", "batch_size", 0),
     ("train", "keep_checkpoints", 1), ("train", "warmup", 3), ("train", "decay_steps", 0), ("train", "muon_betas", [0.9]), ("train", "optimizer", "sgd"), ("train", "seq_len", "long"), ("train", "out_dir", "~/nsa"),

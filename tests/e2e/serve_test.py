@@ -5,6 +5,7 @@
 
 Needs Node and the package of tests/e2e/serve/package.json (deploy/packages.sh test); skipped (77) without them.
 """
+import concurrent.futures
 import http.client
 import json
 import os
@@ -119,6 +120,24 @@ def check_lm_eval_generates(server, bin_dir, folder):
     print("lm-eval: generates as nsactl generate")
 
 
+def check_together(server):
+    """Requests at the same time have the texts that each has alone."""
+    requests = [{"prompt": "To be, or not"[:i] * (1 + i % 3), "max_tokens": 40 + 40 * i, "seed": i, "n": 1 + i % 2, "temperature": 0.8, "logprobs": 2} for i in range(13)]
+    alone = [server.ask(request) for request in requests]
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(len(requests)) as clients:
+        together = list(clients.map(server.ask, requests))
+    for request, (status, one), (_, same) in zip(requests, alone, together, strict=True):
+        assert status == 200 and one["choices"] == same["choices"] and one["usage"] == same["usage"], (request, one, same)
+    # A request that takes minutes keeps nobody waiting.
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 262143, "stream": True}), {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 200, "it is being written"
+    assert server.ask(requests[0])[1]["choices"] == alone[0][1]["choices"]
+    connection.close()
+    print(f"together: {len(requests)} requests in {time.monotonic() - begun:.2f} s, texts as alone")
+
+
 def check_hostile_requests(server):
     head = f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Type: application/json\r\n".encode()
     assert server.ask(b"[" * 2_000_000)[0] == 400
@@ -181,6 +200,7 @@ def main(bin_dir):
             check_openai_client(server, package)
             check_lm_eval_scores(server, bin_dir, folder)
             check_lm_eval_generates(server, bin_dir, folder)
+            check_together(server)
             check_hostile_requests(server)
             check_end(server)
         finally:

@@ -341,9 +341,9 @@ def main():
         began = time.monotonic()
         with contextlib.closing(cluster), contextlib.closing(Service(bin_dir, folder, cluster)) as service:
             limited = begin_time_limit(service)
-            wanted = check_left_alone(service)
-            check_stopped_at_a_step(service, wanted)
+            wanted = check_left_alone(service)  # alone beside it: the allocation ends after a minute, however busy the machine is
             end_time_limit(service, limited, wanted)
+            check_stopped_at_a_step(service, wanted)
             check_node_failure(service, wanted)
             check_node_set_down(service, wanted)
             check_cancelled_by_hand(service, wanted)

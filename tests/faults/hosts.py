@@ -60,6 +60,13 @@ class Hosts:
         """Connects the host's cable to the switch ("up") or takes it out ("down")."""
         self.inside(len(self.addresses), "ip", "link", "set", f"port-{host}", state)
 
+    def slow(self, host, rate):
+        """From now on the host sends no faster than this, e.g. "1gbit"."""
+        self.inside(host, "tc", "qdisc", "replace", "dev", "cable", "root", "tbf", "rate", rate, "burst", "32kb", "latency", "400ms")
+
+    def fast(self, host):
+        self.inside(host, "tc", "qdisc", "del", "dev", "cable", "root")
+
     def received(self, host):
         """Bytes that have come over the host's cable."""
         text = self.inside(host, "cat", "/proc/net/dev")

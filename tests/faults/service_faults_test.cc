@@ -183,12 +183,8 @@ TEST_F(ServiceFaults, AFlippedBitInTheNewestCheckpointIsNamedAndTheOneBeforeIsUs
 }
 
 TEST_F(ServiceFaults, WithoutAnyGoodCheckpointTheJobFailsAndNeverStartsAtStepZero) {
-  const std::string id = Submit();
-  ASSERT_TRUE(service_->WaitForStep(id, 0, 7));
-  service_->Stop(id, v1::STOP_MODE_GRACEFUL);  // at whatever step it is
-  ASSERT_EQ(service_->WaitForEnd(id).state(), v1::Job::STATE_STOPPED);
+  const std::string id = SubmitAndStopAt(7);
   const Reported stopped = Collect(service_, id, 0);
-  ASSERT_LT(stopped.steps.size(), kSteps);
   for (const auto& entry : std::filesystem::directory_iterator(out_dir_ / "checkpoints")) {
     if (entry.is_symlink() || !entry.is_directory()) continue;
     std::ofstream(entry.path() / "model.safetensors", std::ios::binary) << "damaged";

@@ -3,14 +3,16 @@
 
     tests/faults/two_hosts_test.py BIN_DIR
 
-The bits are those of one host; packets prove that the gradients crossed. A cable that is unplugged for some seconds changes nothing; one that stays
-unplugged ends both ranks with PEER_LOST. A rank that cannot be reached is named. Needs root and iproute2, else it is skipped.
+The bits are those of one host, at each level of runtime.shard; packets prove that the gradients crossed. A cable that is unplugged for some seconds, a
+rank that stands still for as long, and a slow cable change nothing; a cable that stays unplugged ends both ranks with PEER_LOST. A rank that cannot be
+reached is named. Needs root and iproute2, else it is skipped.
 """
 import argparse
 import contextlib
 import csv
 import hashlib
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,8 +22,10 @@ from hosts import NETWORK, Hosts
 
 ELSEWHERE = f"{NETWORK}9"  # in the same network, nobody has it
 STEPS = 3000
+FEW_STEPS = 200  # where nothing happens on the way
 HANG_TIMEOUT = 12
 UNPLUGGED_SECONDS = 4  # well below HANG_TIMEOUT
+SLOW_RATE, SLOW_BITS = "20mbit", 20e6
 WAIT_SECONDS = 240
 JOB = f"""\
 name: two-hosts
@@ -30,17 +34,21 @@ nsa: {{l: 8, d: 4, l_sel: 8, n_sel: 4, w: 16}}
 data: {{source: synthetic}}
 preflight: {{waive: {{MODEL_TOO_SMALL_FOR_RUN: a test, DATA_SYNTHETIC: a test}}}}
 restart: {{hang_timeout_seconds: {HANG_TIMEOUT}}}
-train: {{steps: {STEPS}, seq_len: 32, batch_size: 4, log_every: 1, save_every: 500}}
 """
+
+
+def job(steps, shard="none"):
+    return f"{JOB}runtime: {{shard: {shard}}}\ntrain: {{steps: {steps}, seq_len: 32, batch_size: 4, log_every: 1, save_every: 500}}\n"
 
 
 class Gang:
     """Both ranks, on one host or on two."""
 
-    def __init__(self, worker, folder, hosts=None, addresses=None):
+    def __init__(self, worker, folder, hosts=None, addresses=None, steps=STEPS, shard="none"):
         self.out = folder / "artifacts/two-hosts"
+        self.steps = steps
         folder.mkdir()
-        (folder / "job.yaml").write_text(JOB)
+        (folder / "job.yaml").write_text(job(steps, shard))
         self.logs = [folder / f"rank-{rank}.log" for rank in range(2)]
         self.ranks = []
         for rank, log in enumerate(self.logs):
@@ -65,7 +73,7 @@ class Gang:
     def bits(self):
         with (self.out / "training.csv").open() as file:
             losses = [row[:2] for row in csv.reader(file)]
-        model = self.out / f"checkpoints/step-{STEPS:08d}/model.safetensors"
+        model = self.out / f"checkpoints/step-{self.steps:08d}/model.safetensors"
         return len(losses), hashlib.sha256(repr(losses).encode() + model.read_bytes()).hexdigest()
 
     def close(self):
@@ -84,6 +92,47 @@ def check_trains(worker, folder, hosts, unplug):
             hosts.plug(0, "up")
         assert gang.end() == [0, 0], gang.log(0) + gang.log(1)
         return gang.bits()
+
+
+def check_stalls(worker, folder, hosts):
+    """Rank 1 stands still; its machine still answers."""
+    with contextlib.closing(Gang(worker, folder, hosts)) as gang:
+        gang.wait_for("step 100/")
+        gang.ranks[1].send_signal(signal.SIGSTOP)
+        time.sleep(UNPLUGGED_SECONDS)
+        assert f"step {STEPS}/" not in gang.log(0) and gang.ranks[0].poll() is None, gang.log(0)
+        gang.ranks[1].send_signal(signal.SIGCONT)
+        assert gang.end() == [0, 0], gang.log(0) + gang.log(1)
+        return gang.bits()
+
+
+def check_slow(worker, folder, hosts, wanted):
+    """Both cables are slow; the time proves it."""
+    for host in range(2):
+        hosts.slow(host, SLOW_RATE)
+    before, began = hosts.received(0), time.monotonic()
+    with contextlib.closing(Gang(worker, folder, hosts, steps=FEW_STEPS)) as gang:
+        assert gang.end() == [0, 0], gang.log(0) + gang.log(1)
+        assert gang.bits() == wanted, "other bits over a slow cable"
+    seconds, crossed = time.monotonic() - began, hosts.received(0) - before
+    for host in range(2):
+        hosts.fast(host)
+    assert seconds > 0.9 * crossed * 8 / SLOW_BITS, f"{crossed} bytes in {seconds} s"
+
+
+def check_levels(worker, folder, hosts):
+    """Each level of runtime.shard; returns the bits of the first."""
+    all_bits = []
+    for shard in ("none", "optimizer", "gradients", "parameters"):
+        one_or_two = []
+        for name, where in (("one", None), ("two", hosts)):
+            with contextlib.closing(Gang(worker, folder / f"{shard}-{name}", where, steps=FEW_STEPS, shard=shard)) as gang:
+                assert gang.end() == [0, 0], gang.log(0) + gang.log(1)
+                one_or_two.append(gang.bits())
+        assert one_or_two[0] == one_or_two[1], f"{shard}: other bits than one host's"
+        all_bits.append(one_or_two[0])
+    assert len(set(all_bits)) == 1, "the levels differ"
+    return all_bits[0]
 
 
 def check_unplugged_for_good(worker, folder, hosts):
@@ -112,7 +161,7 @@ def check_unreachable(worker, folder, hosts):
 
 def check_refused(worker, folder):
     """An address of another machine."""
-    (folder / "job.yaml").write_text(JOB)
+    (folder / "job.yaml").write_text(job(STEPS))
     command = [worker, "--job", "job.yaml", "--rank", "0", "--world", "2", "--rendezvous", "meet", "--rank-address", "192.0.2.1"]
     ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert ended.returncode == 2 and "none of this machine's interfaces" in ended.stderr + ended.stdout, ended
@@ -136,10 +185,13 @@ def main():
         crossed = hosts.received(0) - before
         assert crossed > STEPS * 10_000, f"{crossed} bytes crossed"
         assert check_trains(worker, folder / "unplugged", hosts, unplug=True) == one_host, "other bits after the cable was unplugged"
+        assert check_stalls(worker, folder / "stalls", hosts) == one_host, "other bits after a rank stood still"
+        check_slow(worker, folder / "slow", hosts, check_levels(worker, folder, hosts))
         seconds = check_unplugged_for_good(worker, folder / "for-good", hosts)
         check_unreachable(worker, folder / "unreachable", hosts)
-        print(f"two hosts: {one_host[0] - 1} steps with the bits of one host, {crossed / 1e6:.1f} MB a host over the cable; unplugged "
-              f"{UNPLUGGED_SECONDS} s: the same bits; for good: both ranks ended after {seconds:.1f} s")
+        print(f"two hosts: {one_host[0] - 1} steps with the bits of one host, {crossed / 1e6:.1f} MB a host over the cable, and at each level of "
+              f"runtime.shard; unplugged or a rank stopped for {UNPLUGGED_SECONDS} s, and at {SLOW_RATE}: the same bits; unplugged for good: both ranks "
+              f"ended after {seconds:.1f} s")
     return 0
 
 

@@ -31,7 +31,9 @@ int64_t Heap() { return HeapInUse() - sqlite3_memory_used(); }
 class MemoryOfJobsTest : public ServerTest {
  protected:
   static constexpr int kAtOnce = 10;
-  static constexpr int kJobs = 20;  // of a round
+  // Of a round. Buffers of connections come and go in steps of 56 KiB, in one round of twelve 120
+  // KB: of so many jobs that is 600 bytes each.
+  static constexpr int kJobs = 200;
 
   MemoryOfJobsTest() {
     metrics_address_ = "127.0.0.1:0";
@@ -84,14 +86,14 @@ class MemoryOfJobsTest : public ServerTest {
 };
 
 TEST_F(MemoryOfJobsTest, DeletedJobsLeaveNothing) {
-  RunAndDelete(kJobs);  // warms up caches and threads
+  RunAndDelete(2 * kAtOnce);  // warms up caches and threads
   const int64_t once = GrowthPerJob();
-  const int64_t twice = GrowthPerJob();
-  EXPECT_LT(std::min(once, twice), kMostOfADeletedJob) << once << ", then " << twice;
+  if (once < kMostOfADeletedJob) return;
+  EXPECT_LT(GrowthPerJob(), kMostOfADeletedJob) << "after " << once << " in the round before";
 }
 
 TEST_F(MemoryOfJobsTest, ALeakIsSeen) {
-  RunAndDelete(kJobs);
+  RunAndDelete(2 * kAtOnce);
   const int64_t before = Settled();
   const std::vector<std::string> lost(kJobs, std::string(2 * kMostOfADeletedJob, 'x'));
   EXPECT_GT((Settled() - before) / kJobs, kMostOfADeletedJob) << lost.size();

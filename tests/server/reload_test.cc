@@ -21,19 +21,35 @@ namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
 
-// A port of loopback that somebody else listens on.
-struct TakenPort {
-  TakenPort() : listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+// A port of loopback that a socket is bound to.
+struct BoundPort {
+  BoundPort() : bound(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in at{.sin_family = AF_INET};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t length = sizeof at;
-    EXPECT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
-    EXPECT_EQ(listen(listener.get(), 1), 0);
-    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &length);
-    address = absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
+    EXPECT_EQ(bind(bound.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at), 0);
+    getsockname(bound.get(), reinterpret_cast<sockaddr*>(&at), &length);
+    port = absl::StrCat(":", ntohs(at.sin_port));
   }
-  Fd listener;
-  std::string address;
+  Fd bound;
+  std::string port;  // ":1234"
+};
+
+// Somebody else listens on it.
+struct TakenPort : BoundPort {
+  TakenPort() { EXPECT_EQ(listen(bound.get(), 1), 0); }
+  std::string address = "127.0.0.1" + port;
+};
+
+// Nobody else is given it, and a coordinator that asks for it can listen on it: HeldPorts in
+// tests/testing/ports.py says why.
+struct HeldPort : BoundPort {
+  HeldPort() {
+    constexpr int kOn = 1;
+    for (const int option : {SO_REUSEADDR, SO_REUSEPORT}) {
+      EXPECT_EQ(setsockopt(bound.get(), SOL_SOCKET, option, &kOn, sizeof kOn), 0);
+    }
+  }
 };
 
 class ReloadTest : public ProgramTest {
@@ -177,24 +193,20 @@ TEST_F(ReloadTest, TakesNewCertificatesATokenAndAnAddress) {
   fs::copy_file(Path("ca.crt"), Path("authority"));
   const pid_t pid = Start("state");
   ASSERT_TRUE(AnswersOverTcp()) << Output();
-  std::string port;
-  {
-    const TakenPort free_again;
-    port = free_again.address.substr(free_again.address.rfind(':'));
-  }
+  const HeldPort held;
   ASSERT_TRUE(MakeCertificates(folder_.path())) << "of another authority";
   EXPECT_FALSE(AnswersOverTcp("client")) << "it does not know that authority yet";
-  config_ = Config("127.0.0.1" + port);
+  config_ = Config("127.0.0.1" + held.port);
   ASSERT_EQ(CheckConfig(), 0) << Output();
   kill(pid, SIGHUP);
   fs::copy_file(Path("ca.crt"), Path("authority"), fs::copy_options::overwrite_existing);
   ASSERT_TRUE(Within(absl::Minutes(1), [&] { return AnswersOverTcp(); })) << Output();
-  EXPECT_EQ(TcpAddress(), "127.0.0.1" + port);
+  EXPECT_EQ(TcpAddress(), "127.0.0.1" + held.port);
   // The same port at another address, which no other process could have meanwhile.
-  config_ = Config("127.0.0.2" + port);
+  config_ = Config("127.0.0.2" + held.port);
   ASSERT_EQ(CheckConfig(), 0) << Output();
   kill(pid, SIGHUP);
-  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return TcpAddress() == "127.0.0.2" + port; }))
+  EXPECT_TRUE(Within(absl::Minutes(1), [&] { return TcpAddress() == "127.0.0.2" + held.port; }))
       << Output();
 }
 

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <utility>
@@ -14,8 +13,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
-#include "common/base/control_groups.h"
 #include "common/base/cores.h"
+#include "common/base/machine_memory.h"
 #include "common/base/thread_name.h"
 #include "common/base/version.h"
 #include "common/run/atomic_file.h"
@@ -34,32 +33,10 @@ constexpr absl::Duration kRefresh = absl::Seconds(1);
 constexpr absl::Duration kTryPatience = absl::Seconds(10);
 constexpr char kNoDriver[] = "no NVIDIA driver (libnvidia-ml.so.1 was not found or does not start)";
 
-// The value of a line such as "MemTotal: 24000000 kB" of /proc/meminfo, in bytes.
-int64_t MemInfo(const std::string& text, absl::string_view key) {
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    const std::vector<absl::string_view> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    int64_t kilobytes = 0;
-    if (words.size() >= 2 && words[0] == key && absl::SimpleAtoi(words[1], &kilobytes)) {
-      return kilobytes * 1024;
-    }
-  }
-  return 0;
-}
-
 void SetMemory(v1::NodeInfo* node) {
-  const std::string text = ReadWholeFile("/proc/meminfo").value_or("");
-  int64_t total = MemInfo(text, "MemTotal:");
-  int64_t free = MemInfo(text, "MemAvailable:");
-  for (const fs::path& group : ControlGroups("memory")) {
-    const auto limit = MemoryLimit(group);
-    if (!limit.has_value() || limit->bytes >= total) continue;
-    auto used = GroupNumber(group / "memory.current");
-    if (!used.has_value()) used = GroupNumber(group / "memory.usage_in_bytes");  // of version 1
-    total = limit->bytes;
-    free = std::clamp<int64_t>(total - used.value_or(0), 0, free);
-  }
-  node->set_memory_bytes(total);
-  node->set_free_memory_bytes(free);
+  const MachineMemory memory = ReadMachineMemory();
+  node->set_memory_bytes(memory.total_bytes);
+  node->set_free_memory_bytes(memory.free_bytes);
 }
 
 struct Trial {

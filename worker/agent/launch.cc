@@ -16,6 +16,7 @@
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
 #include "common/run/data_environment.h"
+#include "common/run/gpu_environment.h"
 #include "common/run/oom_score.h"
 #include "common/run/run_file.h"
 #include "nsa/v1/worker.pb.h"
@@ -30,20 +31,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The variables of the agent's environment that a worker inherits, with those for remote data.
-// LD_PRELOAD and similar ones are left out on purpose.
+// The variables of the agent's environment that a worker inherits, with those for remote data and
+// for GPUs. LD_PRELOAD and similar ones are left out on purpose.
 constexpr const char* kEnvironment[] = {"HOME",
                                         "LANG",
                                         "LC_ALL",
                                         "LD_LIBRARY_PATH",
                                         "LOGNAME",
-                                        "NCCL_DEBUG",
-                                        "NCCL_IB_HCA",
-                                        "NCCL_NVLS_ENABLE",
-                                        "NCCL_SOCKET_IFNAME",
-                                        "NSA_CUPTI_LIBRARY",
                                         "NSA_LOG_LEVEL",
-                                        "NSA_NCCL_LIBRARY",
                                         "OMP_WAIT_POLICY",
                                         "OPENBLAS_CORETYPE",
                                         "OPENBLAS_L2_SIZE",
@@ -98,7 +93,7 @@ absl::StatusOr<std::string> DataCacheOf(const AgentOptions& options, const UnixU
 absl::StatusOr<std::map<std::string, std::string>> EnvironmentOf(
     const v1::WorkerAssignment& assignment, const AgentOptions& options, const UnixUser* user) {
   std::vector<std::string> names =
-      WithDataEnvironment({std::begin(kEnvironment), std::end(kEnvironment)});
+      WithGpuEnvironment(WithDataEnvironment({std::begin(kEnvironment), std::end(kEnvironment)}));
   if (user != nullptr) {
     std::erase_if(names, [](const std::string& name) {
       return std::ranges::find(kOfTheAgent, name) != std::end(kOfTheAgent);

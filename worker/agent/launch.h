@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

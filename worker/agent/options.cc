@@ -1,7 +1,5 @@
 #include "worker/agent/options.h"
 
-#include <algorithm>
-
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,7 +10,6 @@
 #include "common/base/status.h"
 #include "common/job/require.h"
 #include "common/rpc/rpc.h"
-#include "common/run/atomic_file.h"
 #include "common/run/rank_address.h"
 #include "worker/agent/cuda_compat.h"
 #include "worker/agent/link/accepts.h"

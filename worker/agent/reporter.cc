@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"

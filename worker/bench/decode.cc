@@ -9,7 +9,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/current_folder.h"
 #include "common/base/status.h"
@@ -47,7 +46,8 @@ int32_t KeysRead(Branch branch, const NsaShape& shape, int32_t t) {
 
 // Keys that the tokens from `begin` to `end` − 1 read, mean over these tokens and all layers.
 double MeanKeys(const v1::JobSpec& spec, int32_t begin, int32_t end) {
-  const train::ModelConfig config = train::ModelConfigOf(spec);
+  train::ModelConfig config = train::ModelConfigOf(spec);
+  config.attention.shape.seq_len = end;  // a full layer reads all tokens
   double sum = 0;
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
     const NsaLayerConfig attention = config.AttentionOf(layer);
@@ -59,21 +59,27 @@ double MeanKeys(const v1::JobSpec& spec, int32_t begin, int32_t end) {
   return sum / config.n_layers / (end - begin);
 }
 
-// Reads the tokens but the last `steps`, then those one by one. Adds the seconds of each to
-// `seconds`; the first element is the prompt's.
-absl::Status Read(std::span<const int32_t> tokens, int steps, train::Decoder* decoder,
-                  std::vector<double>* seconds) {
-  decoder->Reset();
+// Reads the tokens but the last `steps` in every slot, then those one by one, in all slots
+// together. Returns the seconds of the last prompt and of each step.
+absl::StatusOr<std::vector<double>> Read(std::span<const int32_t> tokens, int steps,
+                                         train::Decoder* decoder) {
   const auto prompt = tokens.first(tokens.size() - static_cast<size_t>(steps));
-  auto begin = SteadyClock::now();
-  NSA_RETURN_IF_ERROR(decoder->Prefill(prompt).status());
-  seconds->push_back(SecondsSince(begin));
-  for (const int32_t token : tokens.subspan(prompt.size())) {
-    begin = SteadyClock::now();
-    NSA_RETURN_IF_ERROR(decoder->Step(token).status());
-    seconds->push_back(SecondsSince(begin));
+  std::vector<double> seconds(1);
+  std::vector<train::SlotToken> next(decoder->slots());
+  for (int32_t slot = 0; slot < decoder->slots(); ++slot) {
+    decoder->Reset(slot);
+    const auto begin = SteadyClock::now();
+    NSA_RETURN_IF_ERROR(decoder->Prefill(slot, prompt).status());
+    seconds[0] = SecondsSince(begin);
+    next[slot].slot = slot;
   }
-  return absl::OkStatus();
+  for (const int32_t token : tokens.subspan(prompt.size())) {
+    for (train::SlotToken& one : next) one.token = token;
+    const auto begin = SteadyClock::now();
+    NSA_RETURN_IF_ERROR(decoder->Step(next).status());
+    seconds.push_back(SecondsSince(begin));
+  }
+  return seconds;
 }
 
 // A model's random parameters on a device.
@@ -110,72 +116,88 @@ absl::StatusOr<v1::JobSpec> LoadSpec(const std::string& path) {
   return file.spec;
 }
 
-void PrintRow(const char* attention, const DecodeTimes& times, const std::string& note) {
-  absl::PrintF("%8d  %-9s %11.1f %9.3f %9.3f %13.0f %11.1f%s\n", times.context, attention,
-               1e3 * times.prompt_seconds, 1e3 * times.median_seconds, 1e3 * times.p95_seconds,
-               times.keys, static_cast<double>(times.bytes) / (1 << 20), note);
+void PrintRow(const char* attention, const DecodeTiming& timing, const DecodeTimes& times,
+              const std::string& note) {
+  absl::PrintF("%8d  %-9s %5d %11.1f %9.3f %9.3f %9.0f %13.0f %11.1f%s\n", timing.context,
+               attention, timing.slots, 1e3 * times.prompt_seconds, 1e3 * times.median_seconds,
+               1e3 * times.p95_seconds, timing.slots / times.median_seconds, times.keys,
+               static_cast<double>(times.bytes) / (1 << 20), note);
   std::fflush(stdout);
+}
+
+absl::Status CheckTiming(const DecodeTiming& timing) {
+  if (timing.steps >= 1 && timing.context > timing.steps) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "decode: context %d with %d steps (more than the steps; at least 1 is timed); take a longer "
+      "context or fewer steps",
+      timing.context, timing.steps));
+}
+
+// The model of a job, and the same with dense attention.
+struct Models {
+  v1::JobSpec spec;
+  std::unique_ptr<Weights> weights, dense;  // dense: null unless it is wanted
+};
+
+absl::Status RunRow(const Exec& exec, const Models& models, const DecodeTiming& timing) {
+  NSA_ASSIGN_OR_RETURN(const DecodeTimes times,
+                       TimeDecode(exec, models.spec, models.weights->arena(), timing));
+  PrintRow("nsa", timing, times, "");
+  if (models.dense == nullptr) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(const DecodeTimes dense, TimeDecode(exec, Dense(models.spec, timing.context),
+                                                           models.dense->arena(), timing));
+  PrintRow("dense", timing, dense,
+           absl::StrFormat("  %.2f times as long", dense.median_seconds / times.median_seconds));
+  return absl::OkStatus();
 }
 
 }  // namespace
 
 absl::StatusOr<DecodeTimes> TimeDecode(const Exec& exec, const v1::JobSpec& spec,
-                                       const train::Arena& parameters, int32_t context, int steps) {
-  if (steps < 1 || context <= steps) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("decode: context %d with %d steps (more than the steps; at least 1 is "
-                        "timed); take "
-                        "a longer context or fewer steps",
-                        context, steps));
-  }
-  NSA_ASSIGN_OR_RETURN(const std::unique_ptr<train::Decoder> decoder,
-                       train::Decoder::Create(exec, spec, &parameters, {.context = context}));
+                                       const train::Arena& parameters, const DecodeTiming& timing) {
+  NSA_RETURN_IF_ERROR(CheckTiming(timing));
+  const int32_t context = timing.context, steps = timing.steps, prompt = context - steps;
+  NSA_ASSIGN_OR_RETURN(
+      const std::unique_ptr<train::Decoder> decoder,
+      train::Decoder::Create(exec, spec, &parameters, {.context = context, .slots = timing.slots}));
   std::mt19937 random(7);
   std::vector<int32_t> tokens(context);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % VocabOf(spec));
-  const int32_t prompt = context - steps;
-  std::vector<double> seconds;
   const int warm_up = std::min(steps, kWarmUp);
   NSA_RETURN_IF_ERROR(
-      Read(std::span(tokens).first(prompt + warm_up), warm_up, decoder.get(), &seconds));
-  seconds.clear();
-  NSA_RETURN_IF_ERROR(Read(tokens, steps, decoder.get(), &seconds));
-  DecodeTimes times{.context = context,
-                    .prompt_seconds = seconds[0],
-                    .keys = MeanKeys(spec, prompt, context),
-                    .bytes = decoder->bytes()};
+      Read(std::span(tokens).first(prompt + warm_up), warm_up, decoder.get()).status());
+  NSA_ASSIGN_OR_RETURN(std::vector<double> seconds, Read(tokens, steps, decoder.get()));
   std::sort(seconds.begin() + 1, seconds.end());
-  times.median_seconds = seconds[1 + steps / 2];
-  times.p95_seconds = seconds[1 + std::min(steps - 1, steps * 95 / 100)];
-  return times;
+  return DecodeTimes{.prompt_seconds = seconds[0],
+                     .median_seconds = seconds[1 + steps / 2],
+                     .p95_seconds = seconds[1 + std::min(steps - 1, steps * 95 / 100)],
+                     .keys = MeanKeys(spec, prompt, context),
+                     .bytes = decoder->bytes()};
 }
 
 absl::Status RunDecode(const DecodeOptions& options) {
-  NSA_ASSIGN_OR_RETURN(const v1::JobSpec spec, LoadSpec(options.job));
+  Models models;
+  NSA_ASSIGN_OR_RETURN(models.spec, LoadSpec(options.job));
   std::unique_ptr<train::Gpu> gpu;  // null on the CPU
   if (options.device == "cuda" || (options.device.empty() && cuda::DeviceCount() > 0)) {
     NSA_ASSIGN_OR_RETURN(gpu, train::Gpu::Open());
   }
   const Exec exec = gpu == nullptr ? Exec() : gpu->exec();
-  NSA_ASSIGN_OR_RETURN(const auto weights, Weights::Make(spec, gpu.get()));
-  std::unique_ptr<Weights> dense_weights;
+  NSA_ASSIGN_OR_RETURN(models.weights, Weights::Make(models.spec, gpu.get()));
   if (options.vs_dense) {
-    NSA_ASSIGN_OR_RETURN(dense_weights, Weights::Make(Dense(spec, 1), gpu.get()));
+    NSA_ASSIGN_OR_RETURN(models.dense, Weights::Make(Dense(models.spec, 1), gpu.get()));
   }
-  absl::PrintF("%s: %d parameters, random; %s; steps of one token: %d\n", spec.name(),
-               weights->arena().layout().count(),
+  absl::PrintF("%s: %d parameters, random; %s; steps of one token: %d\n", models.spec.name(),
+               models.weights->arena().layout().count(),
                gpu == nullptr ? "CPU, fp32" : gpu->Description() + ", bf16", options.steps);
-  absl::PrintF(" context  attention   prompt ms  token ms    p95 ms  keys a token  caches MiB\n");
+  absl::PrintF(
+      " context  attention slots   prompt ms   step ms    p95 ms  tokens/s  keys a token  caches "
+      "MiB\n");
   for (const int32_t context : options.contexts) {
-    NSA_ASSIGN_OR_RETURN(const DecodeTimes times,
-                         TimeDecode(exec, spec, weights->arena(), context, options.steps));
-    PrintRow("nsa", times, "");
-    if (!options.vs_dense) continue;
-    NSA_ASSIGN_OR_RETURN(
-        const DecodeTimes dense,
-        TimeDecode(exec, Dense(spec, context), dense_weights->arena(), context, options.steps));
-    PrintRow("dense", dense,
-             absl::StrFormat("  %.2f times as long", dense.median_seconds / times.median_seconds));
+    for (const int32_t slots : options.slots) {
+      NSA_RETURN_IF_ERROR(
+          RunRow(exec, models, {.context = context, .steps = options.steps, .slots = slots}));
+    }
   }
   return absl::OkStatus();
 }

@@ -73,7 +73,7 @@ template <class Args, class BackwardArgs, class Complete>
 void AddBranch(const NsaShape& s, const std::string& name, Branch branch,
                int64_t (*keys)(const NsaShape&), absl::Status (*forward)(const Exec&, const Args&),
                absl::Status (*backward)(const Exec&, const BackwardArgs&), Complete complete,
-               std::vector<Family>* out) {
+               KernelCode code, std::vector<Family>* out) {
   const double pairs = Pairs(s, branch);
   const BranchBytes bytes = BytesOf(s, keys(s));
   out->push_back(
@@ -83,7 +83,7 @@ void AddBranch(const NsaShape& s, const std::string& name, Branch branch,
          complete(shape, data, &args);
          return {[=] { return forward(data->exec(), args); }, {{"o", t.o}}};
        }});
-  out->back().executed = ExecutedForward(s, branch);
+  out->back().executed = ExecutedForward(s, branch, code);
   out->push_back({name + "_backward", BackwardFlops(s, pairs), bytes.backward,
                   [=](const NsaShape& shape, Data* data) -> Call {
                     const BranchTensors t(shape, keys(shape), data);
@@ -95,19 +95,19 @@ void AddBranch(const NsaShape& s, const std::string& name, Branch branch,
                     return {[=] { return status.ok() ? backward(data->exec(), back) : status; },
                             {{"dq", t.dq}, {"dk", t.dk}, {"dv", t.dv}}};
                   }});
-  out->back().executed = ExecutedBackward(s, branch);
+  out->back().executed = ExecutedBackward(s, branch, code);
 }
 
 int64_t AllKeys(const NsaShape& s) { return s.seq_len; }
 int64_t CompressedKeys(const NsaShape& s) { return s.cmp_blocks(); }
 
-void AddBranches(const NsaShape& s, std::vector<Family>* out) {
+void AddBranches(const NsaShape& s, KernelCode code, std::vector<Family>* out) {
   const auto nothing = [](const NsaShape&, Data*, auto*) {};
   AddBranch<BranchArgs, BranchBackwardArgs>(s, "window_attention", kWin, AllKeys, WindowAttention,
-                                            WindowAttentionBackward, nothing, out);
+                                            WindowAttentionBackward, nothing, code, out);
   AddBranch<BranchArgs, BranchBackwardArgs>(s, "compressed_attention", kCmp, CompressedKeys,
                                             CompressedAttention, CompressedAttentionBackward,
-                                            nothing, out);
+                                            nothing, code, out);
   AddBranch<BranchArgs, BranchBackwardArgs>(
       s, "selected_attention", kSel, AllKeys, SelectedAttention, SelectedAttentionBackward,
       // Blocks chosen by random scores: neighbours share only the blocks that are always selected,
@@ -119,7 +119,7 @@ void AddBranches(const NsaShape& s, std::vector<Family>* out) {
         (void)ChooseBlocks(data->exec(), {.shape = shape, .scores = scores, .blocks = blocks});
         args->blocks = blocks;
       },
-      out);
+      code, out);
   out->push_back(
       {"select_blocks", Pairs(s, kCmp) * 2 * s.d_k,
        2.0 * s.q_size() + 2.0 * s.cmp_k_size() + 4.0 * HeadRows(s) + 4.0 * s.blocks_size(),
@@ -132,6 +132,7 @@ void AddBranches(const NsaShape& s, std::vector<Family>* out) {
              .shape = shape, .q = t.q, .k = t.k, .lse = t.lse, .blocks = blocks};
          return {[=] { return status.ok() ? SelectBlocks(data->exec(), args) : status; }, {}};
        }});
+  out->back().executed = ExecutedSelection(s);
 }
 
 // GPU and CPU choose blocks by scores that differ by rounding, so a few rows attend to different
@@ -398,10 +399,10 @@ void AddLinear(const NsaShape& s, const std::string& name, int64_t in, int64_t o
 
 }  // namespace
 
-std::vector<Family> Families(const NsaShape& shape, const ModelWidths& widths) {
+std::vector<Family> Families(const NsaShape& shape, const ModelWidths& widths, KernelCode code) {
   std::vector<Family> out;
   AddLayer(shape, &out);
-  AddBranches(shape, &out);
+  AddBranches(shape, code, &out);
   AddGate(shape, &out);
   AddRows(shape, widths, &out);
   AddProjections(shape, &out);

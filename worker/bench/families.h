@@ -28,7 +28,7 @@ struct Family {
   // Makes the call at `shape`: the timed shape, or a single sequence for the check.
   std::function<Call(const NsaShape& shape, Data* data)> make;
   double bound = 1.2e-2;                  // largest accepted ‖gpu − cpu‖ / ‖cpu‖
-  std::optional<Executed> executed = {};  // of the attention alone
+  std::optional<Executed> executed = {};  // where budget.h derives it
 };
 
 // Widths of the model around the attention.
@@ -38,7 +38,8 @@ struct ModelWidths {
   int64_t parameters = 78'295'332;
 };
 
-std::vector<Family> Families(const NsaShape& shape, const ModelWidths& widths);
+// `code`: which of the kernels' codes runs, on which what they execute depends.
+std::vector<Family> Families(const NsaShape& shape, const ModelWidths& widths, KernelCode code);
 
 // Adds those of the optimizer (optimizer_families.cc).
 void AddOptimizers(const ModelWidths& widths, std::vector<Family>* out);

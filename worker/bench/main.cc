@@ -12,6 +12,7 @@
 #include "worker/bench/families.h"
 #include "worker/bench/step.h"
 #include "worker/bench/timing.h"
+#include "worker/train/decode/decoder.h"
 
 namespace nsa::bench {
 namespace {
@@ -59,25 +60,6 @@ absl::StatusOr<double> Check(const Gpu& gpu, const Family& family, const Options
   return RelativeError(gpu_data, on_gpu, cpu_data, on_cpu);
 }
 
-// What the family executes, and the time that each unit of the GPU takes for it at its ceiling; the
-// largest is a floor of the measured time. Needed is what families.h counts.
-void PrintBudget(const Ceilings& ceilings, const Family& family, double seconds) {
-  const Executed& executed = *family.executed;
-  const auto ms = [](double work, double in_a_second) { return 1e3 * work / in_a_second; };
-  std::printf(
-      "    matrix unit: needed %.1f GFLOP, %.3f ms; executed %.1f GFLOP, %.3f ms, at %.0f TFLOP/s\n"
-      "    exponentials: executed %.2f G, %.3f ms; memory: needed %.3f GB, %.3f ms",
-      family.flops / 1e9, ms(family.flops, ceilings.gemm_flops), executed.flops / 1e9,
-      ms(executed.flops, ceilings.gemm_flops), executed.flops / seconds / 1e12,
-      executed.exponentials / 1e9, ms(executed.exponentials, ceilings.exponentials),
-      family.bytes / 1e9, ms(family.bytes, ceilings.copy_bytes));
-  if (executed.partial_bytes > 0) {
-    std::printf(", partial rows %.3f GB, %.3f ms", executed.partial_bytes / 1e9,
-                ms(executed.partial_bytes, ceilings.copy_bytes));
-  }
-  std::printf("\n");
-}
-
 absl::Status RunFamily(const Gpu& gpu, const Ceilings& ceilings, const Family& family,
                        const Options& options, bool* all_correct) {
   double error = -1;
@@ -101,7 +83,10 @@ absl::Status RunFamily(const Gpu& gpu, const Ceilings& ceilings, const Family& f
   } else {
     std::printf("error %.1e%s\n", error, correct ? "" : "  WRONG");
   }
-  if (options.budget && family.executed) PrintBudget(ceilings, family, seconds);
+  if (options.budget) {
+    const Floors floors = FloorsOf(family.flops, family.bytes, family.executed, ceilings);
+    std::printf("%s", FormatFloors(floors, seconds).c_str());
+  }
   std::fflush(stdout);
   return absl::OkStatus();
 }
@@ -123,7 +108,9 @@ absl::StatusOr<bool> RunKernels(const Options& options) {
   NSA_ASSIGN_OR_RETURN(const Ceilings ceilings, PrintCeilings(*gpu));
   std::printf("%s\n", options.shape.ToString().c_str());
   bool all_correct = true;
-  for (const Family& family : Families(options.shape, options.widths)) {
+  NSA_ASSIGN_OR_RETURN(const int32_t architecture, cuda::KernelArchitecture());
+  const KernelCode code = architecture >= 90 ? KernelCode::kSm90a : KernelCode::kSm80;
+  for (const Family& family : Families(options.shape, options.widths, code)) {
     if (family.name.find(options.only) == std::string::npos) continue;
     NSA_RETURN_IF_ERROR(
         Annotate(RunFamily(*gpu, ceilings, family, options, &all_correct), family.name));
@@ -160,7 +147,11 @@ CLI::App* AddDecode(CLI::App* app, DecodeOptions* options) {
       ->delimiter(',')
       ->check(CLI::Range(2, 1'048'576))
       ->capture_default_str();
-  decode->add_option("--steps", options->steps, "timed tokens; the median is reported")
+  decode->add_option("--slots", options->slots, "sequences that are decoded together, e.g. 1,8")
+      ->delimiter(',')
+      ->check(CLI::Range(1, train::Decoder::kMostSlots))
+      ->capture_default_str();
+  decode->add_option("--steps", options->steps, "timed steps; the median is reported")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   decode->add_flag("--vs-dense", options->vs_dense, "also the same model with dense attention");
@@ -218,8 +209,8 @@ int Main(int argc, char** argv) {
                    "tokens of the sequence that is compared with the CPU; 0: compare nothing")
       ->capture_default_str();
   kernels->add_flag("--budget", options.budget,
-                    "for the attention: what is needed, what is executed, and how long each unit "
-                    "of the GPU takes for it at its ceiling");
+                    "what is needed, what is executed, and how long each unit of the GPU takes for "
+                    "it at its ceiling; - where that is not derived");
   kernels->add_option("--workspace-mib", options.workspace_mib, "scratch memory of the kernels")
       ->capture_default_str();
   CLI::App* ceilings =

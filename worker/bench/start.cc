@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <random>
-#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"

@@ -121,20 +121,19 @@ absl::StatusOr<double> Gpu::Time(int repeats, const std::function<absl::Status()
   return times[times.size() / 2];
 }
 
-// Of all multiprocessors at the highest clock.
-absl::StatusOr<double> ExponentialsPerSecond() {
-  constexpr double kInCycle = 16;
+// Cycles a second of all multiprocessors at the highest clock.
+absl::StatusOr<double> CyclesPerSecond() {
   int multiprocessors = 0, kilohertz = 0;
   NSA_RETURN_IF_ERROR(ToStatus(
       cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0), "device"));
   NSA_RETURN_IF_ERROR(
       ToStatus(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, 0), "device"));
-  return kInCycle * multiprocessors * kilohertz * 1e3;
+  return 1e3 * multiprocessors * kilohertz;
 }
 
 absl::StatusOr<Ceilings> MeasureCeilings(const Gpu& gpu) {
   Ceilings out;
-  NSA_ASSIGN_OR_RETURN(out.exponentials, ExponentialsPerSecond());
+  NSA_ASSIGN_OR_RETURN(out.cycles, CyclesPerSecond());
   const Exec exec = gpu.exec();
   {
     constexpr int64_t kSide = 8192;

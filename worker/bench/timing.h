@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/cuda/side.h"
 #include "kernels/exec.h"
+#include "worker/bench/floors.h"
 
 namespace nsa::bench {
 
@@ -35,13 +36,6 @@ class Gpu {
   std::unique_ptr<cuda::Blas> blas_;
 };
 
-struct Ceilings {
-  double gemm_flops = 0;            // per second: bf16, 8192³, random data
-  double copy_bytes = 0;            // per second, read + written
-  double exponentials = 0;          // per second, by the data sheet: 16 a cycle on a multiprocessor
-  double launch_seconds = 0;        // per launch of an operation that does almost nothing
-  double graph_launch_seconds = 0;  // the same inside a CUDA graph
-};
 absl::StatusOr<Ceilings> MeasureCeilings(const Gpu& gpu);
 
 }  // namespace nsa::bench

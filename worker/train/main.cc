@@ -4,12 +4,10 @@
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/str_format.h"
 #include "common/base/clock.h"
 #include "common/base/current_folder.h"
 #include "common/base/job_file.h"

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
-#include <memory>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
@@ -19,6 +18,7 @@
 #include "worker/train/command_line.h"
 #include "worker/train/data/prepared/commands.h"
 #include "worker/train/data/remote/model_files.h"
+#include "worker/train/decode/decoder.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/score/commands.h"
 #include "worker/train/step/signals.h"
@@ -54,8 +54,9 @@ int Print(const absl::StatusOr<std::string>& answer) {
 void AnnounceServer(const serve::CompletionServer& server, const TrainedModel& trained) {
   const serve::Engine& engine = server.engine();
   absl::PrintF(
-      "serving %s, step %d, at %s/v1 (context %d tokens, caches %.1f MiB, %s); Ctrl-C ends it\n",
-      server.model(), trained.state().step(), server.url(), engine.context(),
+      "serving %s, step %d, at %s/v1 (context %d tokens, slots %d, caches %.1f MiB, %s); Ctrl-C "
+      "ends it\n",
+      server.model(), trained.state().step(), server.url(), engine.context(), engine.slots(),
       static_cast<double>(engine.bytes()) / (1 << 20), trained.device());
   std::fflush(stdout);
 }
@@ -77,7 +78,7 @@ int Serve(const UseFlags& flags) {
   const auto trained = TrainedModel::Load(flags.checkpoint, BackendOf(flags));
   if (!trained.ok()) return Fail(trained.status());
   serve::ServerOptions options = flags.server;
-  options.context = flags.sampling.context;
+  options.engine.context = flags.sampling.context;
   options.threads = flags.threads;
   const auto server = serve::CompletionServer::Start(trained->get(), &clock, options);
   if (absl::IsInvalidArgument(server.status())) return Refuse(server.status());
@@ -123,10 +124,16 @@ void AddSeed(CLI::App* sub, int64_t* seed) {
   sub->add_option("--seed", *seed, "the same seed gives the same result");
 }
 
-void AddFiller(CLI::App* sub, UseFlags* flags) {
+void AddTaskAndFiller(CLI::App* sub, UseFlags* flags, NeedleTask* task) {
+  const auto name = [task](const std::string& word) {
+    const absl::StatusOr<NeedleTask> named = NeedleTaskNamed(word);
+    if (!named.ok()) throw CLI::ValidationError(std::string(named.status().message()));
+    *task = *named;
+  };
+  sub->add_option_function<std::string>(
+      "--task", name, "what is hidden: key, keys, values, trace or count; default: key");
   sub->add_option("--filler", flags->documents.filler,
-                  "text file whose words stand around the key; default: the sentences of the "
-                  "paper");
+                  "text file whose words stand around it; default: the sentences of the paper");
 }
 
 void AddScoreAndEval(CLI::App* app, UseFlags* flags) {
@@ -145,9 +152,15 @@ void AddScoreAndEval(CLI::App* app, UseFlags* flags) {
                  });
   AddJson(eval, flags);
   for (CLI::App* sub : {score, eval}) {
-    sub->add_option("TEXT", flags->text.path, "text, JSON lines or Parquet")->required();
+    CLI::Option* const text =
+        sub->add_option("TEXT", flags->text.path,
+                        sub == score ? "text, JSON lines or Parquet"
+                                     : "text, JSON lines or Parquet; default: the files of "
+                                       "data.val_path and data.val of its job")
+            ->required(sub == score);
     sub->add_option("--text-field", flags->text.field,
-                    "field of JSON lines or column of Parquet with the text; default: the job's");
+                    "field of JSON lines or column of Parquet with the text; default: the job's")
+        ->needs(text);
   }
 }
 
@@ -179,39 +192,43 @@ void AddServe(CLI::App* app, UseFlags* flags) {
                   "one");
   sub->add_option("--parent", flags->parent,
                   "process that starts this one: end when it does, as for nsactl chat");
+  sub->add_option("--slots", flags->server.engine.slots,
+                  "choices of all requests that are written at the same time; default: up to 8, as "
+                  "many as half of the free memory has caches for")
+      ->check(CLI::Range(0, Decoder::kMostSlots));
   AddContext(sub, flags);
 }
 
 void AddNeedle(CLI::App* app, UseFlags* flags) {
   NeedleOptions* const to = &flags->needles;
-  CLI::App* const sub =
-      AddOnModel(app, flags, "needle",
-                 "Print how often the model finds a pass key that is hidden in its context",
-                 [](const UseFlags& f) {
-                   return CodeOf(NeedleCommand(f.checkpoint, BackendOf(f), f.documents.filler,
-                                               f.needles, {.csv = f.output, .json = f.json}));
-                 });
+  CLI::App* const sub = AddOnModel(
+      app, flags, "needle", "Print how often the model finds what is hidden in its context",
+      [](const UseFlags& f) {
+        return CodeOf(NeedleCommand(f.checkpoint, BackendOf(f), f.documents.filler, f.needles,
+                                    {.csv = f.output, .json = f.json}));
+      });
   sub->add_option("--lengths", to->lengths,
                   "tokens of the context, e.g. 512,1024; default: the powers of two from 256 to "
                   "the job's train.seq_len")
       ->delimiter(',');
-  sub->add_option("--depths", to->depths, "places of the key; default 5");
+  sub->add_option("--depths", to->depths, "places of what is hidden; default 5");
   sub->add_option("--trials", to->trials, "documents for each length and place; default 10");
   sub->add_option("-o,--output", flags->output, "CSV file to write too");
   AddJson(sub, flags);
-  AddFiller(sub, flags);
+  AddTaskAndFiller(sub, flags, &to->task);
   AddSeed(sub, &to->seed);
 }
 
 void AddWriteNeedles(CLI::App* app, UseFlags* flags) {
   NeedleDocuments* const to = &flags->documents;
   CLI::App* const sub =
-      Add(app, flags, "write-needles", "Write documents with pass keys as JSON lines",
+      Add(app, flags, "write-needles",
+          "Write documents that hide something and ask for it, as JSON lines",
           [](const UseFlags& f) { return CodeOf(WriteNeedles(f.output, f.documents)); });
   sub->add_option("FILE", flags->output, "file to write")->required();
   sub->add_option("--documents", to->documents, "how many; default 10000");
   sub->add_option("--document-bytes", to->bytes, "bytes of each");
-  AddFiller(sub, flags);
+  AddTaskAndFiller(sub, flags, &to->task);
   AddSeed(sub, &to->seed);
 }
 

@@ -3,7 +3,6 @@
 // fetch-model fetches a model.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

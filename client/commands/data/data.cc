@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/data/show_data.h"
+#include "client/commands/model/needle_text.h"
 #include "client/commands/model/run_program.h"
 #include "client/connect/job_source.h"
 #include "client/connect/local/data_folder.h"
@@ -91,18 +92,19 @@ absl::StatusOr<ExitCode> Inspect(Session& session, const std::vector<std::string
 }
 
 struct WriteNeedlesFlags {
-  std::string out = "needle.jsonl", filler;
-  int64_t documents = 10'000, bytes = 2'047, seed = 1;
+  std::string out = "needle.jsonl";
+  int64_t documents = 10'000, bytes = 2'047;
+  NeedleText text;
 };
 
 absl::StatusOr<ExitCode> WriteNeedles(Session& session, const WriteNeedlesFlags& flags) {
   NSA_RETURN_IF_ERROR(RefuseStructured(session, "data needle"));
   NSA_RETURN_IF_ERROR(CheckOutputFile("--out", flags.out));
-  if (!flags.filler.empty()) NSA_RETURN_IF_ERROR(CheckInputFile("--filler", flags.filler));
-  std::vector<std::string> words = {
-      "write-needles", flags.out, absl::StrCat("--documents=", flags.documents),
-      absl::StrCat("--document-bytes=", flags.bytes), absl::StrCat("--seed=", flags.seed)};
-  if (!flags.filler.empty()) words.push_back("--filler=" + flags.filler);
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> text, NeedleTextWords(flags.text));
+  std::vector<std::string> words = {"write-needles", flags.out,
+                                    absl::StrCat("--documents=", flags.documents),
+                                    absl::StrCat("--document-bytes=", flags.bytes)};
+  words.insert(words.end(), text.begin(), text.end());
   return RunWorkerInForeground(session, words);
 }
 
@@ -152,24 +154,22 @@ void AddNeedleData(Cli* cli, const Options* group) {
   const auto needle = std::make_shared<WriteNeedlesFlags>();
   Options needles = cli->Add(
       {.name = "needle",
-       .what = "Write documents that hide a key and ask for it, to train on",
-       .more = "Writes JSON lines. Each document has a pass key of five digits somewhere in "
-               "irrelevant text and ends with the\nquestion and the answer. 'nsactl needle' "
-               "measures what a model has learned of it.",
+       .what = "Write documents that hide something and ask for it, to train on",
+       .more = "Writes JSON lines. Each document has a pass key of five digits, or what --task "
+               "says, somewhere in irrelevant text\nand ends with the question and the answer. "
+               "'nsactl needle' measures what a model has learned of it.",
        .examples = "nsactl data needle --out needle.jsonl --documents 20000 --bytes 2047\n"
-                   "nsactl data needle --bytes 8191 --filler book.txt",
+                   "nsactl data needle --bytes 8191 --filler book.txt --task values",
        .run = [needle](Session& session) { return WriteNeedles(session, *needle); },
        .parent = group});
   needles.Text("--out", "FILE", &needle->out, "File to write (default: needle.jsonl)");
   needles.Number("--documents", &needle->documents, {.least = 1, .most = 100'000'000},
                  "How many (default: 10000)");
   needles.Number("--bytes", &needle->bytes, {.least = 128, .most = 16 << 20},
-                 "Bytes of each; with the byte tokenizer and train.seq_len - 1, a row has exactly "
-                 "one document in the first epoch (default: 2047)");
-  needles.Text("--filler", "FILE", &needle->filler,
-               "Text whose words stand around the key (default: the five sentences of the test's "
-               "authors, again and again)");
-  needles.Number("--seed", &needle->seed, {}, "The same seed writes the same file");
+                 "Bytes of each, from 255 on where --task is not key; with the byte tokenizer and "
+                 "train.seq_len - 1, a row has exactly one document in the first epoch (default: "
+                 "2047)");
+  AddNeedleText(&needles, &needle->text);
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 // nsactl mute and unmute: problems of a job that somebody knows of.
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>

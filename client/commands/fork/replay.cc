@@ -1,7 +1,6 @@
 // nsactl replay: repeats steps of a job from a checkpoint and says whether the bits agree.
 #include <algorithm>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -19,9 +19,9 @@
 #include "common/job/data/file_kind.h"
 #include "common/job/data/file_text.h"
 #include "common/job/data/json_line.h"
+#include "common/job/data/line_sample.h"
 #include "common/job/data/parquet/schema.h"
 #include "common/job/data/prepared.h"
-#include "common/job/data/text_share.h"
 #include "common/job/data/token_sample.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/url.h"
@@ -59,18 +59,9 @@ struct InitLook {
   std::vector<std::string> notes;
 };
 
-std::string HeadOf(const std::string& path, int64_t most) {
-  const absl::StatusOr<Fd> file = OpenJobFile(path);
-  return file.ok() ? ReadSome(file->get(), 0, most) : std::string();
-}
-
-bool IsPacked(const std::string& path) {
-  return absl::EndsWith(path, ".gz") || absl::EndsWith(path, ".zst");
-}
-
 std::string FirstLine(const std::string& path) {
   constexpr int64_t kLongest = 4 << 20;
-  std::string text = IsPacked(path) ? UnpackedHead(path, kLongest) : HeadOf(path, kLongest);
+  std::string text = TextHead(path, kLongest);
   size_t begin = 0;
   while (begin < text.size()) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -121,10 +112,10 @@ v1::DataSource SourceOf(const std::string& path) {
   const bool numbers = absl::EndsWith(name, ".npy") || absl::EndsWith(name, ".bin");
   const v1::DataSource by_name = numbers ? v1::DATA_SOURCE_TOKENS : TextSourceOf(name);
   if (IsUrl(path)) return by_name;
-  const std::string head = HeadOf(path, kFileHeadBytes);
+  const std::string head = FilePart(path, 0, kFileHeadBytes);
   const FileKindInfo info = RecogniseFile(head, JobFileBytes(path).value_or(0));
   if (info.source != v1::DATA_SOURCE_UNSPECIFIED) return info.source;
-  const bool plain = by_name == v1::DATA_SOURCE_TEXT && !IsPacked(path);
+  const bool plain = by_name == v1::DATA_SOURCE_TEXT && !IsCompressed(path);
   const bool lines = plain && absl::StartsWith(head, "{") && !ObjectOf(FirstLine(path)).is_null();
   return lines ? v1::DATA_SOURCE_JSONL : by_name;
 }
@@ -154,7 +145,7 @@ void AddSize(const std::string& path, InitSet* set, InitLook* look) {
     return;
   }
   const bool packed =
-      IsPacked(path) || DataSourceInfoOf(set->source).format == DocumentFormat::kRows;
+      IsCompressed(path) || DataSourceInfoOf(set->source).format == DocumentFormat::kRows;
   set->bytes += bytes * (packed ? kTextPerCompressedByte : 1);
 }
 
@@ -172,7 +163,7 @@ absl::Status AddFiles(const std::string& path, InitLook* look) {
   const v1::DataSource source = SourceOf(files.front());
   InitSet& set = SetOf(source, FieldOfText(files.front(), source), look);
   if (source == v1::DATA_SOURCE_JSONL && set.paths.empty()) {
-    set.text_share = TextShareOfLines(files.front(), set.text_field, kSampledBytes);
+    set.text_share = SampleLines(files.front(), set.text_field, nullptr, kSampledBytes).TextShare();
   }
   set.paths.push_back(path);
   for (const std::string& file : files) AddSize(file, &set, look);

@@ -81,7 +81,9 @@ void SetModel(const ModelSize& size, const InitData& data, v1::JobSpec* spec) {
   SetAttention(SequenceFor(size, data.tokens), spec);
   // As in openstax_best.yaml. Smaller models were measured with all branches only.
   spec->mutable_nsa()->clear_layers();
+  model->clear_rope_layers();
   if (size.dim < kModelSizes.back().dim) return;
+  model->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
   for (const char* branch : {"win", "sel"}) spec->mutable_nsa()->add_layers(branch);
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
+#include "client/commands/model/find_model.h"
 #include "client/show/human.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
@@ -19,11 +20,6 @@ struct CheckpointFlags {
   std::string target;
   int64_t step = 0;
 };
-
-// Ids and names of jobs have no slash.
-bool IsFolderPath(const std::string& target) {
-  return target.find('/') != std::string::npos || target == "." || target == "..";
-}
 
 // A folder name without a slash is taken for a job. When that job does not exist but the folder
 // does, the error says how to name the folder.
@@ -104,7 +100,7 @@ absl::StatusOr<std::vector<CheckpointEntry>> EntriesOfJob(Session& session,
 
 absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, bool pin) {
   std::vector<CheckpointEntry> entries;
-  if (IsFolderPath(flags.target)) {
+  if (IsPath(flags.target)) {
     NSA_ASSIGN_OR_RETURN(entries, EntriesAt(flags.target));
   } else {
     NSA_ASSIGN_OR_RETURN(entries, EntriesOfJob(session, flags.target));
@@ -122,7 +118,7 @@ absl::StatusOr<ExitCode> Pin(Session& session, const CheckpointFlags& flags, boo
 
 absl::StatusOr<ExitCode> List(Session& session, const CheckpointFlags& flags) {
   v1::ListCheckpointsResponse response;
-  if (IsFolderPath(flags.target)) {
+  if (IsPath(flags.target)) {
     NSA_ASSIGN_OR_RETURN(response, ListAt(flags.target));
   } else {
     NSA_ASSIGN_OR_RETURN(response, ListOfJob(session, flags.target));
@@ -163,7 +159,7 @@ absl::StatusOr<ExitCode> List(Session& session, const CheckpointFlags& flags) {
 
 absl::StatusOr<ExitCode> Verify(Session& session, const CheckpointFlags& flags) {
   v1::VerifyCheckpointResponse response;
-  if (IsFolderPath(flags.target)) {
+  if (IsPath(flags.target)) {
     NSA_ASSIGN_OR_RETURN(response, VerifyAt(flags));
   } else {
     v1::VerifyCheckpointRequest request;

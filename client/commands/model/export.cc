@@ -8,9 +8,7 @@
 #include <filesystem>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "client/cli.h"
 #include "client/commands/model/find_model.h"
 #include "client/connect/local/input_file.h"

@@ -5,14 +5,10 @@
 #include "common/checkpoint/checkpoint_dir.h"
 
 namespace nsa::client {
-namespace {
 
-// Ids and names of jobs have no slash.
 bool IsPath(const std::string& target) {
   return target.find('/') != std::string::npos || target == "." || target == "..";
 }
-
-}  // namespace
 
 absl::StatusOr<std::string> FindModel(Session& session, const std::string& target) {
   if (LookUpNamed(target).has_value()) return target;

@@ -13,6 +13,9 @@ inline constexpr char kModelArgument[] =
     "A checkpoint folder, an out_dir (its newest valid checkpoint), or a job whose out_dir is on "
     "this machine";
 
+// Whether it is a path and no job: ids and names of jobs have no slash.
+bool IsPath(const std::string& target);
+
 // The checkpoint folder or out_dir that CHECKPOINT|JOB means. The coordinator is asked only for a
 // job, which has no slash and is not a folder with checkpoints. NotFound when there is no
 // checkpoint; the errors of Client::GetJob().

@@ -60,7 +60,7 @@ absl::StatusOr<ImportOptions> ImportOptionsOf(const ImportFlags& flags) {
   }
   if (flags.attention != "full") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--attention: ", flags.attention, " (full or nsa); name one of them"));
+        absl::StrCat("--attention: ", flags.attention, " (must be full or nsa); name one of them"));
   }
   if (flags.layers.empty() && flags.sets.empty()) return ImportOptions();
   return absl::InvalidArgumentError(
@@ -190,7 +190,8 @@ void AddImport(Cli* cli) {
        .examples = "nsactl import ./my-model ./my-model-checkpoint\n"
                    "nsactl import hf://Qwen/Qwen3-0.6B ./qwen\n"
                    "nsactl import ./Qwen3-0.6B ./qwen-sparse --attention nsa\n"
-                   "nsactl import ./out ./sparse --attention nsa --layers win,sel --set nsa.w=512",
+                   "nsactl import ./out ./sparse --attention nsa --layers win,sel --set nsa.w=512\n"
+                   "nsactl import ./out ./sparse --attention nsa --layers full,win,sel,win",
        .run = [flags](Session& session) { return Import(session, *flags); }});
   options.Argument("DIR|URL", &flags->source,
                    "A model's folder, with its config.json, or hf://OWNER/NAME[@REVISION]; with "
@@ -200,7 +201,7 @@ void AddImport(Cli* cli) {
   options.Text("--attention", "full|nsa", &flags->attention,
                "full leaves the attention as it is (default), nsa makes it sparse");
   options.Text("--layers", "LIST", &flags->layers,
-               "Branches of the layers in turn, as nsa.layers (default: win,sel)");
+               "Branches of the layers in turn, or full, as nsa.layers (default: win,sel)");
   options.Texts("--set", "nsa.KEY=VALUE", &flags->sets,
                 "Another key of nsa for --attention nsa; may be repeated");
 }

@@ -42,8 +42,8 @@ absl::StatusOr<std::unique_ptr<ModelServer>> ModelServer::Start(const std::strin
   std::unique_ptr<ModelServer> server(new ModelServer());
   NSA_ASSIGN_OR_RETURN(server->process_,
                        Spawn({.argv = {program, "serve", model, "--listen=127.0.0.1:0",
-                                       absl::StrCat("--context=", context), "--device=" + device,
-                                       absl::StrCat("--parent=", getpid())},
+                                       absl::StrCat("--context=", context), "--slots=1",
+                                       "--device=" + device, absl::StrCat("--parent=", getpid())},
                               .environment = FilterEnvironment(WithDataEnvironment(
                                   {"PATH", "HOME", "NSA_STATE_DIR", "LD_LIBRARY_PATH", "LANG",
                                    "CUDA_VISIBLE_DEVICES"})),

@@ -1,4 +1,4 @@
-// nsactl needle: how often a trained model finds a pass key that is hidden in its context.
+// nsactl needle: how often a trained model finds what is hidden in its context.
 // nsa-worker beside this program computes, on this machine; a coordinator is asked only for the
 // out_dir of a job.
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include "client/cli.h"
 #include "client/commands/model/device.h"
 #include "client/commands/model/find_model.h"
-#include "client/connect/local/input_file.h"
+#include "client/commands/model/needle_text.h"
 #include "client/connect/local/output_file.h"
 #include "common/base/status.h"
 
@@ -20,22 +20,21 @@ namespace {
 
 struct NeedleFlags {
   std::string device = kDefaultDevice;
-  std::string target, filler, csv;
+  std::string target, csv;
   std::vector<int64_t> lengths;
   int depths = 5, trials = 10;
-  int64_t seed = 1;
+  NeedleText text;
 };
 
 absl::StatusOr<ExitCode> Needle(Session& session, const NeedleFlags& flags) {
   NSA_RETURN_IF_ERROR(CheckDevice(flags.device));
-  if (!flags.filler.empty()) NSA_RETURN_IF_ERROR(CheckInputFile("--filler", flags.filler));
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> text, NeedleTextWords(flags.text));
   if (!flags.csv.empty()) NSA_RETURN_IF_ERROR(CheckOutputFile("--csv", flags.csv));
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   std::vector<std::string> words = {"needle", model, absl::StrCat("--depths=", flags.depths),
-                                    absl::StrCat("--trials=", flags.trials),
-                                    absl::StrCat("--seed=", flags.seed)};
+                                    absl::StrCat("--trials=", flags.trials)};
+  words.insert(words.end(), text.begin(), text.end());
   if (!flags.lengths.empty()) words.push_back("--lengths=" + absl::StrJoin(flags.lengths, ","));
-  if (!flags.filler.empty()) words.push_back("--filler=" + flags.filler);
   if (!flags.csv.empty()) words.push_back("--output=" + flags.csv);
   return MeasureModelInForeground(session, flags.device, words);
 }
@@ -46,17 +45,17 @@ void AddNeedle(Cli* cli) {
   const auto flags = std::make_shared<NeedleFlags>();
   Options options = cli->Add(
       {.name = "needle",
-       .what = "Measure whether a trained model finds a key hidden in a long context",
+       .what = "Measure whether a trained model finds what is hidden in a long context",
        .group = "Models",
-       .more =
-           "Hides a pass key of five digits in irrelevant text, asks for it at the end, and "
-           "counts how often the model answers\nwith exactly that key, by the length of the "
-           "context and by where the key is. Computed on this machine, by nsa-worker\n"
-           "or nsa-worker-cuda beside this program. A model learns the question from documents of "
-           "'nsactl data needle'.",
+       .more = "Hides a pass key of five digits in irrelevant text, asks for it at the end, and "
+               "counts how often the model answers\nwith exactly that key, by the length of the "
+               "context and by where the key is; --task hides something else. Computed\non this "
+               "machine, by nsa-worker or nsa-worker-cuda beside this program. A model learns the "
+               "question from documents of\n'nsactl data needle' with the same --task.",
        .examples = "nsactl needle my-job\n"
                    "nsactl needle ./out --lengths 1024,4096,16384 --depths 11 --trials 20 --csv "
                    "needle.csv --device cuda\n"
+                   "nsactl needle my-job --task trace\n"
                    "nsactl needle my-job -o json | jq '.cells[] | select(.found < .trials)'",
        .run = [flags](Session& session) { return Needle(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
@@ -64,14 +63,11 @@ void AddNeedle(Cli* cli) {
                   "Tokens of the context; may be more than the model was trained on (default: the "
                   "powers of two from 256 to train.seq_len)");
   options.Number("--depths", &flags->depths, {.least = 1, .most = 101},
-                 "Places of the key, from the beginning to the end (default: 5)");
+                 "Places of what is hidden, from the beginning to the end (default: 5)");
   options.Number("--trials", &flags->trials, {.least = 1, .most = 1000},
                  "Documents for each length and place (default: 10)");
-  options.Text("--filler", "FILE", &flags->filler,
-               "Text whose words stand around the key (default: the five sentences of the test's "
-               "authors, again and again)");
-  options.Number("--seed", &flags->seed, {}, "Chooses keys and places in the filler");
-  options.Text("--csv", "FILE", &flags->csv, "Also write length,depth,found,trials there");
+  AddNeedleText(&options, &flags->text);
+  options.Text("--csv", "FILE", &flags->csv, "Also write length,depth,found,trials,task there");
   AddDevice(&options, &flags->device);
 }
 

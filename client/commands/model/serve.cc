@@ -2,7 +2,6 @@
 // computes; a coordinator is asked only for the out_dir of a job.
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli.h"
@@ -18,7 +17,7 @@ namespace {
 struct ServeFlags {
   std::string device = kDefaultDevice;
   std::string target, listen = "127.0.0.1:8000";
-  int context = 0;
+  int context = 0, slots = 0;
 };
 
 absl::StatusOr<ExitCode> Serve(Session& session, const ServeFlags& flags) {
@@ -28,7 +27,8 @@ absl::StatusOr<ExitCode> Serve(Session& session, const ServeFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
   return RunModelInForeground(
       session, flags.device,
-      {"serve", model, "--listen=" + flags.listen, absl::StrCat("--context=", flags.context)});
+      {"serve", model, "--listen=" + flags.listen, absl::StrCat("--context=", flags.context),
+       absl::StrCat("--slots=", flags.slots)});
 }
 
 }  // namespace
@@ -54,6 +54,10 @@ void AddServe(Cli* cli) {
                "127.0.0.1 or localhost, with a port; 0 takes a free one (default: 127.0.0.1:8000)");
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
                  "Tokens that the model sees at most; 0: the job's train.seq_len");
+  options.Number(
+      "--slots", &flags->slots, {.least = 0, .most = 64},
+      "Choices of all requests that are written at the same time; 0: up to 8, as many as "
+      "half of the free memory has caches for");
   AddDevice(&options, &flags->device);
 }
 

@@ -52,11 +52,12 @@ void AddCompare(Cli* cli) {
        .what = "Show what differs between jobs: final figures, and keys of the configuration",
        .group = "Records",
        .more =
-           "MEAN LOSS is of the last 50 steps (LOSS of `list`: of the last one), TOK/S the median "
-           "of all steps, MEMORY\nthe most of any step, RUN TIME while ranks ran, "
-           "without waits; all of rank 0. Beyond 2,048 steps, points of\nthe curve that hold some "
-           "steps each take the place of steps. The best of each is green. Long values are cut; "
-           "-o wide\nshows all of them.",
+           "MEAN LOSS is of the last 50 steps (LOSS of `list`: of the last one), VAL NAME the "
+           "newest "
+           "of a set of data.val,\nTOK/S the median of all steps, MEMORY the most of any step, RUN "
+           "TIME while ranks ran, without waits; all of\nrank 0. Beyond 2,048 steps, points of the "
+           "curve that hold some steps each take the place of steps. The best of\neach is green. "
+           "Long values are cut; -o wide shows all of them.",
        .examples = "nsactl compare small large\n"
                    "nsactl compare --label sweep=lr\n"
                    "nsactl compare baseline --label team=vision --state finished\n"

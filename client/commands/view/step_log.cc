@@ -1,9 +1,7 @@
 #include "client/commands/view/step_log.h"
 
-#include <algorithm>
 #include <bit>
 #include <optional>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

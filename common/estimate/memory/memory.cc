@@ -260,14 +260,12 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec, Recompute recomp
     items.push_back({"decoder of samples", decoder});
   }
   // A checkpoint is written from a copy in host memory. On the CPU that is the rank's own memory.
-  if (!cuda) {
-    items.push_back(
-        {"checkpoint snapshot", 4 * ParameterCount(spec) + 8 * LargestShare(spec, kinds)});
-  }
+  if (!cuda) items.push_back({"checkpoint snapshot", SnapshotBytes(spec, 1)});
   const int64_t mib = int64_t{1} << 20;
   if (cuda) {
+    const NsaShape shape = RankShapeOf(spec);
     const int64_t layer = Largest(kinds, [&](const Sizes& s) {
-      return PlanLayerScratch(RankShapeOf(spec), s.branches, s.phi_mlp).bytes;
+      return PlanLayerScratch(s.full ? shape.Full() : shape, s.branches, s.phi_mlp).bytes;
     });
     items.push_back(
         {"kernel scratch", std::max(layer, MuonScratchBytes(MuonMatrices(spec, kinds), 2))});
@@ -284,6 +282,14 @@ int64_t TotalBytes(const std::vector<MemoryItem>& items) {
   int64_t total = 0;
   for (const MemoryItem& item : items) total += item.bytes;
   return total;
+}
+
+int64_t SnapshotBytes(const v1::JobSpec& spec, int64_t ranks) {
+  const int64_t parameters = ParameterCount(spec);
+  const int32_t all = RanksOf(spec);
+  const int64_t slice =
+      ShardsOptimizer(spec, all) ? LargestShare(spec, KindsOf(spec)) : (parameters + all - 1) / all;
+  return 12 * std::min(parameters, ranks * slice);
 }
 
 }  // namespace nsa

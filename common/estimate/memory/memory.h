@@ -42,4 +42,11 @@ std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec, Recompute recomp
 std::vector<MemoryItem> MemoryEstimate(const v1::JobSpec& spec);
 int64_t TotalBytes(const std::vector<MemoryItem>& items);
 
+// Host memory in bytes that `ranks` ranks of the job together have for the copies from which they
+// write checkpoints (worker/train/checkpoint/checkpoint.h): 12 for each parameter of their slices.
+// On the CPU it is a part of MemoryEstimate(); on GPUs it is pinned, and no part of that. If the
+// machines have an out_dir each, the ranks of each machine have slices of the whole instead, which
+// is not known here.
+int64_t SnapshotBytes(const v1::JobSpec& spec, int64_t ranks);
+
 }  // namespace nsa

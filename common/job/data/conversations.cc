@@ -49,6 +49,12 @@ absl::StatusOr<ChatFormat> ChatFormatOf(const v1::DataSpec& data) {
   return ReadChatFormat(files.front().parent_path());
 }
 
+std::vector<std::string> AnswerEnds(const v1::DataSpec& data) {
+  if (data.loss_on() != v1::LOSS_ON_ASSISTANT) return {};
+  const absl::StatusOr<ChatFormat> format = ChatFormatOf(data);
+  return format.ok() ? format->stops : std::vector<std::string>();
+}
+
 std::string ChatFormatId(const ChatFormat& format) {
   constexpr size_t kDigits = 16;
   Sha256Sum sum;

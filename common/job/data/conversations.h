@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/chat/chat_format.h"
@@ -13,6 +14,10 @@ namespace nsa {
 // The chat format of the tokenizer that a job names: that of the files beside it, or else ChatML,
 // as for bytes. The errors of ReadChatFormat().
 absl::StatusOr<ChatFormat> ChatFormatOf(const v1::DataSpec& data);
+
+// What ends an answer of a model that learns answers, each the spelling of a token or a text.
+// Nothing for other models, and where the format is not known.
+std::vector<std::string> AnswerEnds(const v1::DataSpec& data);
 
 // What identifies a format: its name, and a hash of everything that decides how a conversation is
 // written in it, "chatml-0123456789abcdef".

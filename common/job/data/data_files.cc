@@ -33,6 +33,21 @@ v1::DataSource SourceOf(const std::string& path) {
   return path.ends_with(kPreparedEnding) ? v1::DATA_SOURCE_TOKENS : TextSourceOf(path);
 }
 
+// Of data.path and data.val_path.
+std::shared_ptr<const RecordFilter> FilterOf(const v1::DataSpec& data) {
+  return RecordFilter::Make(data.where(), "data.where", data.except(), "data.except");
+}
+
+// Of a set of data.val.
+std::shared_ptr<const RecordFilter> FilterOfSet(const v1::DataSpec& data, const std::string& name) {
+  const auto of = [&](const google::protobuf::Map<std::string, v1::RecordFields>& sets) {
+    const auto found = sets.find(name);
+    return found == sets.end() ? RecordFilter::Fields() : found->second.field();
+  };
+  return RecordFilter::Make(of(data.val_where()), absl::StrCat("data.val_where.", name),
+                            of(data.val_except()), absl::StrCat("data.val_except.", name));
+}
+
 bool Exists(const std::string& path) {
   std::error_code error;
   return fs::exists(fs::symlink_status(path, error));
@@ -45,6 +60,12 @@ std::string DataFiles::FieldOf(size_t path) const {
   return map ? field : absl::StrFormat("%s[%d]", field, first + static_cast<int>(path));
 }
 
+absl::Status CheckFilter(const DataFiles& files, const FilterTally& all) {
+  if (files.filter == nullptr || all.passed > 0) return absl::OkStatus();
+  const std::vector<FilterFault> faults = files.filter->FaultsIn(all);
+  return faults.empty() ? absl::OkStatus() : absl::InvalidArgumentError(faults.front().Text());
+}
+
 std::string TextFieldOf(const v1::DataSpec& data) {
   return FieldOrDefault(data, data.text_field());
 }
@@ -53,20 +74,24 @@ std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data) {
   std::vector<DataFiles> all;
   for (int i = 0; i < data.mix_size(); ++i) {
     const v1::MixSource& mix = data.mix(i);
-    all.push_back({.name = mix.name(),
-                   .field = absl::StrFormat("data.mix[%d].path", i),
-                   .source = mix.source(),
-                   .paths = {mix.path().begin(), mix.path().end()},
-                   .text_field = FieldOrDefault(data, mix.text_field()),
-                   .conversations = LearnsAnswers(data),
-                   .weight = mix.weight()});
+    all.push_back(
+        {.name = mix.name(),
+         .field = absl::StrFormat("data.mix[%d].path", i),
+         .source = mix.source(),
+         .paths = {mix.path().begin(), mix.path().end()},
+         .text_field = FieldOrDefault(data, mix.text_field()),
+         .conversations = LearnsAnswers(data),
+         .weight = mix.weight(),
+         .filter = RecordFilter::Make(mix.where(), absl::StrFormat("data.mix[%d].where", i),
+                                      mix.except(), absl::StrFormat("data.mix[%d].except", i))});
   }
   if (!all.empty()) return all;
   all.push_back({.field = "data.path",
                  .source = data.source(),
                  .paths = {data.path().begin(), data.path().end()},
                  .text_field = TextFieldOf(data),
-                 .conversations = LearnsAnswers(data)});
+                 .conversations = LearnsAnswers(data),
+                 .filter = FilterOf(data)});
   return all;
 }
 
@@ -77,7 +102,8 @@ std::vector<DataFiles> ValidationFiles(const v1::DataSpec& data) {
                            .source = data.source(),
                            .paths = {data.val_path().begin(), data.val_path().end()},
                            .text_field = TextFieldOf(data),
-                           .conversations = LearnsAnswers(data)};
+                           .conversations = LearnsAnswers(data),
+                           .filter = FilterOf(data)};
   if (data.mix().empty()) return {files};
   for (int i = 0; i < data.val_path_size(); ++i) {
     DataFiles one = files;
@@ -98,7 +124,8 @@ std::vector<DataFiles> NamedValidationFiles(const v1::DataSpec& data) {
                    .source = SourceOf(path),
                    .paths = {path},
                    .text_field = TextFieldOf(data),
-                   .conversations = LearnsAnswers(data)});
+                   .conversations = LearnsAnswers(data),
+                   .filter = FilterOfSet(data, name)});
   }
   return all;
 }

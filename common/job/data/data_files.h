@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job/data/record_filter.h"
 #include "nsa/v1/job.pb.h"
 
 namespace nsa {
@@ -30,15 +32,20 @@ struct DataFiles {
   std::string name;   // data.mix[].name, or of a set of data.val; empty for others
   std::string field;  // "data.path", "data.mix[1].path", "data.val_path", "data.val.code"
   v1::DataSource source = v1::DATA_SOURCE_UNSPECIFIED;
-  std::vector<std::string> paths;  // files and patterns
-  int first = 0;                   // index in the field of paths[0]
-  std::string text_field;          // of sources with fields
-  bool conversations = false;      // a document is one; text_field has its messages
-  double weight = 1;               // data.mix[].weight
+  std::vector<std::string> paths;              // files and patterns
+  int first = 0;                               // index in the field of paths[0]
+  std::string text_field;                      // of sources with fields
+  bool conversations = false;                  // a document is one; text_field has its messages
+  double weight = 1;                           // data.mix[].weight
+  std::shared_ptr<const RecordFilter> filter;  // of the records that are read; null: all of them
 
   // "data.path[0]" for paths[0]; a map's value has no index.
   std::string FieldOf(size_t path) const;
 };
+
+// OK unless the records of a set were all read and none of them passes its filter: then
+// InvalidArgument, naming the key and what is wrong.
+absl::Status CheckFilter(const DataFiles& files, const FilterTally& all);
 
 // Without data.mix one element, also for a source that has no files; with it one for each source.
 std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data);

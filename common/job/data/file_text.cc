@@ -68,6 +68,17 @@ std::string ZstdHead(int fd, int64_t most) {
 
 }  // namespace
 
+bool IsCompressed(std::string_view path) { return path.ends_with(".gz") || path.ends_with(".zst"); }
+
+std::string FilePart(const std::filesystem::path& path, int64_t at, int64_t most) {
+  const absl::StatusOr<Fd> file = OpenJobFile(path);
+  return file.ok() ? ReadSome(file->get(), at, most) : std::string();
+}
+
+std::string TextHead(const std::filesystem::path& path, int64_t most) {
+  return IsCompressed(path.native()) ? UnpackedHead(path, most) : FilePart(path, 0, most);
+}
+
 std::string UnpackedHead(const std::filesystem::path& path, int64_t most) {
   const absl::StatusOr<Fd> file = OpenJobFile(path);
   if (!file.ok()) return {};

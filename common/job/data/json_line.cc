@@ -167,9 +167,43 @@ bool IsBlankJsonLine(std::string_view line) {
   return line.find_first_not_of(kBlank) == std::string_view::npos;
 }
 
-absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
-                                                          std::string_view text_field) {
-  NSA_ASSIGN_OR_RETURN(Json json, ObjectOf(&line, kText));
+JsonLine::JsonLine(std::string_view line, std::unique_ptr<Json> json)
+    : line_(line), json_(std::move(json)) {}
+JsonLine::~JsonLine() = default;
+JsonLine::JsonLine(JsonLine&&) noexcept = default;
+
+absl::StatusOr<JsonLine> JsonLine::Parse(std::string_view line, bool conversation) {
+  NSA_ASSIGN_OR_RETURN(Json json, ObjectOf(&line, conversation ? kConversation : kText));
+  return JsonLine(line, std::make_unique<Json>(std::move(json)));
+}
+
+std::optional<FieldValue> JsonLine::ValueOf(std::string_view field) const {
+  const Json* const value = FindField(json_.get(), field);
+  if (value == nullptr) return std::nullopt;
+  switch (value->type()) {
+    case Json::value_t::string:
+      return TextValue(value->get_ref<const std::string&>());
+    case Json::value_t::boolean:
+      return BoolValue(value->get<bool>());
+    case Json::value_t::number_integer:
+      return NumberValue(value->get<int64_t>());
+    case Json::value_t::number_unsigned:
+      return NumberValue(value->get<uint64_t>());
+    case Json::value_t::number_float:
+      return NumberValue(value->get<double>());
+    default:
+      return std::nullopt;
+  }
+}
+
+bool JsonLine::Passes(const RecordFilter* filter, FilterTally* tally) const {
+  if (filter == nullptr) return true;
+  return filter->Passes([&](size_t i) { return ValueOf(filter->conditions()[i].name()); }, tally);
+}
+
+absl::StatusOr<std::optional<std::string>> JsonLine::TakeText(std::string_view text_field) {
+  const std::string_view line = line_;
+  Json& json = *json_;
   Json* const value = FindField(&json, text_field);
   const std::string field(text_field);
   if (value == nullptr) {
@@ -182,9 +216,10 @@ absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
   return Fault(absl::StrCat("the field '", field, "' is not a string"), line, kText, kFix);
 }
 
-absl::StatusOr<std::optional<std::vector<ChatMessage>>> MessagesOfJsonLine(
-    std::string_view line, std::string_view messages_field) {
-  NSA_ASSIGN_OR_RETURN(Json json, ObjectOf(&line, kConversation));
+absl::StatusOr<std::optional<std::vector<ChatMessage>>> JsonLine::TakeMessages(
+    std::string_view messages_field) {
+  const std::string_view line = line_;
+  Json& json = *json_;
   const std::string field(messages_field);
   Json* const list = FindField(&json, messages_field);
   Json* const prompt = FindField(&json, kPromptField);
@@ -225,6 +260,18 @@ absl::StatusOr<std::optional<std::vector<ChatMessage>>> MessagesOfJsonLine(
         {std::move(role->get_ref<std::string&>()), std::move(content->get_ref<std::string&>())});
   }
   return messages;
+}
+
+absl::StatusOr<std::optional<std::string>> TextOfJsonLine(std::string_view line,
+                                                          std::string_view text_field) {
+  NSA_ASSIGN_OR_RETURN(JsonLine json, JsonLine::Parse(line));
+  return json.TakeText(text_field);
+}
+
+absl::StatusOr<std::optional<std::vector<ChatMessage>>> MessagesOfJsonLine(
+    std::string_view line, std::string_view messages_field) {
+  NSA_ASSIGN_OR_RETURN(JsonLine json, JsonLine::Parse(line, /*conversation=*/true));
+  return json.TakeMessages(messages_field);
 }
 
 std::string TextOfMessages(const std::vector<ChatMessage>& messages) {

@@ -6,7 +6,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/strip.h"
 #include "common/base/little_endian.h"
 #include "common/base/status.h"
 #include "common/job/data/token_layout.h"

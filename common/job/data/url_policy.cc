@@ -16,12 +16,6 @@ bool Begins(const Url& url, const Url& beginning) {
 
 std::vector<std::string> DefaultAllowedUrls() { return {"https://", "hf://"}; }
 
-UrlPolicy UrlPolicy::Everything() {
-  UrlPolicy policy;
-  policy.everything_ = true;
-  return policy;
-}
-
 absl::StatusOr<UrlPolicy> UrlPolicy::Make(const std::vector<std::string>& allowed) {
   UrlPolicy policy;
   for (const std::string& entry : allowed) {

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/job/data/url.h"
 
@@ -26,15 +25,13 @@ class UrlPolicy {
   // InvalidArgument, naming the entry, for one that is not the beginning of a URL.
   static absl::StatusOr<UrlPolicy> Make(const std::vector<std::string>& allowed);
 
-  // Every URL at any address.
-  static UrlPolicy Everything();
-
   // Whether a job may name this URL.
   bool Allows(std::string_view url) const;
 
   // Whether an entry names the host of `url`.
   bool AllowsAnyAddress(const Url& url) const;
 
+  // Every URL at any address.
   bool everything() const { return everything_; }
 
  private:

@@ -1,7 +1,6 @@
 // Rules about what the files of the data hold, by their first bytes and some in between: another
 // kind of file, or text of another encoding. The worker looks at compressed and remote files.
 #include <algorithm>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -36,7 +35,8 @@ bool IsPlainText(const NamedFile& file) {
 }
 
 std::optional<ProblemAndFix> WrongContent(const NamedFile& file) {
-  const std::string head = Sample(file.path, 0, IsPlainText(file) ? kSampleBytes : kFileHeadBytes);
+  const std::string head =
+      FilePart(file.path, 0, IsPlainText(file) ? kSampleBytes : kFileHeadBytes);
   if (const auto stranger = FindStranger(file.path, head)) {
     return ProblemAndFix{std::string(stranger->name), std::string(stranger->remedy)};
   }
@@ -59,7 +59,7 @@ void AddTokenizerFiles(const PreflightFacts& facts, Problems* problems) {
   if (!facts.context.check_files || !HasTokenizerFiles(data.tokenizer())) return;
   for (const auto& path : TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())) {
     if (ReadFault(path).has_value()) continue;
-    const auto stranger = FindStranger(path.native(), Sample(path, 0, kFileHeadBytes));
+    const auto stranger = FindStranger(path.native(), FilePart(path, 0, kFileHeadBytes));
     if (!stranger) continue;
     problems->push_back({"data.tokenizer_path",
                          absl::StrFormat("%s is %s", path.string(), std::string(stranger->name)),
@@ -84,7 +84,7 @@ double ShareNotUtf8Of(const std::string& path) {
   const int64_t size = JobFileBytes(path).value_or(0);  // it may be gone by now
   double share = 0;
   for (const int64_t at : {int64_t{0}, size / 2, std::max<int64_t>(0, size - kSampleBytes)}) {
-    share = std::max(share, ShareNotUtf8(Sample(path, at)));
+    share = std::max(share, ShareNotUtf8(FilePart(path, at, kSampleBytes)));
   }
   return share;
 }

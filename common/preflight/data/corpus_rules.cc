@@ -19,7 +19,6 @@
 #include "common/job/data/held_out.h"
 #include "common/job/data/large_data.h"
 #include "common/job/data/sha256.h"
-#include "common/job/data/text_share.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data/unpacked_size.h"
 #include "common/job/data/url.h"
@@ -28,20 +27,50 @@
 namespace nsa {
 namespace {
 
-// Bytes in the files, after decompression; if they are compressed, roughly or what they say, but
-// never more than a rank holds of such files. Without those of prepared data, which is mapped and
-// not held. nullopt if the size of a file is unknown.
+// What of the bytes of JSON lines becomes documents.
+struct Shares {
+  double passing = 1;  // of lines that pass the filter
+  double text = 1;     // of text in these
+};
+
+// Of the first files of a set, from some of their lines. 1 of other sources and of what is not
+// here, and the text also of conversations, which is spread over several fields.
+Shares SharesOf(const PreflightFacts& facts, const DataFiles& files) {
+  if (files.source != v1::DATA_SOURCE_JSONL) return {};
+  double text = 0, passing = 0, all = 0;
+  int sampled = 0;
+  const std::vector<NamedFile> named = FilesOf(facts, {files});
+  for (const NamedFile& file : named) {
+    if (sampled == kMostSampledFiles || facts.abandoned()) break;
+    if (file.prepared()) continue;
+    const auto bytes = static_cast<double>(JobFileBytes(file.path).value_or(0));
+    const LineSample& sample = SampleOf(facts, file, named.size());
+    all += bytes;
+    passing += bytes * sample.PassingShare();
+    text += bytes * sample.PassingShare() * sample.TextShare();
+    ++sampled;
+  }
+  return {all > 0 ? passing / all : 1, passing > 0 && !files.conversations ? text / passing : 1};
+}
+
+// Bytes in the files that pass their filters, after decompression; if they are compressed, roughly
+// or what they say, but never more than a rank holds of such files. Without those of prepared data,
+// which is mapped and not held. nullopt if the size of a file is unknown.
 std::optional<double> TextBytes(const PreflightFacts& facts, const std::vector<DataFiles>& all) {
   double bytes = 0;
   int64_t on_disk = 0;
-  for (const NamedFile& file : FilesOf(facts, all)) {
-    if (file.prepared()) continue;
-    const std::optional<int64_t> size = JobFileBytes(file.path);
-    if (!size) return std::nullopt;
-    const bool packed = IsCompressed(file.path) || file.source->format == DocumentFormat::kRows;
-    on_disk += *size;
-    bytes += std::max(static_cast<double>(*size) * (packed ? kTextPerCompressedByte : 1),
-                      static_cast<double>(packed ? SaidUnpackedBytes(file.path) : 0));
+  for (const DataFiles& files : all) {
+    const double passing = files.filter == nullptr ? 1 : SharesOf(facts, files).passing;
+    for (const NamedFile& file : FilesOf(facts, {files})) {
+      if (file.prepared()) continue;
+      const std::optional<int64_t> size = JobFileBytes(file.path);
+      if (!size) return std::nullopt;
+      const bool packed = IsCompressed(file.path) || file.source->format == DocumentFormat::kRows;
+      on_disk += *size;
+      bytes +=
+          passing * std::max(static_cast<double>(*size) * (packed ? kTextPerCompressedByte : 1),
+                             static_cast<double>(packed ? SaidUnpackedBytes(file.path) : 0));
+    }
   }
   return std::min(bytes, static_cast<double>(MostHeldOf(on_disk)));
 }
@@ -57,23 +86,6 @@ double PreparedTokens(const PreflightFacts& facts, const DataFiles& files) {
   return tokens;
 }
 
-// The share of text in the bytes of JSON lines, from the first lines of the first files; 1 of other
-// sources, and of conversations, whose text is spread over several fields.
-double TextShare(const PreflightFacts& facts, const DataFiles& files) {
-  if (files.source != v1::DATA_SOURCE_JSONL || files.conversations) return 1;
-  double text = 0, all = 0;
-  int sampled = 0;
-  for (const NamedFile& file : FilesOf(facts, {files})) {
-    if (sampled == kMostSampledFiles || facts.abandoned()) break;
-    if (file.prepared()) continue;
-    const auto bytes = static_cast<double>(JobFileBytes(file.path).value_or(0));
-    text += bytes * TextShareOfLines(file.path, file.text_field, kSampleBytes);
-    all += bytes;
-    ++sampled;
-  }
-  return all > 0 ? text / all : 1;
-}
-
 // Roughly how many tokens are made of the files, without those of prepared data. Assumes that a
 // token of byte pairs is four bytes of text, and that token files spend four bytes on a token only
 // if the vocabulary needs them.
@@ -83,7 +95,7 @@ std::optional<double> TokensOfFiles(const PreflightFacts& facts, const DataFiles
   if (!DataSourceInfoOf(files.source).has_text()) {
     return *bytes / (VocabOf(facts.spec) > 65536 ? 4 : 2);
   }
-  const double text = *bytes * TextShare(facts, files);
+  const double text = *bytes * SharesOf(facts, files).text;
   return HasTokenizerFiles(facts.spec.data().tokenizer()) ? text / 4 : text;
 }
 
@@ -279,23 +291,58 @@ class TextSets {
   int64_t left_ = kMostBytes;  // to read
 };
 
+// The training files that may have records of a validation set: not those whose filter excludes
+// that of the set.
+class TrainingBeside {
+ public:
+  explicit TrainingBeside(const PreflightFacts& facts)
+      : facts_(facts), training_(TrainingFiles(facts.spec.data())) {}
+
+  // Stays until the object ends.
+  TextSets& Of(const DataFiles& validation) {
+    std::vector<bool> which;
+    for (const DataFiles& files : training_) {
+      const bool excluded = files.filter != nullptr && validation.filter != nullptr &&
+                            files.filter->Excludes(*validation.filter);
+      which.push_back(!excluded);
+    }
+    const auto [sets, is_new] = sets_.try_emplace(which, facts_);
+    for (size_t i = 0; is_new && i < which.size(); ++i) {
+      if (!which[i]) continue;
+      for (const NamedFile& train : FilesOf(facts_, {training_[i]})) sets->second.Add(train.path);
+    }
+    return sets->second;
+  }
+
+ private:
+  const PreflightFacts& facts_;
+  const std::vector<DataFiles> training_;
+  std::map<std::vector<bool>, TextSets> sets_;  // by which of the training files they have
+};
+
 Problems ValNotDisjoint(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
   std::vector<DataFiles> validation = ValidationFiles(data);
   for (DataFiles& files : NamedValidationFiles(data)) validation.push_back(std::move(files));
   if (validation.empty()) return {};
-  TextSets training(facts);
-  for (const NamedFile& train : FilesOf(facts, TrainingFiles(data))) training.Add(train.path);
   Problems problems;
-  for (const NamedFile& val : FilesOf(facts, validation)) {
-    const std::string train = training.Find(val.path);
-    if (train.empty()) continue;
-    problems.push_back(
-        {val.field, absl::StrFormat("%s is also used for training (%s)", val.path, train),
-         absl::StrCat("use validation files that are not in ",
-                      data.mix().empty() ? "data.path" : "data.mix", ", or set val_fraction")});
+  bool gave_up = false;
+  TrainingBeside beside(facts);
+  for (const DataFiles& files : validation) {
+    TextSets& training = beside.Of(files);
+    for (const NamedFile& val : FilesOf(facts, {files})) {
+      const std::string train = training.Find(val.path);
+      if (train.empty()) continue;
+      problems.push_back(
+          {val.field, absl::StrFormat("%s is also used for training (%s)", val.path, train),
+           absl::StrCat("use validation files that are not in ",
+                        data.mix().empty() ? "data.path" : "data.mix",
+                        files.filter == nullptr ? "" : ", leave their records out with except",
+                        ", or set val_fraction")});
+    }
+    gave_up = gave_up || training.gave_up();
   }
-  if (training.gave_up()) {
+  if (gave_up) {
     problems.push_back(
         {validation.front().field,
          absl::StrFormat("more than %d GiB would have to be read to compare files of "
@@ -381,8 +428,8 @@ std::optional<int64_t> WholeDocuments(const PreflightFacts& facts, int64_t most)
       documents += manifest->documents();
       continue;
     }
-    if (file.source->format != DocumentFormat::kLines || IsCompressed(file.path) ||
-        IsUrl(file.path) || ReadFault(file.path).has_value()) {
+    if (file.source->format != DocumentFormat::kLines || file.filter != nullptr ||
+        IsCompressed(file.path) || IsUrl(file.path) || ReadFault(file.path).has_value()) {
       return std::nullopt;
     }
     documents += CountLines(file.path, most - documents, &budget);

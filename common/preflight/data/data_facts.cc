@@ -8,15 +8,11 @@
 #include <utility>
 
 #include "absl/strings/strip.h"
+#include "common/base/clean_text.h"
 #include "common/base/fd.h"
 #include "common/base/job_file.h"
 
 namespace nsa {
-namespace {
-
-constexpr std::string_view kCompressed[] = {".gz", ".zst"};
-
-}  // namespace
 
 bool IsGenerated(const v1::DataSpec& data) {
   return data.mix().empty() && !DataSourceInfoOf(data.source()).has_files();
@@ -35,8 +31,6 @@ bool HasEnding(const std::string& path, std::span<const std::string_view> ending
                      [&](std::string_view ending) { return path.ends_with(ending); });
 }
 
-bool IsCompressed(const std::string& path) { return HasEnding(path, kCompressed); }
-
 std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<DataFiles>& all) {
   std::vector<NamedFile> named;
   for (const DataFiles& files : all) {
@@ -48,8 +42,8 @@ std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<Da
       }
       for (std::string& path : paths) {
         if (named.size() == kMostMatches || facts.abandoned()) return named;
-        named.push_back(
-            {files.FieldOf(i), std::move(path), source, files.text_field, files.conversations});
+        named.push_back({files.FieldOf(i), std::move(path), source, files.text_field,
+                         files.conversations, files.filter});
       }
     }
   }
@@ -58,6 +52,19 @@ std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<Da
 
 std::vector<NamedFile> AllFiles(const PreflightFacts& facts) {
   return FilesOf(facts, AllDataFiles(facts.spec.data()));
+}
+
+const LineSample& SampleOf(const PreflightFacts& facts, const NamedFile& file, size_t files) {
+  constexpr int64_t kFilteredBytes = 64 << 20;  // of all files of a set
+  const auto sampled = static_cast<int64_t>(std::clamp<size_t>(files, 1, kMostSampledFiles));
+  const RecordFilter* const filter = file.filter.get();
+  const auto [sample, is_new] = facts.line_samples->try_emplace(
+      {file.path, file.text_field, filter == nullptr ? "" : filter->Keys()});
+  if (is_new) {
+    sample->second = SampleLines(file.path, file.text_field, filter,
+                                 filter == nullptr ? kSampleBytes : kFilteredBytes / sampled);
+  }
+  return sample->second;
 }
 
 std::optional<std::string> ReadFault(const std::string& path) {
@@ -74,10 +81,7 @@ std::optional<std::string> ReadFault(const std::string& path) {
   return std::nullopt;
 }
 
-std::string Sample(const std::string& path, int64_t at, int64_t most) {
-  const absl::StatusOr<Fd> file = OpenJobFile(path);
-  return file.ok() ? ReadSome(file->get(), at, most) : "";
-}
+std::string Shown(std::string_view text) { return CleanLine(CutText(text, 100)); }
 
 ProblemAndFix SplitFix(std::string_view message) {
   const size_t end = message.rfind("; ");

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "common/job/data/data_files.h"
+#include "common/job/data/file_text.h"
+#include "common/job/data/line_sample.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data_source.h"
 #include "common/preflight/rules.h"
@@ -27,6 +29,7 @@ struct NamedFile {
   const DataSourceInfo* source;
   std::string text_field;
   bool conversations = false;
+  std::shared_ptr<const RecordFilter> filter;  // null: all records are read
 
   // Whether it is a folder of prepared data, or at least a folder in its place.
   bool prepared() const;
@@ -39,18 +42,18 @@ std::vector<NamedFile> FilesOf(const PreflightFacts& facts, const std::vector<Da
 // Of all files that the job names.
 std::vector<NamedFile> AllFiles(const PreflightFacts& facts);
 
-bool HasEnding(const std::string& path, std::span<const std::string_view> endings);
+// A sample of the lines of a local file of JSON lines that is one of `files` of its set, taken once
+// for all rules: with a filter as many as can be read in a second, else the first kSampleBytes.
+const LineSample& SampleOf(const PreflightFacts& facts, const NamedFile& file, size_t files);
 
-// Whether the name says .gz or .zst.
-bool IsCompressed(const std::string& path);
+bool HasEnding(const std::string& path, std::span<const std::string_view> endings);
 
 // Why a file cannot be read, or nullopt.
 std::optional<std::string> ReadFault(const std::string& path);
 
-// Up to `most` bytes of a file from a place on; empty if it cannot be read, which DATA_UNREADABLE
-// reports.
+// How much rules read of a file in one place (FilePart()). What cannot be read is reported by
+// DATA_UNREADABLE.
 inline constexpr int64_t kSampleBytes = 64 << 10;
-std::string Sample(const std::string& path, int64_t at, int64_t most = kSampleBytes);
 
 // Rules that look into files at several places do so in the first files only, so that preflight
 // takes seconds for any number of them.
@@ -62,5 +65,8 @@ struct ProblemAndFix {
   std::string fix;
 };
 ProblemAndFix SplitFix(std::string_view message);
+
+// A text of the job in a message: the first 100 bytes, on one line.
+std::string Shown(std::string_view text);
 
 }  // namespace nsa

@@ -15,7 +15,6 @@
 #include "common/estimate/estimate.h"
 #include "common/job/data/conversations.h"
 #include "common/job/data/file_kind.h"
-#include "common/job/data/file_text.h"
 #include "common/job/data/json_line.h"
 #include "common/job/data/parquet/schema.h"
 #include "common/job/data/tokenizer_files.h"
@@ -177,10 +176,13 @@ struct Part {
 
 constexpr int64_t kLongestFirstLine = 4 << 20;
 
-// Whether a line is a document. `format` is that of conversations.
+// Whether a line is a document, or is left out by the filter. `format` is that of conversations.
 absl::Status CheckLine(const NamedFile& file, const ChatFormat& format, std::string_view line) {
-  if (!file.conversations) return TextOfJsonLine(line, file.text_field).status();
-  NSA_ASSIGN_OR_RETURN(const auto messages, MessagesOfJsonLine(line, file.text_field));
+  NSA_ASSIGN_OR_RETURN(JsonLine record, JsonLine::Parse(line, file.conversations));
+  FilterTally tally;
+  if (!record.Passes(file.filter.get(), &tally)) return absl::OkStatus();
+  if (!file.conversations) return record.TakeText(file.text_field).status();
+  NSA_ASSIGN_OR_RETURN(const auto messages, record.TakeMessages(file.text_field));
   return messages ? RenderConversation(format, *messages).status() : absl::OkStatus();
 }
 
@@ -227,7 +229,7 @@ std::optional<ProblemAndFix> FaultOfJsonLines(const NamedFile& file, const ChatF
   const auto size = static_cast<int64_t>(std::filesystem::file_size(file.path, error));
   if (error) return std::nullopt;
   const auto look = [&](const Part& part) {
-    const std::string text = Sample(file.path, part.at, part.bytes);
+    const std::string text = FilePart(file.path, part.at, part.bytes);
     return FaultOfLines(file, format, part, text, part.at + std::ssize(text) >= size);
   };
   if (further) return look({.bytes = kSampleBytes, .lines = 1});
@@ -264,8 +266,9 @@ Problems NotJsonLines(const PreflightFacts& facts) {
 // What is wrong with the first or last bytes of a file, or nullopt. Only the worker reads more.
 std::optional<std::string> FaultOfEnds(const NamedFile& file) {
   const int64_t size = JobFileBytes(file.path).value_or(0);
-  const std::string tail = Sample(file.path, std::max<int64_t>(size - kFileHeadBytes, 0));
-  return FaultOfMark(file.source->source, Sample(file.path, 0, kFileHeadBytes), tail);
+  const std::string tail =
+      FilePart(file.path, std::max<int64_t>(size - kFileHeadBytes, 0), kSampleBytes);
+  return FaultOfMark(file.source->source, FilePart(file.path, 0, kFileHeadBytes), tail);
 }
 
 // Whether a footer has the columns of a conversation: those of the list of messages, or a prompt

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/clean_text.h"
 #include "common/base/limits.h"
 #include "common/job/data/conversations.h"
 #include "common/job/enum_words.h"
@@ -23,8 +22,6 @@ constexpr size_t kLongestName = 63;
 constexpr size_t kLongestField = 1000;
 constexpr double kLargestWeight = 1e6;
 constexpr double kSmallestShare = 0.001;  // a sequence of the 1,000 of a period
-
-std::string Shown(std::string_view text) { return CleanLine(CutText(text, 100)); }
 
 // "jsonl and parquet".
 std::string SourcesWithFields() {

@@ -52,11 +52,6 @@ static __global__ void StatsKernel(Begin begin, const bf16* o, const bf16* d_o, 
 //   dS of 16 keys is there   | dq += dS·K of them | dS of the next 16 keys
 //   dq is complete           |                    | is done with tile i
 
-template <int kD>
-__host__ __device__ constexpr int DqSharedBytes(int stages, int rows_padded, int union_bytes) {
-  return 2 * (rows_padded + stages * kKeyTile) * kBothWidths<kD> + kStageBarrierBytes + union_bytes;
-}
-
 // Stores dq of one of a thread's two rows.
 template <int kD>
 __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionProblem& p,
@@ -73,16 +68,14 @@ __device__ __forceinline__ void StoreDq(const Rows16<kD>& dq, const AttentionPro
   }
 }
 
-// Threads at most: with keys of 192 a thread has 160 accumulators.
-template <int kD>
-constexpr int kDqThreads = kD == 128 ? 384 : 256;
-
 // kStages is 3 with heads of 64 and less; kStagesOfCode means what the code has room for.
 constexpr int kStagesOfCode = 0;
 template <Branch kBranch, int kD, int kStages>
-__global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
+__global__ void __launch_bounds__(DqRows(kD) / 16 * kWarp, QueryMajorBlocks(kD))
     AttentionDqKernel(Begin begin, AttentionProblem p, const __grid_constant__ AttentionBoxes boxes,
                       AttentionGradients grad, int queries_per_tile, int tiles_per_sequence) {
+  static_assert(
+      kFit<QueryMajorBlocks(kD), DqSharedBytes(kD, StagesOf(kLargeTiles<kD>), DqRows(kD), 0)>);
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);
@@ -153,15 +146,6 @@ __global__ void __launch_bounds__(kDqThreads<kD>, kD > 64 ? 1 : 2)
 //   dPᵀ is complete          |                    | dSᵀ = Pᵀ ∘ (dPᵀ − delta) of 16 rows
 //   dSᵀ of 16 rows is there  | dv += Pᵀ·dO, dk += | dSᵀ of the next 16 rows
 //                            |   dSᵀ·Q of them    |
-
-// `list`: number of tokens of the longest list segment.
-template <int kD>
-__host__ __device__ constexpr int DkvSharedBytes(bool large_tiles, int groups, int list) {
-  const int rows = RowTile<kD>(large_tiles), loaded = RowStages(groups) * rows;
-  return 2 * (groups * kKeyTile + loaded) * kBothWidths<kD> +
-         loaded * static_cast<int>(sizeof(float2)) +
-         kRowPlans * rows * static_cast<int>(sizeof(RowPlan<4>)) / 4 + kRowBarrierBytes + 4 * list;
-}
 
 // Floats per key in the partial sums: kD for dk, then kDv<kD> for dv.
 template <int kD>

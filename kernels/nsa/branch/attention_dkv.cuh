@@ -6,22 +6,16 @@
 
 namespace nsa::cuda {
 
-// Warp groups of a thread block. With heads of 128 and wider two groups take as many registers as
-// two thread blocks of one group, but each tile of rows is loaded once for 128 keys. In the window
-// branch that would not pay: 128 keys are seen by 64 tokens more than 64 keys are.
-constexpr int DkvGroups(Branch branch, int width, bool large_tiles) {
-  return branch == kCmp && width > 64 && large_tiles ? 2 : 1;
-}
-
 // Grid: tiles of 64 · kGroups keys · segments · B · G.
 template <Branch kBranch, int kD, int kGroups>
-__global__ void __launch_bounds__(kGroups* kDkvThreads, kGroups > 1 ? 1
-                                                        : kD > 64   ? 2
-                                                                    : 3)
+__global__ void __launch_bounds__(kGroups* kDkvThreads, DkvBlocks(kD, kGroups))
     AttentionDkvKernel(Begin begin, AttentionProblem p,
                        const __grid_constant__ AttentionBoxes boxes, AttentionGradients grad,
                        TokenSegments segments, float* partial) {
   static_assert(kBranch != kSel);
+  // With keys of 192 an A100 has room for one thread block less than it has registers for.
+  static_assert(kFit<DkvBlocks(kD, kGroups) - (kD > 128 && !kHasWgmma ? 1 : 0),
+                     DkvSharedBytes(kD, kLargeTiles<kD>, kGroups, 0)>);
   constexpr int kKeys = kGroups * kKeyTile;
   const int key_tiles = CeilDiv(p.keys, kKeys);
   const int segment = blockIdx.x % segments.count;

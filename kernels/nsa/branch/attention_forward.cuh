@@ -31,13 +31,6 @@ struct AttentionOutputs {
   unsigned long long* keys_read;  // [1] or null
 };
 
-template <int kD>
-__host__ __device__ constexpr int ForwardSharedBytes(bool large_tiles, int rows_padded,
-                                                     int union_bytes) {
-  return 2 * rows_padded * kD + 2 * StagesOf(large_tiles) * kKeyTile * kBothWidths<kD> +
-         kStageBarrierBytes + union_bytes;
-}
-
 // The weights of a row are computed relative to a running maximum (in log2 units) that may lag
 // behind the true one. It is updated only when a logit exceeds it by more than this slack, because
 // an update means multiplying all of o. Weights stay below 2^8, where fp32 and bf16 have the same
@@ -148,10 +141,12 @@ __device__ __forceinline__ void CountKeysRead(const AttentionProblem& p, const Q
 }
 
 template <Branch kBranch, int kD>
-__global__ void __launch_bounds__(kD > 64 ? 384 : 256, kD > 64 ? 1 : 2)
+__global__ void __launch_bounds__(ForwardRows(kD) / 16 * kWarp, QueryMajorBlocks(kD))
     AttentionForwardKernel(Begin begin, AttentionProblem p,
                            const __grid_constant__ AttentionBoxes boxes, AttentionOutputs out,
                            int queries_per_tile, int tiles_per_sequence) {
+  static_assert(
+      kFit<QueryMajorBlocks(kD), ForwardSharedBytes(kD, kLargeTiles<kD>, ForwardRows(kD), 0)>);
   const QueryTile at = QueryTileOf(p, queries_per_tile, tiles_per_sequence);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
   bf16* q_tile = reinterpret_cast<bf16*>(shared);

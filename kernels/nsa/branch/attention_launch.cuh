@@ -102,23 +102,14 @@ struct QueryGrid {
 // `rows`: most rows of a tile.
 template <Branch kBranch>
 QueryGrid GridOf(const AttentionProblem& p, int rows) {
-  // Where there are many more blocks than a token chooses, neighbouring tokens share few of them,
-  // and a tile of fewer tokens has a smaller union. (With even more blocks: selected/by_key.cuh.)
-  const bool thin = kBranch == kSel && p.sel_blocks >= 8 * p.n_sel;
   QueryGrid grid{};
-  grid.queries = (thin ? 64 : rows) / p.h;
-  // The mask of takers has 32 bits, one per token.
-  if (kBranch == kSel) grid.queries = std::min(grid.queries, 32);
+  grid.queries = QueriesOf(kBranch, p.sel_blocks, p.n_sel, p.h, rows);
   grid.tiles = CeilDiv(p.seq_len, grid.queries);
-  const int step = std::max(p.dk, p.dv) >= 64 ? kGroupRows : 16;
-  grid.threads = RoundUp(grid.queries * p.h, step) / 16 * kWarp;
+  grid.threads = PaddedRows(std::max(p.dk, p.dv), grid.queries * p.h) / 16 * kWarp;
   grid.blocks = grid.tiles * p.batch * p.groups;
   grid.union_bytes = kBranch == kSel ? UnionBytes(p.sel_blocks, p.n_sel, grid.queries) : 0;
   return grid;
 }
-
-// Wide heads leave room for one thread block per multiprocessor only, so it takes more rows.
-constexpr int ForwardRows(int width) { return width > 64 ? 192 : 128; }
 
 template <class Args>
 AttentionOutputs OutputsOf(const Args& args) {
@@ -144,7 +135,7 @@ absl::Status LaunchForward(const Exec& exec, const Args& args, const AttentionPr
     auto* kernel = AttentionForwardKernel<kBranch, kD>;
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
     NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, nullptr, grid.queries));
-    const int shared = ForwardSharedBytes<kD>(large_tiles, grid.rows_padded(), grid.union_bytes);
+    const int shared = ForwardSharedBytes(kD, large_tiles, grid.rows_padded(), grid.union_bytes);
     return Launch(exec, what, kernel, grid.Shape(shared), p, boxes, out, grid.queries, grid.tiles);
   });
 }
@@ -185,17 +176,15 @@ absl::StatusOr<const float2*> StatsOf(const Exec& exec, const Args& args, const 
   return memory;
 }
 
-// dq with keys of 192. Two warp groups at most have their registers; where there is less shared
-// memory, one has room beside a large union of blocks.
+// dq with keys of 192. Where there is less shared memory, one warp group instead of two has room
+// beside a large union of blocks.
 template <Branch kBranch>
 absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
                           const AttentionGradients& grad, const char* what) {
-  constexpr int kD = 192, kRows = kDqThreads<kD> / kWarp * 16;
-  static_assert(DqSharedBytes<kD>(2, kRows, 0) <= kSharedOfA100);
-
+  constexpr int kD = 192, kRows = DqRows(kD);
   NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
   const auto shared = [&](const QueryGrid& grid) {
-    return DqSharedBytes<kD>(StagesOf(large_tiles), grid.rows_padded(), grid.union_bytes);
+    return DqSharedBytes(kD, StagesOf(large_tiles), grid.rows_padded(), grid.union_bytes);
   };
   QueryGrid grid = GridOf<kBranch>(p, kRows);
   if (!large_tiles && shared(grid) > kSharedOfA100) grid = GridOf<kBranch>(p, kRows / 2);
@@ -206,7 +195,7 @@ absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
 template <Branch kBranch, class Args>
 absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
                       const AttentionGradients& grad, const char* what) {
-  const QueryGrid grid = GridOf<kBranch>(p, ForwardRows(std::max(p.dk, p.dv)));
+  const QueryGrid grid = GridOf<kBranch>(p, DqRows(std::max(p.dk, p.dv)));
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     if constexpr (kD > 128) {
@@ -220,7 +209,7 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
         stages = StagesOf(large_tiles && grid.threads > 128);
         if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
       }
-      const int shared = DqSharedBytes<kD>(stages, grid.rows_padded(), grid.union_bytes);
+      const int shared = DqSharedBytes(kD, stages, grid.rows_padded(), grid.union_bytes);
       NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, grid.queries));
       return Launch(exec, what, kernel, grid.Shape(shared), p, boxes, grad, grid.queries,
                     grid.tiles);
@@ -235,7 +224,7 @@ absl::Status LaunchDkv(const Exec& exec, const AttentionProblem& p, const Attent
   const int tiles = CeilDiv(p.keys, kGroups * kKeyTile) * p.batch * p.groups;
   auto* kernel = AttentionDkvKernel<kBranch, kD, kGroups>;
   NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, kGroupRows / p.h));
-  const int shared = DkvSharedBytes<kD>(large_tiles, kGroups, 0);
+  const int shared = DkvSharedBytes(kD, large_tiles, kGroups, 0);
   NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
                              {.grid = Blocks(tiles * segments.count),
                               .block = kGroups * kDkvThreads,

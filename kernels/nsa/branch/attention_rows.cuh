@@ -93,21 +93,11 @@ struct DkvWork {
   }
 };
 
-// Rows of a query tile in the key-major kernel of dk and dv. A thread has 192 accumulators with 64
-// rows and heads of 128, and as many with 32 rows and keys of 192.
+// Rows of a query tile in the key-major kernel of dk and dv.
 template <int kD>
-__host__ __device__ constexpr int RowTile(bool large_tiles) {
-  return large_tiles && kD <= 128 ? 64 : 32;
-}
-template <int kD>
-constexpr int kRowTile = RowTile<kD>(kLargeTiles<kD>);
-
-// Stages of query rows in the key-major kernel of dk and dv with `groups` warp groups.
-__host__ __device__ constexpr int RowStages(int groups) { return groups > 1 ? 3 : 2; }
+constexpr int kRowTile = RowTile(kD, kLargeTiles<kD>);
 
 constexpr int kDkvThreads = 128;  // of a warp group
-
-constexpr int kRowBarrierBytes = 16;  // BoxRowTiles::full
 
 // The rows of a tile.
 template <int kRows>
@@ -115,9 +105,7 @@ struct alignas(16) RowPlan {
   int2 keys[kRows];  // first key that the row sees, number of keys that it sees
   int at[kRows];     // token · H + head of the group, −1: no row
 };
-// Plans that are kept: of the tile that is being multiplied, of up to two that are being copied,
-// and of the next.
-constexpr int kRowPlans = 4;
+static_assert(sizeof(RowPlan<32>) == 32 * kRowPlanBytes && sizeof(float2) == kRowStatsBytes);
 
 // Makes the plans. Thread r < kRows plans row r of every tile.
 template <Branch kBranch, int kRows>

@@ -18,14 +18,11 @@
 
 namespace nsa::cuda {
 
-// Number of key tiles (and of value tiles) that a query-major kernel has in shared memory.
-__host__ __device__ constexpr int StagesOf(bool large_tiles) { return large_tiles ? 3 : 2; }
-
 // The barriers of the stages, and the one that completes when the query tile has arrived.
 struct StageBarriers {
   uint64_t full[3], free[3], queries;
 };
-constexpr int kStageBarrierBytes = static_cast<int>(sizeof(StageBarriers));
+static_assert(sizeof(StageBarriers) == kStageBarrierBytes);
 
 // The query tile of a thread block in shared memory.
 struct QueryTiles {

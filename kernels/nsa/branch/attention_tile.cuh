@@ -9,22 +9,19 @@
 
 #include <climits>
 
-#include "common/nsa/attention_scratch.h"
 #include "common/nsa/visibility.h"
 #include "kernels/cuda/util.cuh"
 #include "kernels/cuda/wgmma.cuh"
+#include "kernels/nsa/branch/tile_sizes.h"
 
 namespace nsa::cuda {
 
-constexpr int kKeyTile = kScratchKeys;
-
 // Kernels are compiled for kD, the columns of a tile of queries or keys: max(dk, dv), or 192 where
-// dk is 192. The columns of a tile of values or outputs: the same, but at most 128, as only keys
-// are wider.
+// dk is 192. kDv: the columns of a tile of values or outputs.
 template <int kD>
-constexpr int kDv = kD > kMostValueWidth ? kMostValueWidth : kD;
+constexpr int kDv = ValueColumns(kD);
 template <int kD>
-constexpr int kBothWidths = kD + kDv<kD>;
+constexpr int kBothWidths = BothColumns(kD);
 
 // Pointers and sizes of one call, passed to kernels by value. Includes what a BranchRule reads.
 struct AttentionProblem {
@@ -122,14 +119,6 @@ __device__ __forceinline__ KeyTile TileAt(const AttentionProblem& p, const KeyTi
     const int begin = tiles.first + i * kKeyTile;
     return {begin, min(begin + kKeyTile, tiles.last), 0xffffffffu};
   }
-}
-
-// Size of the union in shared memory: block ids and takers, then the bit set used to build it.
-__host__ __device__ inline int UnionCapacity(int sel_blocks, int n_sel, int queries) {
-  return min(sel_blocks, n_sel * queries);
-}
-__host__ __device__ inline int UnionBytes(int sel_blocks, int n_sel, int queries) {
-  return RoundUp(8 * UnionCapacity(sel_blocks, n_sel, queries) + 8 * CeilDiv(sel_blocks, 32), 16);
 }
 
 // Builds the union of the blocks that tokens t0 … t0 + queries − 1 of group g chose. All threads of
@@ -330,5 +319,12 @@ __device__ __forceinline__ const bf16* RowPointer(const bf16* first, int row, in
 // LargeTiles() (attention_launch.cuh), because it does not know which code will run.
 template <int kD>
 constexpr bool kLargeTiles = kD <= 64 || kHasWgmma;
+
+// Whether shared memory has room for kBlocks thread blocks with kBytes each on a multiprocessor of
+// the GPU that this code is compiled for: Hopper, or an A100. Host code is as that for an A100.
+template <int kBlocks, int kBytes>
+constexpr bool kFit = BlocksIn(kHasWgmma ? kSharedOfHopperMultiprocessor
+                                         : kSharedOfA100Multiprocessor,
+                               kBytes) >= kBlocks;
 
 }  // namespace nsa::cuda

@@ -17,10 +17,13 @@ namespace {
 // Grid: 64-key parts of a block · segments · B·G · S_sel, parts fastest. Selection blocks vary
 // slowest, so that the long lists of the first blocks start first.
 template <int kD>
-__global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
+__global__ void __launch_bounds__(kDkvThreads, DkvBlocks(kD, 1))
     SelectedDkvKernel(Begin begin, AttentionProblem p, const __grid_constant__ AttentionBoxes boxes,
                       AttentionGradients grad, SelectedLists lists, int parts, int max_segments,
                       int partials, float* partial) {
+  // Beside a long list an A100 has room for one thread block less than it has registers for.
+  static_assert(kFit<DkvBlocks(kD, 1) - ((kD == 64 || kD == 192) && !kHasWgmma ? 1 : 0),
+                     DkvSharedBytes(kD, kLargeTiles<kD>, 1, kLongestSegment)>);
   begin.WaitForPrevious();
   int index = blockIdx.x;
   const int part = index % parts;
@@ -38,7 +41,7 @@ __global__ void __launch_bounds__(kDkvThreads, kD > 64 ? 2 : 3)
   if (work.begin >= work.end) return;
   work.count = min(lists.segment, size - segment * lists.segment);
   extern __shared__ __align__(kTileAlignment) uint8_t shared[];
-  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes<kD>(kLargeTiles<kD>, 1, 0));
+  int* list = reinterpret_cast<int*>(shared + DkvSharedBytes(kD, kLargeTiles<kD>, 1, 0));
   const int* entries = lists.entries + int64_t{1} * bg * lists.capacity + lists.begins[slot] +
                        segment * lists.segment;
   for (int i = threadIdx.x; i < work.count; i += blockDim.x) list[i] = TokenOf(entries[i]);
@@ -221,10 +224,9 @@ absl::Status LaunchSelectedDkv(const Exec& exec, const NsaShape& shape, const At
   return ForHeadWidth(shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     auto* kernel = SelectedDkvKernel<kD>;
-    static_assert(DkvSharedBytes<kD>(false, 1, 2048) <= kSharedOfA100);  // the longest segment
     NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
     NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, 1));
-    const int shared = DkvSharedBytes<kD>(large_tiles, 1, plan.segment);
+    const int shared = DkvSharedBytes(kD, large_tiles, 1, plan.segment);
     NSA_RETURN_IF_ERROR(Launch(exec, what, kernel,
                                {.grid = Blocks(plan.parts * plan.max_segments * slots),
                                 .block = kDkvThreads,

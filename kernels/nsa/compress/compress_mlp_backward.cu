@@ -201,6 +201,7 @@ absl::Status LaunchBackward(const Exec& exec, const PhiBackwardArgs& args, size_
   constexpr const char* kWhat = "compress_backward";
   const CompressProblem& p = args.p;
   const auto both = static_cast<unsigned int>(tensors);
+  static_assert(sizeof(HiddenShared<kWidth>) <= kSharedOfA100);
   NSA_RETURN_IF_ERROR(Launch(exec, kWhat, HiddenBackwardKernel<kWidth>,
                              {.grid = dim3(GridFor(p.rows(), kHiddenRows), both),
                               .block = kHiddenThreads,

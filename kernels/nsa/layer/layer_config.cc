@@ -17,7 +17,7 @@ absl::Status NsaLayerConfig::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_base: %g (more than 1); take 10000", rope_base));
   }
-  if (!(rope_scale > 0) || !std::isfinite(rope_scale)) {
+  if (!(rope_scale > 0)) {
     return absl::InvalidArgumentError(
         absl::StrFormat("rope_scale: %g (more than 0); take 1", rope_scale));
   }

@@ -22,7 +22,7 @@ struct NsaLayerConfig {
   Phi phi = Phi::kAvg;
   GateKind gate = GateKind::kSoftmax;
   float rope_base = 10000;
-  float rope_scale = 1;  // divides the positions of q and of every k
+  float rope_scale = 1;  // divides the positions of q and of every k; may be kNoRotation
   RopeScaling rope_scaling;
   // Divides every head of q and of every k by its root mean square before it is rotated. The gate
   // reads q as it was projected.

@@ -65,10 +65,18 @@ struct ChoiceOf<kD, 0> {
   using Type = AnyBlocks<kD>;
 };
 
+// Thread blocks on a multiprocessor that registers are divided for. Shared memory has room for them
+// with 6 heads in a group and 16 chosen blocks, but with keys of 192 only in sm_90a code; 16 heads
+// of 64 leave room for two on an A100 and three on Hopper.
+template <int kD>
+constexpr int kSelectBlocks = kD > 64 ? 2 : 4;
+
 template <int kD, int kKeys>
-__global__ void __launch_bounds__(kWarps* kWarp, kD > 64 ? 2 : 4)
+__global__ void __launch_bounds__(kWarps* kWarp, kSelectBlocks<kD>)
     SelectBlocksKernel(Begin begin, AttentionProblem p, SelectOutputs out, int tiles_per_sequence,
                        SelectSizes sizes) {
+  constexpr int kBytes = SelectShared<kD>::Bytes(6, {.listed = 16 - kForced});
+  static_assert(kFit<(kD > 128 && !kHasWgmma ? 1 : kSelectBlocks<kD>), kBytes>);
   begin.WaitForPrevious();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const SelectTile tile = TileOf(p, tiles_per_sequence);

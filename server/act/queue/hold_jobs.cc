@@ -85,7 +85,7 @@ absl::Status HoldForJobs(const JobStore& store, const std::string& only, v1::Job
     const v1::Job& awaited = (*found)->job();
     if (!ids.insert(awaited.id()).second) {
       return Refused(field, absl::InvalidArgumentError(absl::StrCat(
-                                awaited.id(), " (each job once); remove it: ", awaited.name(),
+                                awaited.id(), " (must be named once); remove it: ", awaited.name(),
                                 " and this id are the same job")));
     }
     if (WaitsFor(store, *found, job->id())) {

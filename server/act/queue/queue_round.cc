@@ -20,7 +20,6 @@
 #include "server/decide/lifecycle.h"
 #include "server/decide/machine_view.h"
 #include "server/decide/queue/hold.h"
-#include "server/decide/queue/start.h"
 #include "server/decide/rule/preemption.h"
 #include "server/decide/transition.h"
 #include "spdlog/spdlog.h"

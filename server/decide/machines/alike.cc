@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <ranges>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -16,15 +17,17 @@ namespace {
 constexpr size_t kNamed = 3;
 constexpr size_t kShownDigits = 8;
 
+// What must be equal: the programs, and the compute capability of the GPUs.
 using Programs = std::tuple<std::string, std::string, std::string>;
+using Build = std::pair<Programs, std::string>;
 
-Programs ProgramsOf(const Makeup& machine, const Demand& demand) {
+Build BuildOf(const Makeup& machine, const Demand& demand) {
   if (!demand.programs) return {};
-  if (!demand.cuda) return {machine.worker_hash, "", ""};
-  return {machine.cuda_worker_hash, machine.driver, machine.nccl};
+  if (!demand.cuda) return {{machine.worker_hash, "", ""}, ""};
+  return {{machine.cuda_worker_hash, machine.driver, machine.nccl}, machine.capability};
 }
 
-// Divides machines with equal programs by their clocks: every longest run of machines, in the order
+// Divides machines with equal builds by their clocks: every longest run of machines, in the order
 // of their clocks, in which the first and the last agree.
 std::vector<Group> ByClock(const std::vector<Makeup>& machines, const Group& equal) {
   Group known, unknown;
@@ -85,11 +88,21 @@ std::string Compare(const Makeup& a, const Makeup& b, const Demand& demand) {
     add(CompareHashes("nsa-worker-cuda", a.cuda_worker_hash, b.cuda_worker_hash, b.name));
     add(Compare("driver", a.driver, b.driver, b.name));
     add(Compare("NCCL", a.nccl, b.nccl, b.name));
+    add(Compare("GPUs of compute capability", a.capability, b.capability, b.name));
   } else if (demand.programs) {
     add(CompareHashes("nsa-worker", a.worker_hash, b.worker_hash, b.name));
   }
   if (demand.clocks) add(CompareClocks(a, b));
   return absl::StrJoin(parts, " and ");
+}
+
+// "8.0 and 9.0".
+std::string CapabilityOf(const v1::NodeInfo& info) {
+  std::set<int32_t> capabilities;
+  for (const v1::GpuInfo& gpu : info.gpus()) capabilities.insert(gpu.compute_capability());
+  return absl::StrJoin(capabilities, " and ", [](std::string* out, int32_t capability) {
+    absl::StrAppendFormat(out, "%.1f", capability / 10.0);
+  });
 }
 
 }  // namespace
@@ -100,6 +113,7 @@ Makeup MakeupOf(const v1::NodeInfo& info, std::optional<absl::Duration> clock_of
           .cuda_worker_hash = info.cuda_worker_hash(),
           .driver = info.driver_version(),
           .nccl = info.nccl_version(),
+          .capability = CapabilityOf(info),
           .clock_offset = clock_offset};
 }
 
@@ -111,12 +125,12 @@ Demand DemandOf(const v1::JobSpec& spec, bool cuda) {
 }
 
 std::vector<Group> Groups(const std::vector<Makeup>& machines, const Demand& demand) {
-  std::map<Programs, Group> by_programs;
+  std::map<Build, Group> by_build;
   for (size_t i = 0; i < machines.size(); ++i) {
-    by_programs[ProgramsOf(machines[i], demand)].push_back(i);
+    by_build[BuildOf(machines[i], demand)].push_back(i);
   }
   std::vector<Group> groups;
-  for (auto& [programs, equal] : by_programs) {
+  for (auto& [build, equal] : by_build) {
     if (demand.clocks) {
       std::ranges::move(ByClock(machines, equal), std::back_inserter(groups));
     } else {
@@ -135,11 +149,12 @@ MachineDifferences DifferencesOf(const std::vector<Makeup>& machines, const Dema
   const Group& largest = groups.front();
   const Makeup& reference = machines[largest.front()];
   std::vector<std::string> texts;
-  bool programs = false;
+  bool programs = false, gpus = false;
   for (size_t i = 0; i < machines.size(); ++i) {
     if (std::ranges::binary_search(largest, i)) continue;
-    const bool differs = ProgramsOf(machines[i], demand) != ProgramsOf(reference, demand);
-    programs = programs || differs;
+    const Build own = BuildOf(machines[i], demand), others = BuildOf(reference, demand);
+    programs = programs || own.first != others.first;
+    gpus = gpus || own.second != others.second;
     // If this machine does not differ from the reference, name one that it does differ from.
     const Makeup* other = &reference;
     for (const size_t j : largest) {
@@ -153,6 +168,7 @@ MachineDifferences DifferencesOf(const std::vector<Makeup>& machines, const Dema
   }
   return {.text = absl::StrJoin(texts, "; "),
           .fix = programs ? "install the same version on all of them (then restart their agents)"
+                 : gpus   ? "name the GPU to use in resources.require.gpu, or take fewer machines"
                           : "synchronize their clocks, for example with chrony"};
 }
 

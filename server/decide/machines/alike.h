@@ -1,6 +1,7 @@
 // Which machines may run ranks of one job together. They must have the same programs, or ranks
-// might disagree about a step or not understand each other, and clocks that agree, or times in logs
-// and limits of time mean different things. Pure.
+// might disagree about a step or not understand each other, GPUs of the same compute capability, or
+// their kernels round differently, and clocks that agree, or times in logs and limits of time mean
+// different things. Pure.
 #pragma once
 
 #include <cstddef>
@@ -25,6 +26,7 @@ struct Makeup {
   std::string cuda_worker_hash;
   std::string driver;
   std::string nccl;
+  std::string capability;  // compute capability of its GPUs: "8.0", "8.0 and 9.0"; empty without
   // Its clock minus the coordinator's; nothing if it is not known.
   std::optional<absl::Duration> clock_offset;
 };
@@ -33,7 +35,7 @@ Makeup MakeupOf(const v1::NodeInfo& info, std::optional<absl::Duration> clock_of
 
 // What must be equal for a job.
 struct Demand {
-  bool cuda = false;     // nsa-worker-cuda, the driver and NCCL, instead of nsa-worker
+  bool cuda = false;     // nsa-worker-cuda, driver, NCCL and GPUs, instead of nsa-worker
   bool programs = true;  // false: waived (MACHINES_DIFFER)
   bool clocks = true;    // false: waived (CLOCKS_DIFFER)
 };

@@ -1,7 +1,5 @@
 #include "server/decide/queue/hold.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/reason.h"

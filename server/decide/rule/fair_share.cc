@@ -1,7 +1,5 @@
 #include "server/decide/rule/fair_share.h"
 
-#include <algorithm>
-#include <iterator>
 #include <queue>
 #include <tuple>
 #include <utility>

@@ -1,12 +1,10 @@
 // One connection between a client and gRPC.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <string_view>
 
 #include "absl/time/time.h"

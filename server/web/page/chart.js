@@ -363,7 +363,7 @@ export class Chart {
       const seen = plot.data[column].slice(from, to + 1).filter(Number.isFinite).sort((a, b) => a - b);
       return seen.length > 0 ? seen[Math.floor(0.98 * (seen.length - 1))] : -Infinity;
     }).sort((a, b) => a - b);
-    // Nor does one of several runs press the others flat.
+    // One of several runs does not press the others flat either.
     const most = this.spikes === 'runs' && tops.length > 2 ? 3 * tops[(tops.length - 1) >> 1] : Infinity;
     const usual = Math.max(...tops.filter((top) => top <= most || most <= 0));
     return usual > 0 && high > 3 * usual ? 1.5 * usual : high;

@@ -133,10 +133,15 @@ export function ticked(view, { write, untick, point }) {
     const low = other.length === 0 && 'low';
     // Nor is a loss at another step.
     const lowAt = (step) => same(jobs.map(step)) && low;
+    const sets = [...new Set(jobs.flatMap(({ job }) => (job.val_sets || []).map((set) => set.name)))].sort();
     const figures = [
       ['Mean loss', (one) => one.job.loss, number, lowAt(({ job }) => job.step)],
       ['Validation', (one) => one.job.val_loss, number, lowAt(({ job }) => job.val_step)],
       ['Best validation', (one) => best(Object.values(one.curves.data.evals)[0]), number, low],
+      ...sets.flatMap((name) => [
+        [`Validation: ${name}`, ({ job }) => (job.val_sets || []).find((set) => set.name === name)?.loss, number, lowAt(({ job }) => job.val_step)],
+        [`Best validation: ${name}`, ({ curves }) => best((curves.data.val_sets || {})[name]), number, low],
+      ]),
       ['Steps', (one) => one.job.step, (value) => value.toLocaleString('en-US')],
       ['Tokens', (one) => one.job.total_tokens, short],
       ['Throughput, tok/s', (one) => one.job.tokens_per_second, short, 'high'],

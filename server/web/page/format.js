@@ -144,7 +144,7 @@ export function dayOr(milliseconds) {
 
 const DAY = 86_400;  // seconds
 
-// Texts of the ticks of an axis of time, `step` seconds apart. If they are of several days, the first one of each has its date below the time; days of another year have the year.
+// Labels of the ticks of a time axis, `step` seconds apart. Where they span several days, the first tick of each day has its date below the time. Dates of another year show the year.
 export function timeTicks(seconds, step) {
   const all = seconds.map((one) => parts(1000 * one));
   const several = all.length > 0 && all[0].day !== all[all.length - 1].day;

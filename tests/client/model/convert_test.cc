@@ -84,10 +84,11 @@ TEST_F(ConvertTest, RefusesFlagsThatSayNothingOrSomethingElse) {
     EXPECT_EQ(ran.exit.code, 2) << ran.said;
     EXPECT_THAT(ran.said, HasSubstr(why));
   };
-  refused({"--attention", "sparse"}, "--attention: sparse (full or nsa)");
+  refused({"--attention", "sparse"}, "--attention: sparse (must be full or nsa)");
   refused({"--layers", "sel"}, "--layers: given with --attention full");
   refused({"--set", "nsa.w=8"}, "--set: given with --attention full");
-  refused({"--attention", "nsa", "--layers", "win,full"}, "unknown branch 'full'");
+  refused({"--attention", "nsa", "--layers", "win,dense"}, "unknown branch 'dense'");
+  refused({"--attention", "nsa", "--layers", "win,full+sel"}, "full beside another branch");
   refused({"--attention", "nsa", "--set", "train.steps=3"}, "--set: train.steps=3 (keys of nsa)");
   refused({"--attention", "nsa", "--set", "nsa.window=3"}, "nsa.window");
   refused({"--attention", "nsa", "--set", "nsa.n_sel=65"}, "n_sel: 65 (from 3 to 64");

@@ -32,11 +32,11 @@ class ServeTest : public TrainedModelInFolder {
 };
 
 TEST_F(ServeTest, ServesUntilCtrlC) {
-  const ProcessIdentity process =
-      Start({"nsactl", "serve", "artifacts/tiny", "--listen", "localhost:0", "--context", "64"});
+  const ProcessIdentity process = Start({"nsactl", "serve", "artifacts/tiny", "--listen",
+                                         "localhost:0", "--context", "64", "--slots", "2"});
   const std::string address = AwaitAddress();
   EXPECT_THAT(Said(), AllOf(StartsWith("serving tiny, step 2, at http://127.0.0.1:"),
-                            HasSubstr("(context 64 tokens, caches 0."),
+                            HasSubstr("(context 64 tokens, slots 2, caches 0."),
                             HasSubstr(" MiB, CPU); Ctrl-C ends it\n")));
   EXPECT_THAT(HttpRead(HttpSend(
                   address, absl::StrCat("GET /v1/models HTTP/1.1\r\nHost: ", address, "\r\n\r\n"))),
@@ -66,6 +66,7 @@ TEST_F(ServeTest, RefusesWithTheExitCodesOfNsactl) {
       {{"--listen", "0.0.0.0:8000"}, "asks nobody for a password"},
       {{"--listen", "8000"}, "--listen: '8000' (HOST:PORT"},
       {{"--context", "-1"}, "--context"},
+      {{"--slots", "65"}, "--slots"},
       {{"-o", "json"}, "serve prints plain text"}};
   for (const auto& [flags, why] : wrong) {
     std::vector<std::string> words = {"nsactl", "serve", "artifacts/tiny"};

@@ -180,11 +180,14 @@ TEST(ChatTemplate, TheFileOfJinjaComesBeforeTheConfiguration) {
 }
 
 TEST(ChatTemplate, FilesThatAreNoneAreRefusedByName) {
-  for (const std::string_view text :
-       {"[", "[]", R"({"chat_template": 3})", R"({"chat_template": [{"name": "tool_use"}]})",
-        R"({"bos_token": 1})"}) {
+  // As deep as the stack does not hold; the text makes up for the number of values.
+  const std::string deep = R"({"text": ")" + std::string(2'000'000, 'a') + R"(", "eos_token": )" +
+                           std::string(500'000, '[') + std::string(500'000, ']') + "}";
+  for (const std::string& text : std::initializer_list<std::string>{
+           "[", "[]", R"({"chat_template": 3})", R"({"chat_template": [{"name": "tool_use"}]})",
+           R"({"bos_token": 1})", deep}) {
     const TempDir folder;
-    Write(folder.path() / "tokenizer_config.json", std::string(text));
+    Write(folder.path() / "tokenizer_config.json", text);
     EXPECT_THAT(ReadChatFormat(folder.path()),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("tokenizer_config.json: ")));
   }

@@ -161,6 +161,10 @@ TEST(CheckpointDir, AKeyThatIsGoneIsRefusedByNameUnlessItIsOff) {
                                  "this key); use the version that wrote the checkpoint")));
   EXPECT_THAT(read_with("\"seq_len\"", "\"z_loss\": 0.0001"),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("train.z_loss: 0.0001")));
+  EXPECT_THAT(read_with("\"dim\"", "\"zero_init_outputs\": true"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("model.zero_init_outputs: true (this version no longer has")));
+  EXPECT_OK(read_with("\"dim\"", "\"zero_init_outputs\": false"));
   for (const char* off : {"0", "0.0", "null"}) {
     EXPECT_OK(read_with("\"dim\"", std::string("\"logit_softcap\": ") + off)) << off;
     EXPECT_OK(read_with("\"seq_len\"", std::string("\"z_loss\": ") + off)) << off;

@@ -255,8 +255,8 @@ TEST(MemoryEstimate, HasTheOptimizersStateOfAShareWhereItIsDivided) {
   EXPECT_EQ(bytes(1, true, true), bytes(1, false, true)) << "nothing to divide";
   EXPECT_EQ(bytes(2, false, true) - bytes(2, true, true), 12 * kParameters / 2);
   EXPECT_EQ(bytes(4, false, true) - bytes(4, true, true), 12 * kParameters * 3 / 4);
-  // All weights in fp32; moments, and their copy for a checkpoint.
-  EXPECT_EQ(bytes(2, false, false) - bytes(2, true, false), 16 * kParameters / 2);
+  // All weights in fp32; moments. What a checkpoint is written from is always a share.
+  EXPECT_EQ(bytes(2, false, false) - bytes(2, true, false), 8 * kParameters / 2);
 }
 
 // docs/two_gpus.md: 2 + 16 / R bytes a parameter on a GPU, 4 + 12 / R on the CPU, and gradients on
@@ -440,6 +440,55 @@ TEST(MemoryEstimate, OfFp32IsLargerThanOfBf16) {
   const int64_t bf16 = TotalBytes(MemoryEstimate(spec));
   spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
   EXPECT_GT(TotalBytes(MemoryEstimate(spec)), bf16 * 3 / 2);
+}
+
+TEST(SnapshotBytes, IsTwelveAParameterDividedByTheRanksAtEveryLevel) {
+  constexpr int64_t kParameters = 78'295'332;
+  v1::JobSpec spec = M7c();
+  EXPECT_EQ(SnapshotBytes(spec, 1), 12 * kParameters);
+  for (const v1::Shard shard : kShards) {
+    SetShard(shard, &spec);
+    for (const int gpus : {2, 4}) {
+      spec.mutable_resources()->set_gpus(gpus);
+      EXPECT_EQ(SnapshotBytes(spec, 1), 12 * kParameters / gpus) << ShardName(shard);
+      EXPECT_EQ(SnapshotBytes(spec, gpus / 2), 12 * kParameters / 2) << "on each of two machines";
+      EXPECT_EQ(SnapshotBytes(spec, gpus), 12 * kParameters);
+    }
+  }
+}
+
+// With Muon a rank may have half a matrix more than another, but all together have no more.
+TEST(SnapshotBytes, OfAllRanksIsThatOfOne) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
+  spec.mutable_resources()->set_gpus(4);
+  SetShard(v1::SHARD_OPTIMIZER, &spec);
+  EXPECT_GT(SnapshotBytes(spec, 1), 12 * 78'295'332LL / 4);
+  EXPECT_EQ(SnapshotBytes(spec, 4), 12 * 78'295'332LL);
+}
+
+TEST(SnapshotBytes, OnTheCpuIsAPartOfTheEstimate) {
+  v1::JobSpec spec = M7c();
+  const auto counted = [&spec] {
+    int64_t bytes = 0;
+    for (const MemoryItem& item : MemoryEstimate(spec)) {
+      if (item.name == "checkpoint snapshot") bytes += item.bytes;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(counted(), 0) << "on a GPU";
+  spec.mutable_runtime()->set_device(v1::DEVICE_CPU);
+  spec.mutable_runtime()->set_precision(v1::PRECISION_FP32);
+  EXPECT_EQ(counted(), SnapshotBytes(spec, 1));
+}
+
+TEST(DiskForCheckpoints, HasRoomForOneMoreAndForWhatRanksHandOver) {
+  v1::JobSpec spec = M7c();
+  spec.mutable_train()->set_keep_checkpoints(3);
+  const auto four = static_cast<double>(4 * CheckpointBytes(spec));
+  EXPECT_EQ(DiskForCheckpoints(spec), four);
+  spec.mutable_resources()->set_gpus(2);
+  EXPECT_EQ(DiskForCheckpoints(spec), four + 4 * 78'295'332.0 / 2) << "the weights of one rank";
 }
 
 TEST(CheckpointBytes, IsTwelveAParameterAndHeaders) {

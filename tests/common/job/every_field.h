@@ -40,9 +40,13 @@ inline void FillEveryField(google::protobuf::Message* message, int* counter) {
         case FieldDescriptor::CPPTYPE_MESSAGE:
           if (f->is_map()) {
             auto* entry = r.AddMessage(message, f);
+            const FieldDescriptor* value = f->message_type()->map_value();
             entry->GetReflection()->SetString(entry, f->message_type()->map_key(), text);
-            entry->GetReflection()->SetString(entry, f->message_type()->map_value(),
-                                              "why: " + text);
+            if (value->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+              FillEveryField(entry->GetReflection()->MutableMessage(entry, value), counter);
+            } else {
+              entry->GetReflection()->SetString(entry, value, "why: " + text);
+            }
           } else {
             FillEveryField(many ? r.AddMessage(message, f) : r.MutableMessage(message, f), counter);
           }

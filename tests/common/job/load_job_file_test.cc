@@ -192,12 +192,12 @@ TEST(ApplyDefaults, FillsEveryFieldThatHasOne) {
       "sweep",      // set by nsactl submit --sweep
       "limits", "sample", "resources.provisioner", "after", "not_before", "alerts",  // none
       "nsa.layers", "data.path", "data.val_path", "data.tokenizer_path", "data.separator",
-      "data.text_field", "data.mix", "data.val", "data.stream", "data.shuffle_window",
-      "train.out_dir", "train.checkpoint_url",
+      "data.text_field", "data.mix", "data.val", "data.stream", "data.shuffle_window", "data.where",
+      "data.except", "data.val_where", "data.val_except", "train.out_dir", "train.checkpoint_url",
       // Absent is the default, so that older workers take the job.
-      "data.loss_on", "model.activation", "model.qk_norm", "model.zero_init_outputs",
-      "model.norm_eps", "model.mlp_dim", "model.mlp", "model.tie_embeddings", "model.qkv_bias",
-      "model.rope_scaling", "model.qk_norm_weights", "train.optimizer", "train.muon_lr",
+      "data.loss_on", "model.activation", "model.qk_norm", "model.norm_eps", "model.mlp_dim",
+      "model.mlp", "model.tie_embeddings", "model.qkv_bias", "model.rope_scaling",
+      "model.rope_layers", "model.qk_norm_weights", "train.optimizer", "train.muon_lr",
       "train.muon_betas", "train.decay_steps", "restart.init", "restart.allow_new_schedule",
       "restart.min_ranks", "resources.context_parallel", "resources.require", "guard.hash_every",
       "guard.stop_on_divergence", "runtime.shard_optimizer", "runtime.shard",

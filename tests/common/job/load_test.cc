@@ -108,6 +108,9 @@ TEST(LoadYaml, SaysWhereAndWhatAndHowToFix) {
   EXPECT_EQ(ErrorOf("train:\n  z_loss: 0\n"),
             "job.yaml:2:3: train.z_loss: unknown key; an earlier version had it; remove it, see "
             "CHANGELOG.md");
+  EXPECT_EQ(ErrorOf("model:\n  zero_init_outputs: true\n"),
+            "job.yaml:2:3: model.zero_init_outputs: unknown key; an earlier version had it; remove "
+            "it, see CHANGELOG.md");
   EXPECT_EQ(ErrorOf("model:\n  logit_softcap: 30\n"),
             "job.yaml:2:3: model.logit_softcap: unknown key; an earlier version had it; remove it, "
             "see CHANGELOG.md");

@@ -2,7 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
+#include <string>
 
 #include "common/job/load.h"
 #include "google/protobuf/util/message_differencer.h"
@@ -63,6 +65,42 @@ TEST(ToYaml, KeepsEveryBitOfANumber) {
     v1::JobSpec loaded;
     ASSERT_TRUE(LoadYamlText(ToYaml(spec), "x.yaml", &loaded).ok()) << ToYaml(spec);
     EXPECT_TRUE(MessageDifferencer::Equals(spec, loaded)) << ToYaml(spec);
+  }
+}
+
+TEST(ToYaml, AMessageInAMapIsWrittenAsItsOnlyField) {
+  const std::string text =
+      "data:\n"
+      "  where:\n"
+      "    source:\n"
+      "      - a\n"
+      "      - \"7\"\n"
+      "  val_where:\n"
+      "    books:\n"
+      "      source:\n"
+      "        - b\n";
+  v1::JobSpec spec;
+  ASSERT_TRUE(LoadYamlText("data: {where: {source: [a, 7]}, val_where: {books: {source: b}}}",
+                           "x.yaml", &spec)
+                  .ok());
+  EXPECT_EQ(spec.data().where().at("source").value_size(), 2);
+  EXPECT_EQ(spec.data().val_where().at("books").field().at("source").value(0), "b");
+  EXPECT_EQ(ToYaml(spec), text);
+  v1::JobSpec again;
+  ASSERT_TRUE(LoadYamlText(text, "x.yaml", &again).ok());
+  EXPECT_TRUE(MessageDifferencer::Equals(spec, again));
+}
+
+TEST(ToYaml, AMessageInAMapIsRefusedAtItsPlace) {
+  for (const auto& [text, error] : std::map<std::string, std::string>{
+           {"data: {where: {source: {a: b}}}", "data.where.source: "},
+           {"data: {where: {source: }}", "data.where.source: has no value"},
+           {"data: {where: source}", "data.where: one value (must be a section of keys)"},
+           {"data: {where: {source: [[a]]}}", "data.where.source[0]: a list"},
+           {"data: {val_where: {books: [a]}}", "data.val_where.books: an entry without a value"}}) {
+    v1::JobSpec spec;
+    const auto result = LoadYamlText(text, "x.yaml", &spec);
+    EXPECT_THAT(std::string(result.status().message()), testing::HasSubstr(error)) << text;
   }
 }
 

@@ -237,6 +237,115 @@ TEST(DataRules, ANamedSetMustNotBeTrainedOn) {
   EXPECT_THAT(FoundBy(job, "VAL_SETS"), HasSubstr("data.val.prose: no file"));
 }
 
+// A job on books.jsonl, whose records are of the books a, b and c in turn.
+class JobOnBooks : public GoodJob {
+ public:
+  JobOnBooks() {
+    std::string lines;
+    for (int i = 0; i < 300; ++i) {
+      lines += std::string("{\"book\": \"") + "abc"[i % 3] + "\", \"text\": \"" +
+               std::string(20'000, 'a') + "\"}\n";
+    }
+    Write("books.jsonl", lines);
+    Data(this)->set_source(v1::DATA_SOURCE_JSONL);
+    Data(this)->set_path(0, PathOf("books.jsonl"));
+    Data(this)->clear_val_path();
+    Data(this)->set_val_fraction(0.01);
+  }
+
+  void Except(const std::string& book) { (*Data(this)->mutable_except())["book"].add_value(book); }
+  void AddSet(const std::string& book) {
+    (*Data(this)->mutable_val())["books"] = PathOf("books.jsonl");
+    v1::RecordFields& fields = (*Data(this)->mutable_val_where())["books"];
+    (*fields.mutable_field())["book"].add_value(book);
+  }
+};
+
+TEST(DataRules, ASetMayBeOfTheSameFileIfTrainingLeavesItsRecordsOut) {
+  JobOnBooks job;
+  job.AddSet("c");
+  EXPECT_THAT(FoundBy(job, "VAL_NOT_DISJOINT"), HasSubstr("data.val.books: "));
+  job.Except("b");
+  EXPECT_THAT(FoundBy(job, "VAL_NOT_DISJOINT"), HasSubstr("data.val.books: "));
+  job.Except("c");
+  EXPECT_EQ(FoundBy(job, "VAL_NOT_DISJOINT"), "");
+  EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
+}
+
+TEST(DataRules, OnlyWhatPassesCounts) {
+  JobOnBooks job;
+  Data(&job)->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
+  EXPECT_THAT(FoundBy(job, "DATA_TOO_SMALL"), HasSubstr("about 6 million tokens"));
+  job.Except("b");
+  job.Except("c");
+  EXPECT_THAT(FoundBy(job, "DATA_TOO_SMALL"), HasSubstr("about 2 million tokens"));
+}
+
+TEST(DataRules, AFieldOrAValueThatNoRecordHasIsRefused) {
+  JobOnBooks job;
+  job.Except("d");
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE_VALUES"),
+              HasSubstr("data.except.book: none of 300 records has the value 'd'"));
+  EXPECT_EQ(FindingOf(job.Check(), "DATA_WHERE_VALUES")->fix(),
+            "check the spelling: the first other values are 'a', 'b', 'c'");
+  Data(&job)->clear_except();
+  (*Data(&job)->mutable_where())["boke"].add_value("a");
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE_VALUES"), HasSubstr("data.where.boke: none of 300 records"));
+  Data(&job)->clear_where();
+  job.AddSet("e");
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE_VALUES"), HasSubstr("data.val_where.books.book: none of"));
+}
+
+TEST(DataRules, ARecordThatIsLeftOutNeedsNoText) {
+  JobOnBooks job;
+  job.Write("books.jsonl", "{\"book\": \"a\"}\n{\"book\": \"b\", \"text\": \"" +
+                               std::string(4 << 20, 'a') + "\"}\n");
+  EXPECT_THAT(FoundBy(job, "DATA_NOT_JSONL"), HasSubstr("line 1: no field 'text'"));
+  job.Except("a");
+  EXPECT_EQ(FoundBy(job, "DATA_NOT_JSONL"), "");
+}
+
+TEST(DataRules, AFilterHasFieldsWithValuesAndFilesWithFields) {
+  const auto found = [](const std::function<void(v1::DataSpec*)>& change) {
+    JobOnBooks job;
+    change(Data(&job));
+    return FoundBy(job, "DATA_WHERE");
+  };
+  const auto where = [](v1::DataSpec* data) { return data->mutable_where(); };
+  EXPECT_EQ(found([&](v1::DataSpec* d) { (*where(d))["book"].add_value("a"); }), "");
+  EXPECT_THAT(found([&](v1::DataSpec* d) { (*where(d))["book"]; }),
+              HasSubstr("data.where.book: 0 values (from 1 to 1,000)"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) { (*where(d))[""].add_value("a"); }),
+              HasSubstr("a field of 0 bytes"));
+  EXPECT_THAT(
+      found([&](v1::DataSpec* d) { (*where(d))["book"].add_value(std::string(1001, 'a')); }),
+      HasSubstr("a value of 1001 bytes (at most 1,000)"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) {
+                for (const char* value : {"1", "2", "1.0"}) (*where(d))["book"].add_value(value);
+              }),
+              HasSubstr("'1.0' is given twice"));
+  EXPECT_THAT(found([&](v1::DataSpec* d) {
+                for (int i = 0; i < 17; ++i) (*where(d))["f" + std::to_string(i)].add_value("a");
+              }),
+              HasSubstr("one of 17 fields (at most 16)"));
+  EXPECT_THAT(found([](v1::DataSpec* d) { (*d->mutable_val_where())["none"]; }),
+              HasSubstr("data.val_where.none: no set of data.val has this name"));
+}
+
+TEST(DataRules, AFilterOfParquetNamesColumnsOfTexts) {
+  JobOnBooks job;
+  job.Write("rows.parquet", ParquetFileOf({{"book", 5}, {"text", 50}}));
+  Data(&job)->set_source(v1::DATA_SOURCE_PARQUET);
+  Data(&job)->set_path(0, job.PathOf("rows.parquet"));
+  job.Except("a");
+  EXPECT_EQ(FoundBy(job, "DATA_WHERE_VALUES"), "");
+  (*Data(&job)->mutable_except())["year"].add_value("7");
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE_VALUES"),
+              HasSubstr("data.except.year: " + job.PathOf("rows.parquet") +
+                        ": no column 'year' (book, text)"));
+  EXPECT_EQ(FindingOf(job.Check(), "DATA_WHERE_VALUES")->fix(), "set data.except.year");
+}
+
 TEST(DataRules, ATextFieldNeedsASourceWithFields) {
   GoodJob job;
   job.Write("train.jsonl", "{\"body\": \"" + std::string(4 << 20, 'a') + "\"}\n");

@@ -13,6 +13,7 @@
 namespace nsa {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -47,6 +48,10 @@ TEST(Preflight, TheDiskHoldsTheKeptCheckpointsAndOneMore) {
   ASSERT_NE(FindingOf(report, "DISK_TOO_SMALL"), nullptr);
   EXPECT_THAT(FindingOf(report, "DISK_TOO_SMALL")->problem(), HasSubstr("for 4 checkpoints of"));
   EXPECT_FALSE(report.accepted());
+  job.spec.mutable_resources()->set_gpus(2);
+  EXPECT_THAT(FindingOf(job.Check(), "DISK_TOO_SMALL")->problem(),
+              HasSubstr(" and what ranks hand over to rank 0)"));
+  job.spec.mutable_resources()->set_gpus(1);
   job.free_disk_bytes = std::nullopt;
   EXPECT_TRUE(job.Check().accepted()) << "nothing is known of this disk";
 }
@@ -265,10 +270,11 @@ TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
   GoodJob job;
   job.spec.mutable_resources()->set_gpus(2);
   job.machine.gpus.push_back(job.machine.gpus[0]);
-  job.machine.memory_bytes = 48 << 20;
-  EXPECT_NE(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
   job.machine.memory_bytes = 49 << 20;
-  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->field(), "resources.gpus")
+      << "the text fits";
+  job.machine.memory_bytes = 48 << 20;
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->field(), "data.path");
   job.Write("train.txt.zst", std::string(4 << 20, 'a'));
   Data(&job)->set_path(0, job.PathOf("train.txt.zst"));
   EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
@@ -283,6 +289,63 @@ TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
   job.Write("train.txt.zst", most + std::string((4 << 20) - 13, 'a'));
   EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
               HasSubstr("about 3.02 GiB of host memory"));
+}
+
+// All ranks of a machine together, whatever they divide.
+TEST(Preflight, CountsTheCopiesFromWhichRanksOnGpusWriteCheckpoints) {
+  GoodJob job;
+  job.context.check_files = false;  // there is no text
+  Train(&job)->set_batch_size(8);
+  job.machine.gpus.assign(4, job.machine.gpus[0]);
+  const int64_t needed = SnapshotBytes(job.Check().spec(), 1);
+  for (const int gpus : {1, 2, 4}) {
+    job.spec.mutable_resources()->set_gpus(gpus);
+    for (const v1::Shard shard : {v1::SHARD_NONE, v1::SHARD_PARAMETERS}) {
+      SetShard(shard, &job.spec);
+      job.machine.memory_bytes = needed;
+      EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr) << gpus;
+      job.machine.memory_bytes = needed - 1;
+      EXPECT_NE(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr) << gpus;
+    }
+  }
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
+  EXPECT_EQ(finding->field(), "resources.gpus");
+  EXPECT_THAT(finding->problem(),
+              AllOf(HasSubstr("of host memory for the copies from which 4 ranks write checkpoints"),
+                    HasSubstr(" (at most "), Not(HasSubstr("text"))));
+  EXPECT_THAT(finding->fix(), HasSubstr("among more machines"));
+  EXPECT_FALSE(report.accepted());
+  job.spec.mutable_resources()->set_nodes(2);
+  job.machine.memory_bytes = needed / 2 + 24;  // shares are rounded up
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  job.machine.memory_bytes = 0;
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr) << "not known";
+}
+
+TEST(Preflight, AddsTheTextToTheCopiesFromWhichRanksWriteCheckpoints) {
+  GoodJob job;
+  const int64_t copies = SnapshotBytes(job.Check().spec(), 1);
+  const int64_t text = 6 * ((4 << 20) + (1 << 16));
+  job.machine.memory_bytes = copies + text;
+  EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
+  --job.machine.memory_bytes;
+  EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
+              HasSubstr("1 rank writes checkpoints, and 24.38 MiB for their text"));
+}
+
+TEST(Preflight, ShowsTheHostMemoryOfARankOnAGpu) {
+  GoodJob job;
+  const auto shown = [&] {
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (item.name() == "host memory for checkpoints, per rank") return item.value();
+    }
+    return 0.0;
+  };
+  EXPECT_EQ(shown(), static_cast<double>(SnapshotBytes(job.Check().spec(), 1)));
+  job.MoveToCpu();
+  EXPECT_EQ(shown(), 0) << "it is part of the memory of the rank";
 }
 
 // Large data is mapped from the cache of the workers, if it fits into that.

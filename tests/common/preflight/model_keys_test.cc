@@ -56,20 +56,55 @@ TEST(ModelKeys, NumbersHaveLimits) {
                 ElementsAre(::testing::StartsWith("MODEL_RANGE: model.norm_eps: ")));
   }
   EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_norm_eps(1e-46); }),
-              ElementsAre("MODEL_RANGE: model.norm_eps: 1e-46 (1e-12 to 0.01)"))
+              ElementsAre("MODEL_RANGE: model.norm_eps: 1e-46 (must be from 1e-12 to 0.01)"))
       << "0 in fp32";
   EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_norm_eps(1e-12); }), IsEmpty());
-  EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_mlp_dim(100); }),
-              ElementsAre("MODEL_RANGE: model.mlp_dim: 100 (a multiple of 16, at most 524288)"));
-  EXPECT_THAT(refused([](v1::ModelSpec* model) { model->set_mlp_dim(-16); }),
-              ElementsAre("MODEL_RANGE: model.mlp_dim: -16 (a multiple of 16, at most 524288)"));
+  EXPECT_THAT(
+      refused([](v1::ModelSpec* model) { model->set_mlp_dim(100); }),
+      ElementsAre("MODEL_RANGE: model.mlp_dim: 100 (must be a multiple of 16, at most 524288)"));
+  EXPECT_THAT(
+      refused([](v1::ModelSpec* model) { model->set_mlp_dim(-16); }),
+      ElementsAre("MODEL_RANGE: model.mlp_dim: -16 (must be a multiple of 16, at most 524288)"));
   EXPECT_THAT(refused([](v1::ModelSpec* model) {
                 model->set_dim(264);
                 model->set_mlp_ratio(1);
                 model->set_mlp(v1::MLP_SWIGLU);
               }),
               ElementsAre("MODEL_RANGE: model.mlp_ratio: 264 hidden units with mlp: swiglu "
-                          "(a multiple of 16)"));
+                          "(must be a multiple of 16)"));
+}
+
+TEST(ModelKeys, ASmallBaseOfTheRotationIsNotedWhereRotatedLayersReadFar) {
+  const auto noted = [](const std::function<void(v1::JobSpec*)>& change) {
+    GoodJob job;
+    job.spec.mutable_train()->set_seq_len(16384);
+    change(&job.spec);
+    const v1::PreflightReport report = job.Check();
+    const v1::Finding* const finding = FindingOf(report, "ROPE_BASE");
+    if (finding != nullptr) {
+      EXPECT_EQ(finding->severity(), v1::SEVERITY_INFO);
+    }
+    return finding != nullptr;
+  };
+  const auto layers = [](v1::RopeLayers rotated, int32_t window, v1::JobSpec* spec) {
+    spec->mutable_nsa()->clear_branches();
+    spec->mutable_nsa()->add_layers("win");
+    spec->mutable_nsa()->add_layers("sel");
+    spec->mutable_nsa()->set_w(window);
+    spec->mutable_model()->set_rope_layers(rotated);
+  };
+  EXPECT_TRUE(noted([](v1::JobSpec*) {}));
+  EXPECT_FALSE(noted([](v1::JobSpec* spec) { spec->mutable_train()->set_seq_len(8192); }));
+  EXPECT_TRUE(noted([&](v1::JobSpec* spec) { layers(v1::ROPE_LAYERS_ALL, 512, spec); }));
+  EXPECT_FALSE(noted([&](v1::JobSpec* spec) { layers(v1::ROPE_LAYERS_WINDOW, 512, spec); }));
+  EXPECT_TRUE(noted([&](v1::JobSpec* spec) { layers(v1::ROPE_LAYERS_WINDOW, 16384, spec); }))
+      << "dense layers";
+  EXPECT_TRUE(noted([](v1::JobSpec* spec) {
+    spec->mutable_model()->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
+  })) << "every layer has a window, and chosen blocks too";
+  EXPECT_FALSE(noted([](v1::JobSpec* spec) { spec->mutable_model()->set_rope_base(1e6); }));
+  EXPECT_FALSE(noted([](v1::JobSpec* spec) { spec->mutable_model()->set_rope_scale(8); }));
+  EXPECT_FALSE(noted([](v1::JobSpec* spec) { SetLlama3(spec->mutable_model()); }));
 }
 
 TEST(ModelKeys, TheNumbersOfAScaledRotationHaveLimits) {
@@ -98,6 +133,31 @@ TEST(ModelKeys, SomeExcludeEachOther) {
               }),
               ElementsAre("MODEL_CONFLICT: model.rope_scaling.beta_fast: set, but the type is not "
                           "yarn"));
+}
+
+// Full layers are not rotated then, and leave order to windows.
+TEST(ModelKeys, RopeLayersWindowWithFullLayersNeedsAWindow) {
+  const auto refused = [](std::initializer_list<const char*> layers) {
+    GoodJob job;
+    job.spec.mutable_model()->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
+    job.spec.mutable_nsa()->clear_branches();
+    for (const char* const layer : layers) job.spec.mutable_nsa()->add_layers(layer);
+    const v1::PreflightReport report = job.Check();
+    std::vector<std::string> problems;
+    for (const v1::Finding& finding : report.findings()) {
+      if (finding.severity() != v1::SEVERITY_ERROR) continue;
+      problems.push_back(finding.rule() + ": " + finding.field() + ": " + finding.problem());
+    }
+    return problems;
+  };
+  const char* const problem =
+      "MODEL_CONFLICT: model.rope_layers: window with full layers and none that has the branch win "
+      "(no layer would know the order of tokens)";
+  EXPECT_THAT(refused({"full"}), ElementsAre(problem));
+  EXPECT_THAT(refused({"full", "sel"}), ElementsAre(problem));
+  EXPECT_THAT(refused({"full", "win"}), IsEmpty());
+  EXPECT_THAT(refused({"full", "sel+win"}), IsEmpty());
+  EXPECT_THAT(refused({"sel"}), IsEmpty()) << "as before there were full layers";
 }
 
 }  // namespace

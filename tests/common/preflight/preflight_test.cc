@@ -101,6 +101,10 @@ const RuleCase kCases[] = {
      [](GoodJob* job) { job->spec.mutable_nsa()->set_w(4096); }},
     {"SELECTION_FORCED", "nsa.n_sel", "none is chosen by score",
      [](GoodJob* job) { job->spec.mutable_nsa()->set_n_sel(3); }},
+    {"GROUPS_SMALL", "model.n_kv_groups", "a step may take 1.6 times as long",
+     [](GoodJob* job) { job->spec.mutable_model()->set_n_kv_groups(job->spec.model().n_heads()); }},
+    {"ROPE_BASE", "model.rope_base", "read far back in sequences of 16,384 tokens",
+     [](GoodJob* job) { Train(job)->set_seq_len(16384); }},
     {"NAME_INVALID", "name", "'Bad_Name'", [](GoodJob* job) { job->spec.set_name("Bad_Name"); }},
     {"LABELS_INVALID", "labels.team", "300",
      [](GoodJob* job) { (*job->spec.mutable_labels())["team"] = std::string(300, 'x'); }},
@@ -242,6 +246,18 @@ const RuleCase kCases[] = {
      }},
     {"DATA_TEXT_FIELD", "data.text_field", "'body' (only for jsonl and parquet)",
      [](GoodJob* job) { Data(job)->set_text_field("body"); }},
+    {"DATA_WHERE", "data.where.source", "set, but the files have no fields",
+     [](GoodJob* job) { (*Data(job)->mutable_where())["source"].add_value("a"); }},
+    {"DATA_WHERE_VALUES", "data.except.source", "none of 2 records has the value 'b'",
+     [](GoodJob* job) {
+       const std::string text = "\", \"text\": \"" + std::string(2 << 20, 'a') + "\"}\n";
+       job->Write("train.jsonl", "{\"source\": \"c" + text + "{\"source\": \"d" + text);
+       Data(job)->set_source(v1::DATA_SOURCE_JSONL);
+       Data(job)->set_path(0, job->PathOf("train.jsonl"));
+       Data(job)->clear_val_path();
+       Data(job)->set_val_fraction(0.5);
+       (*Data(job)->mutable_except())["source"].add_value("b");
+     }},
     {"LOSS_ON", "data.path", "has no conversations (data.loss_on: assistant",
      [](GoodJob* job) { Data(job)->set_loss_on(v1::LOSS_ON_ASSISTANT); }},
     {"DATA_MIX", "data.mix[1].weight", "0.0001 is 0.0001 of the sum (at least 0.001)",

@@ -172,7 +172,8 @@ TEST(Preflight, WeightsMayComeFromAJobThatDiffersInWhatHasNoParameters) {
   job.spec.mutable_nsa()->clear_branches();
   job.spec.mutable_nsa()->add_branches(v1::BRANCH_SEL);
   job.spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
-  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("branches"));
+  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"),
+              HasSubstr("nsa.layers[0]: \"cmp+sel+win\" -> \"sel+win\""));
 }
 
 TEST(Preflight, WeightsAndACheckpointToContinueFromExcludeEachOther) {

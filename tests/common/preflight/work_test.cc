@@ -170,5 +170,16 @@ TEST(JsonShape, KnowsWhatBecomesLargerThanItLooks) {
   EXPECT_TRUE(IsAsLargeAsItLooks(shards + "]}"));
 }
 
+TEST(JsonShape, KnowsWhatIsNestedDeep) {
+  const auto nested = [](int levels) {
+    return std::string(levels, '[') + std::string(levels, ']');
+  };
+  EXPECT_TRUE(IsShallow(nested(100)));
+  EXPECT_FALSE(IsShallow(nested(101)));
+  EXPECT_TRUE(IsShallow("[" + nested(99) + "," + nested(99) + "]"));
+  EXPECT_FALSE(IsShallow("{\"a\":" + nested(100) + "}"));
+  EXPECT_TRUE(IsShallow("{\"a\\\"\":\"" + nested(1000) + "\"}"));
+}
+
 }  // namespace
 }  // namespace nsa

@@ -38,6 +38,7 @@ std::vector<NsaLayerConfig> Configs() {
     }
   }
   out.back().rope_base = 500, out.back().rope_scale = 2;
+  out[3].rope_scale = kNoRotation;
   const size_t plain = out.size();
   for (size_t i = 0; i < plain; ++i) {
     out.push_back(out[i]);

@@ -172,6 +172,7 @@ TEST_F(RowLinearOnGpu, ProjectsAndRotatesAndWritesToTheCaches) {
         NsaLayerConfig config{.shape = shape, .dtype = DType::kBf16};
         for (int c = 0; c < kBranches; ++c) config.branches[c] = (mask >> c & 1) != 0;
         if (mask == 7) config.rope_base = 500, config.rope_scale = 2;
+        if (mask == 5) config.rope_scale = kNoRotation;
         if (mask % 2 == 0) {
           config.norm_eps = 0.5f;
           config.rope_scaling = {

@@ -35,6 +35,15 @@ TEST(Rope, EqualsTheFormula) {
   }
 }
 
+TEST(Rope, WithoutRotationGivesTheBitsOfX) {
+  const std::vector<float> x = Random(kSize, 1);
+  std::vector<float> y = Poisoned(kSize);
+  RopeArgs args = Args(x, y);
+  args.scale = kNoRotation;
+  ASSERT_OK(Rope({}, args));
+  EXPECT_EQ(y, x);
+}
+
 // Stretched so that some pairs of each are kept, some mixed and some divided.
 constexpr RopeScaling kScalings[] = {
     {.kind = RopeScaling::Kind::kLlama3, .factor = 8, .original = 64, .low = 1, .high = 4},

@@ -1,7 +1,7 @@
 // The agent that the coordinator starts on its own machine.
 #include "server/act/local_agent.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/run/atomic_file.h"
 #include "common/run/process.h"
 #include "tests/testing/fakes/fake_clock.h"
 #include "tests/testing/status_matchers.h"
@@ -19,6 +20,9 @@
 
 namespace nsa::server {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Uses a program in place of nsa-agent that writes its identity to the lock file as nsa-agent does,
 // and waits.
@@ -31,6 +35,7 @@ class LocalAgentTest : public ::testing::Test {
                            << "ticks=$(cut -d' ' -f22 /proc/$$/stat)\n"
                            << "boot=$(cat /proc/sys/kernel/random/boot_id)\n"
                            << "echo started >> starts\n"
+                           << "env > environment\n"
                            << ": > agent.lock.new\n"
                            << "printf '{\"pid\": %s, \"start_ticks\": %s, \"boot_id\": \"%s\", "
                            << "\"folder\": \"%s\", \"device\": %s, \"inode\": %s}' $$ $ticks $boot "
@@ -86,6 +91,21 @@ TEST_F(LocalAgentTest, GivesTheAgentAnOomScoreOfItsOwn) {
     absl::SleepFor(absl::Milliseconds(10));
   }
   EXPECT_EQ(score, 300);
+}
+
+TEST_F(LocalAgentTest, HasTheVariablesThatGpusNeedAndNoOthers) {
+  setenv("NSA_NCCL_LIBRARY", "/l/libnccl.so.2", 1);
+  setenv("NCCL_SOCKET_IFNAME", "eth1", 1);
+  setenv("NSA_TEST_OTHER", "x", 1);
+  const auto agent = Start();
+  WaitFor(*agent, 0);
+  for (const char* name : {"NSA_NCCL_LIBRARY", "NCCL_SOCKET_IFNAME", "NSA_TEST_OTHER"}) {
+    unsetenv(name);
+  }
+  const std::string environment = ReadWholeFile(folder_ / "agent/environment").value_or("");
+  EXPECT_THAT(environment, HasSubstr("NSA_NCCL_LIBRARY=/l/libnccl.so.2\n"));
+  EXPECT_THAT(environment, HasSubstr("NCCL_SOCKET_IFNAME=eth1\n"));
+  EXPECT_THAT(environment, Not(HasSubstr("NSA_TEST_OTHER")));
 }
 
 TEST_F(LocalAgentTest, OutlivesTheCoordinatorAndIsFoundAgain) {

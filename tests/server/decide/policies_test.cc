@@ -272,8 +272,8 @@ TEST(RestartPolicy, StartsThatWereCutShortCountOneForFour) {
       if (!decision.restart) {
         EXPECT_EQ(decision.reason, "NO_PROGRESS");
         EXPECT_THAT(decision.text,
-                    HasSubstr("12 starts in a row without a newer checkpoint, of "
-                              "which 12 were ended from outside before one was due"));
+                    HasSubstr("12 starts in a row without a newer checkpoint; 12 were ended "
+                              "from outside before one was due"));
         break;
       }
       EXPECT_EQ(decision.without_progress, 0);

@@ -54,6 +54,27 @@ TEST(Metrics, QueuedJobsAreCountedByTheKindOfSlotTheyWaitFor) {
   EXPECT_THAT(metrics.Text(), queued(0, 0));
 }
 
+TEST(Metrics, TheOldestWaitIsThatOfTheJobThatHasQueuedLongest) {
+  FakeClock clock;
+  Metrics metrics(clock);
+  const auto oldest = [](int cpu, int gpu) {
+    return AllOf(
+        HasSubstr(absl::StrCat("nsa_queue_oldest_wait_seconds{kind=\"cpu\"} ", cpu, "\n")),
+        HasSubstr(absl::StrCat("nsa_queue_oldest_wait_seconds{kind=\"gpu\"} ", gpu, "\n")));
+  };
+  std::vector<JobPtr> active;
+  for (const int64_t waited : {60, 600, 5}) {
+    v1::StoredJob job = JobThatRuns(absl::StrCat("j", waited), 1);
+    job.mutable_job()->set_state(v1::Job::STATE_QUEUED);
+    job.set_queued_unix_nanos(absl::ToUnixNanos(clock.Wall() - absl::Seconds(waited)));
+    active.push_back(std::make_shared<const v1::StoredJob>(job));
+  }
+  metrics.ObserveFleet({}, active, {});
+  EXPECT_THAT(metrics.Text(), oldest(600, 0));
+  metrics.ObserveFleet({}, {}, {});
+  EXPECT_THAT(metrics.Text(), oldest(0, 0)) << "none waits";
+}
+
 TEST(Metrics, ShowTheMemoryOfEveryGpuAndWhatAJobMakesOfItsOwn) {
   FakeClock clock;
   Metrics metrics(clock);

@@ -95,11 +95,13 @@ class Browser:
             time.sleep(0.05)
 
     def click(self, selector, what=""):
-        """Clicks the first element that matches and contains the text."""
+        """Clicks the first element that matches and contains the text. A dialog that this closes is gone afterwards: the page removes it a moment after the
+        click, and until then it would be found instead of the next one."""
         self.until(lambda: self.run("""
             const one = [...document.querySelectorAll(arguments[0])].find((element) => element.textContent.includes(arguments[1]) && element.offsetParent);
             if (one) one.click();
             return !!one;""", selector, what), f"{selector} with '{what}'")
+        self.until("!document.querySelector('dialog:not([open])')", "that the closed dialog is gone")
 
     def type(self, selector, text):
         self.until(lambda: self.all(selector), selector)

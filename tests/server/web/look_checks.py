@@ -3,6 +3,7 @@
 
 def check_marks(page, browser):
     """Checkpoints, the restart and the stop are marks on the axis of steps and on that of time; pointing at one says what it was."""
+    loss = "document.querySelector('.chart[data-of=loss]').chart"
     near = """const plot = document.querySelector('.chart[data-of=loss] .u-over'), box = plot.getBoundingClientRect();
         const { plot: drawn, marks } = document.querySelector('.chart[data-of=loss]').chart;
         return [box.left, box.top + box.height / 2, [...new Set(marks.filter(({ x }) => x !== null).map(({ x }) => Math.round(drawn.valToPos(x, 'x'))))].filter((x) => x > 0 && x < box.width)]"""
@@ -21,6 +22,8 @@ def check_marks(page, browser):
     for key, axis in (("1", "Step"), ("3", "Time"), ("1", "Step")):
         browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0]}))", key)
         browser.until(f"document.querySelector('.chips [aria-pressed=true]').textContent === '{axis}'", f"the axis {axis}")
+        # Charts are drawn one a frame. Until then the marks are where they were on the axis before.
+        browser.until(f"{loss}.mode === '{axis.lower()}' && {loss}.current", f"the chart over the axis {axis}")
         left, middle, places = browser.run(near)
         told = set()
         for x in places:

@@ -81,8 +81,8 @@ def check_picture(browser):
         const data = ctx.getImageData(0, 0, one.width, one.height).data;
         for (let i = 0; i < data.length; i += 4) { const key = data.slice(i, i + 3).join(); seen.set(key, (seen.get(key) || 0) + 1); }
         return [...seen].filter(([, count]) => count > 100).map(([key]) => key).sort().join(' ');"""
-    whole = browser.run(look)
-    assert len(whole.split()) >= 6, f"few colours: {whole}"
+    # The canvas is on the page a frame before it is drawn.
+    whole = browser.until(lambda: len((seen := browser.run(look)).split()) >= 6 and seen, "six colours of the picture")
     said = "document.querySelector('.timeline .values').textContent"
     browser.run("""const box = document.querySelector('.timeline canvas').getBoundingClientRect();
         document.querySelector('.timeline canvas').dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + box.width / 2, clientY: box.top + 56, bubbles: true}));""")

@@ -35,7 +35,7 @@ def whole(job, **changes):
     more = {"rank_status": [], "waivers": {}, "warnings": [], "learning_rate": 1e-3, "grad_norm": 1.0, "checkpoint_time": None, "checkpoint_error": "", "productive_seconds": 1.0,
             "sources": [], "val_sets": [], "null_rows": 0, "state_since": NOW, "config": {"data": {"source": "DATA_SOURCE_TEXT"}}, "config_text": "name: a", "config_hash": "0",
             "out_dir": "/out", "flops_per_token": 1.0, "peak_flops": 0, "parent": None, "cursor": 10, "now": NOW, "token_file": "/token"}
-    return {**job, **more, **changes}
+    return {**more, **job, **changes}
 
 
 def event(sequence, reason="GATE_COLLAPSE", severity="warning", text="share of collapsed gates", job="j-a"):
@@ -496,6 +496,19 @@ def check_best(stub, browser):
     print("ok: best")
 
 
+def check_val_sets(stub, browser):
+    """Named validation sets have their newest and best loss; a job without the set has none."""
+    def change(i, job, curve):
+        if i == 0:
+            job.update(val_sets=[{"name": "books", "paths": ["/books.txt"], "tokens": 512, "loss": 1.9}])
+            curve["val_sets"] = {"books": {"step": [50, 90], "time": [NOW - 50000, NOW - 10000], "loss": [1.75, 1.9]}}
+    compared(stub, browser, 2, change)
+    rows = "Object.fromEntries([...document.querySelectorAll('.figures-table tbody tr')].map((row) => [row.cells[0].textContent, row.cells[1].textContent + ' ' + row.cells[2].textContent]))"
+    told = browser.until(f"{rows}['Validation: books'] && {rows}", "the figures")
+    assert told["Validation: books"] == "1.9000 –" and told["Best validation: books"] == "1.7500 –", told
+    print("ok: validation sets side by side")
+
+
 def check_sweep_words(stub, browser):
     """A job of a halved sweep waits for the others, or was dropped."""
     sweep = {"name": "s", "jobs": 8, "index": 0, "halve_at": [100]}
@@ -570,7 +583,7 @@ def check_times(stub, browser):
     print("ok: times")
 
 
-CHECKS = (check_stop, check_flood, check_shortcuts, check_legends, check_widths, check_failures, check_diverged, check_nan, check_spark, check_silence, check_heat, check_best, check_sweep_words, check_times, check_tables,
+CHECKS = (check_stop, check_flood, check_shortcuts, check_legends, check_widths, check_failures, check_diverged, check_nan, check_spark, check_silence, check_heat, check_best, check_val_sets, check_sweep_words, check_times, check_tables,
           lambda _, browser: check_numbers(browser), lambda _, browser: check_zoom(browser))
 
 

@@ -410,6 +410,14 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
               {"HF_TOKEN_PATH", "/of/the/agent"},
               {"https_proxy", "http://proxy.example:3128"},
               {"AWS_ACCESS_KEY_ID", "AKIA"},
+              {"NCCL_ALGO", "Tree"},
+              {"NCCL_DEBUG", "INFO"},
+              {"NCCL_IB_DISABLE", "0"},
+              {"NCCL_IB_GID_INDEX", "3"},
+              {"NCCL_IB_HCA", "mlx5_0"},
+              {"NCCL_P2P_DISABLE", "1"},
+              {"NCCL_SOCKET_IFNAME", "eth1"},
+              {"NSA_NCCL_LIBRARY", "/l/libnccl.so.2"},
               {"NSA_DATA_CACHE_BYTES", "7"},
               {"TZ", "UTC"}});
   coordinator_.Want(Assignment(kJob, 1, {{"print_environment", "1"}}));
@@ -424,6 +432,11 @@ TEST_F(AgentTest, WorkersSeeAnAllowListedEnvironment) {
   EXPECT_THAT(environment, AllOf(HasSubstr("AWS_ACCESS_KEY_ID=AKIA\n"),
                                  HasSubstr("AWS_SHARED_CREDENTIALS_FILE=\n")));
   EXPECT_THAT(environment, HasSubstr("https_proxy=http://proxy.example:3128\n"));
+  EXPECT_THAT(environment,
+              AllOf(HasSubstr("NCCL_DEBUG=INFO\n"), HasSubstr("NCCL_IB_DISABLE=0\n"),
+                    HasSubstr("NCCL_IB_GID_INDEX=3\n"), HasSubstr("NCCL_IB_HCA=mlx5_0\n"),
+                    HasSubstr("NCCL_P2P_DISABLE=1\n"), HasSubstr("NCCL_SOCKET_IFNAME=eth1\n"),
+                    HasSubstr("NSA_NCCL_LIBRARY=/l/libnccl.so.2\n"), Not(HasSubstr("NCCL_ALGO"))));
   EXPECT_THAT(environment, AllOf(Not(HasSubstr("LD_PRELOAD")), Not(HasSubstr("secret"))));
 }
 

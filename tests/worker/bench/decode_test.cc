@@ -17,18 +17,17 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-absl::StatusOr<DecodeTimes> Time(const v1::JobSpec& spec, int32_t context, int steps) {
+absl::StatusOr<DecodeTimes> Time(const v1::JobSpec& spec, const DecodeTiming& timing) {
   train::SetThreads(1, 1);
   const train::ParameterLayout layout(spec);
   train::Arena parameters(&layout);
   train::Initialize(1, &parameters);
-  return TimeDecode(Exec(), spec, parameters, context, steps);
+  return TimeDecode(Exec(), spec, parameters, timing);
 }
 
 TEST(Decode, TimesThePromptAndTheStepsBehindIt) {
-  const auto times = Time(train::TinyJob(), 100, 20);
+  const auto times = Time(train::TinyJob(), {.context = 100, .steps = 20, .slots = 3});
   ASSERT_OK(times);
-  EXPECT_EQ(times->context, 100);
   EXPECT_GT(times->prompt_seconds, 0);
   EXPECT_GT(times->median_seconds, 0);
   EXPECT_GE(times->p95_seconds, times->median_seconds);
@@ -40,17 +39,17 @@ TEST(Decode, CountsTheKeysOfTheRule) {
   // keys, 16 + (s − 1) mod 8 + 1 selected ones, and 6 in its window.
   double expected = 0;
   for (int s = 81; s <= 100; ++s) expected += (s - 8) / 4 + 1 + 16 + (s - 1) % 8 + 1 + 6;
-  EXPECT_DOUBLE_EQ(Time(train::TinyJob(), 100, 20)->keys, expected / 20);
-  EXPECT_DOUBLE_EQ(Time(Dense(train::TinyJob(), 100), 100, 1)->keys, 100);
+  EXPECT_DOUBLE_EQ(Time(train::TinyJob(), {.context = 100, .steps = 20})->keys, expected / 20);
+  EXPECT_DOUBLE_EQ(Time(Dense(train::TinyJob(), 100), {.context = 100, .steps = 1})->keys, 100);
 }
 
 TEST(Decode, RefusesStepsThatLeaveNoPrompt) {
   EXPECT_THAT(
-      Time(train::TinyJob(), 20, 20),
+      Time(train::TinyJob(), {.context = 20, .steps = 20}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("decode: context 20 with 20 steps")));
 }
 
-TEST(Decode, PrintsARowForEachContextAndOneForDenseAttention) {
+TEST(Decode, PrintsARowForEachContextAndNumberOfSlotsAndOneForDenseAttention) {
   const TempDir dir;
   std::ofstream(dir / "job.yaml")
       << "name: tiny\n"
@@ -62,13 +61,16 @@ TEST(Decode, PrintsARowForEachContextAndOneForDenseAttention) {
   const absl::Status status = RunDecode({.job = dir / "job.yaml",
                                          .device = "cpu",
                                          .contexts = {50, 90},
+                                         .slots = {1, 2},
                                          .steps = 10,
                                          .vs_dense = true});
   const std::string table = testing::internal::GetCapturedStdout();
   EXPECT_OK(status);
-  EXPECT_THAT(table, AllOf(StartsWith("tiny: "), HasSubstr("CPU, fp32; steps of one token: 10\n"),
-                           ContainsRegex("\n      50  nsa  "), ContainsRegex("\n      90  nsa  "),
-                           ContainsRegex("\n      90  dense .* 86 .* times as long\n")));
+  EXPECT_THAT(table,
+              AllOf(StartsWith("tiny: "), HasSubstr("CPU, fp32; steps of one token: 10\n"),
+                    ContainsRegex("\n      50  nsa  +1 "), ContainsRegex("\n      50  nsa  +2 "),
+                    ContainsRegex("\n      90  nsa  +1 "),
+                    ContainsRegex("\n      90  dense  +2 .* 86 .* times as long\n")));
 }
 
 }  // namespace

@@ -13,8 +13,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/run/atomic_file.h"
 

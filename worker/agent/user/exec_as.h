@@ -8,8 +8,6 @@
 
 #include <filesystem>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/run/process.h"

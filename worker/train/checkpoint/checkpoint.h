@@ -2,15 +2,18 @@
 // format is proto/nsa/v1/checkpoint.proto; common/checkpoint/checkpoint_dir.h finds and verifies
 // them.
 //
-// Writing. Save() copies parameters and moments to host memory, which is all that training waits
-// for, and returns; a thread writes the files. Each rank writes one shard, a slice of the flat
-// moments: its share, where it has no others (worker/train/model/shares.h), or an even one; rank 0
-// also writes the weights. All ranks write into the temporary folder
-// `step-00005000.tmp-<generation>`, or `….tmp-<generation>-2` at a second attempt, so that shards
-// that a slow rank still writes for the first attempt are not used. Other ranks mark their shards
-// as complete with a `….done` file each. Rank 0 waits for them, writes state.json, syncs files and
-// folder, renames the folder to its final name, syncs the parent, and points `latest.ckpt` to it. A
-// folder with a final name is therefore complete, whenever a process is killed.
+// Writing. Save() copies this rank's slice of parameters and moments to host memory, which is all
+// that training waits for, and returns; a thread writes the files. The slice is the rank's share,
+// where it has no others (worker/train/model/shares.h), or an even one, so all ranks together need
+// 12 bytes of host memory for each parameter of the model. Each rank writes its moments as one
+// shard. Its weights go by way of a file, which is removed, into the one file of the weights:
+// rank 0 writes that, and reads the others' weights 4 MiB at a time. All ranks write into the
+// temporary folder `step-00005000.tmp-<generation>`, or `….tmp-<generation>-2` at a second attempt,
+// so that shards that a slow rank still writes for the first attempt are not used. Other ranks mark
+// their shards as complete with a `….done` file each. Rank 0 waits for them, writes state.json,
+// syncs files and folder, renames the folder to its final name, syncs the parent, and points
+// `latest.ckpt` to it. A folder with a final name is therefore complete, whenever a process is
+// killed.
 //
 // A failed write, e.g. because the disk is full, loses that checkpoint only: its temporary folder
 // is removed, a CheckpointRecord with `error` and the event CHECKPOINT_FAILED give the reason, and
@@ -55,13 +58,14 @@ struct CheckpointWriterOptions {
   // Copies `from` (the trainer's device or host memory) to host memory. Empty: plain memory copy.
   std::function<absl::Status(std::span<float> to, std::span<const float> from)> copy;
 
-  // Returns host memory for the `floats` values of a snapshot, e.g. pinned memory. When this is
-  // empty or returns null, the writer uses ordinary memory. Called on the writer's thread when it
-  // starts, for snapshots of `layout`.
+  // Returns host memory for the `floats` values of the snapshot, e.g. pinned memory. When this is
+  // empty or returns null, the writer uses ordinary memory. Called once on the writer's thread when
+  // it starts, for a snapshot of `layout`.
   std::function<std::shared_ptr<float>(int64_t floats)> allocate;
   const ParameterLayout* layout = nullptr;
 
-  // The slice of the moments that this rank writes, if it is not an even one.
+  // The slice of weights and moments that this rank writes, if it is not an even one. Those of all
+  // ranks follow each other in rank order.
   std::optional<Slice> slice;
 
   // Whether retention may delete the checkpoint of a step, which it asks on the writer's thread on
@@ -116,9 +120,9 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   // Copies the state and returns. The caller fills all of `state` except `world_size`, `files` and
-  // `unix_nanos`. There are two snapshots: a third Save() waits until the first has been written,
-  // and the wait counts as stall. Saving the same step again does nothing (the last step may also
-  // be a regular one) unless how.attempt is above 1; after a failure every rank retries.
+  // `unix_nanos`. There is one snapshot: while the one before is being written, Save() waits for
+  // its end, and the wait counts as stall. Saving the same step again does nothing (the last step
+  // may also be a regular one) unless how.attempt is above 1; after a failure every rank retries.
   absl::Status Save(const TrainingState& tensors, v1::CheckpointState state,
                     const SaveOptions& how = {});
 

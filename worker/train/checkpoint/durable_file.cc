@@ -1,16 +1,15 @@
 #include "worker/train/checkpoint/durable_file.h"
 
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/checkpoint/content_hash.h"
 
 namespace nsa::train {
 namespace {
@@ -21,12 +20,7 @@ constexpr size_t kPiece = size_t{4} << 20;
 }  // namespace
 
 struct DurableFile::State {
-  State(std::string n, Fd f) : name(std::move(n)), fd(std::move(f)), hash(XXH3_createState()) {
-    XXH3_128bits_reset(hash);
-  }
-  ~State() { XXH3_freeState(hash); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+  State(std::string n, Fd f) : name(std::move(n)), fd(std::move(f)) {}
 
   absl::Status Error(std::string_view what) const {
     return absl::ErrnoToStatus(
@@ -35,7 +29,7 @@ struct DurableFile::State {
 
   const std::string name;
   const Fd fd;
-  XXH3_state_t* const hash;
+  ContentHash hash;
   int64_t bytes = 0;
 };
 
@@ -55,7 +49,7 @@ absl::Status DurableFile::Append(std::span<const std::byte> bytes) {
     const ssize_t written = write(state_->fd.get(), piece.data(), piece.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return state_->Error("write");
-    XXH3_128bits_update(state_->hash, piece.data(), static_cast<size_t>(written));
+    state_->hash.Add(piece.first(static_cast<size_t>(written)));
     state_->bytes += written;
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
@@ -64,11 +58,10 @@ absl::Status DurableFile::Append(std::span<const std::byte> bytes) {
 
 absl::StatusOr<v1::CheckpointFile> DurableFile::Finish() {
   if (fsync(state_->fd.get()) != 0) return state_->Error("fsync");
-  const XXH128_hash_t hash = XXH3_128bits_digest(state_->hash);
   v1::CheckpointFile file;
   file.set_name(state_->name);
   file.set_bytes(state_->bytes);
-  file.set_xxh3_128(absl::StrFormat("%016x%016x", hash.high64, hash.low64));
+  file.set_xxh3_128(state_->hash.Hex());
   return file;
 }
 

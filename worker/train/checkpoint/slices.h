@@ -1,5 +1,5 @@
-// How the flat moments of the optimizer are divided among the ranks for writing, where every rank
-// has all of them.
+// How the flat weights and moments are divided among the ranks for writing, where every rank has
+// all of them.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,12 @@ inline Slice SliceOf(int64_t total, int32_t rank, int32_t world_size) {
 
 inline std::string ShardName(int32_t rank, int32_t world_size) {
   return absl::StrFormat("optimizer-%05d-of-%05d.safetensors", rank, world_size);
+}
+
+// A rank's slice of the weights on its way into model.safetensors: fp32 without a header. Not in a
+// complete checkpoint.
+inline std::string WeightsName(int32_t rank, int32_t world_size) {
+  return absl::StrFormat("weights-%05d-of-%05d.part", rank, world_size);
 }
 
 inline constexpr char kFirstMoment[] = "exp_avg";

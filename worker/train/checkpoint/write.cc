@@ -10,12 +10,12 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "worker/train/checkpoint/durable_file.h"
+#include "worker/train/checkpoint/model_file.h"
 #include "worker/train/checkpoint/safetensors.h"
 #include "worker/train/checkpoint/slices.h"
 
@@ -36,38 +36,50 @@ absl::Status WriteSmallFile(const Folder& folder, const std::string& name,
   return absl::ErrnoToStatus(written < 0 ? errno : ENOSPC, name);
 }
 
-// Writes "<bytes> <hash>\n" under a temporary name and then renames the file.
-absl::Status WriteDone(const Folder& folder, const v1::CheckpointFile& shard) {
-  const std::string name = DoneFile(shard.name());
-  NSA_RETURN_IF_ERROR(WriteSmallFile(folder, name + ".tmp",
-                                     absl::StrFormat("%d %s\n", shard.bytes(), shard.xxh3_128())));
+// What a rank other than 0 has written.
+struct RankFiles {
+  v1::CheckpointFile moments;
+  v1::CheckpointFile weights;
+};
+
+// Writes "<bytes> <hash>\n" of the moments and of the weights, under a temporary name, and then
+// renames the file.
+absl::Status WriteDone(const Folder& folder, const RankFiles& files) {
+  const std::string name = DoneFile(files.moments.name());
+  NSA_RETURN_IF_ERROR(WriteSmallFile(
+      folder, name + ".tmp",
+      absl::StrFormat("%d %s\n%d %s\n", files.moments.bytes(), files.moments.xxh3_128(),
+                      files.weights.bytes(), files.weights.xxh3_128())));
   return folder.Rename(name + ".tmp", name);
 }
 
 // Reads a rank's done file; nullopt while there is none.
-absl::StatusOr<std::optional<v1::CheckpointFile>> ReadDone(const Folder& folder,
-                                                           const std::string& shard) {
+absl::StatusOr<std::optional<RankFiles>> ReadDone(const WriterPlace& place, const Folder& folder,
+                                                  int32_t rank) {
+  const std::string shard = ShardName(rank, place.world_size);
   const absl::StatusOr<std::string> text = folder.Read(DoneFile(shard));
   if (absl::IsNotFound(text.status())) return std::nullopt;
   NSA_RETURN_IF_ERROR(text.status());
   std::istringstream words(*text);
-  v1::CheckpointFile result;
-  int64_t bytes = 0;
-  std::string hash;
-  if (!(words >> bytes >> hash)) return std::nullopt;
-  result.set_name(shard);
-  result.set_bytes(bytes);
-  result.set_xxh3_128(hash);
-  return result;
+  RankFiles files;
+  files.moments.set_name(shard);
+  files.weights.set_name(WeightsName(rank, place.world_size));
+  for (v1::CheckpointFile* const file : {&files.moments, &files.weights}) {
+    int64_t bytes = 0;
+    std::string hash;
+    if (!(words >> bytes >> hash)) return std::nullopt;
+    file->set_bytes(bytes);
+    file->set_xxh3_128(hash);
+  }
+  return files;
 }
 
-absl::StatusOr<v1::CheckpointFile> AwaitShard(const WriterPlace& place, const Folder& folder,
-                                              int32_t rank, absl::Duration deadline,
-                                              const std::atomic<bool>& abandoned) {
+absl::StatusOr<RankFiles> AwaitShard(const WriterPlace& place, const Folder& folder, int32_t rank,
+                                     absl::Duration deadline, const std::atomic<bool>& abandoned) {
   const RealClock clock;
   const std::string shard = ShardName(rank, place.world_size);
   while (true) {
-    NSA_ASSIGN_OR_RETURN(std::optional<v1::CheckpointFile> done, ReadDone(folder, shard));
+    NSA_ASSIGN_OR_RETURN(std::optional<RankFiles> done, ReadDone(place, folder, rank));
     if (done) {
       folder.RemoveAll(DoneFile(shard)).IgnoreError();
       return *std::move(done);
@@ -103,14 +115,15 @@ absl::StatusOr<v1::CheckpointFile> WriteSlice(const Folder& folder, const std::s
                            {"step", absl::StrCat(snapshot.state.step())}});
 }
 
-absl::StatusOr<v1::CheckpointFile> WriteModel(const Folder& folder, const HostSnapshot& snapshot) {
-  std::vector<TensorToWrite> tensors;
-  const std::span<const float> values(snapshot.parameters);
-  for (const ParameterInfo& tensor : snapshot.layout->tensors()) {
-    tensors.push_back({tensor.name, tensor.shape, values.subspan(tensor.offset, tensor.size)});
-  }
-  return WriteSafetensors(folder, kModelFile, tensors,
-                          {{"format", "pt"}, {"step", absl::StrCat(snapshot.state.step())}});
+// Writes this rank's slice of the weights, for rank 0, and says that both of its files are
+// complete.
+absl::Status HandOver(const WriterPlace& place, const Folder& folder, const HostSnapshot& snapshot,
+                      const v1::CheckpointFile& moments) {
+  NSA_ASSIGN_OR_RETURN(const auto file,
+                       DurableFile::Create(folder, WeightsName(place.rank, place.world_size)));
+  NSA_RETURN_IF_ERROR(file->Append(std::as_bytes(snapshot.parameters)));
+  NSA_ASSIGN_OR_RETURN(const v1::CheckpointFile weights, file->Finish());
+  return WriteDone(folder, {moments, weights});
 }
 
 absl::StatusOr<v1::CheckpointFile> WriteState(const Folder& folder,
@@ -172,7 +185,8 @@ absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Fo
   const absl::StatusOr<v1::CheckpointFile> shard =
       in_place.ok() ? WriteSlice(temporary, name, snapshot) : in_place;
   if (place.rank == 0) return shard;
-  const absl::Status status = shard.ok() ? WriteDone(temporary, *shard) : shard.status();
+  const absl::Status status =
+      shard.ok() ? HandOver(place, temporary, snapshot, *shard) : shard.status();
   if (status.ok()) return shard;
   WriteSmallFile(temporary, FailedFile(name), "").IgnoreError();  // `status` says what is wrong
   return status;
@@ -186,13 +200,19 @@ absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folde
   v1::CheckpointState state = snapshot.state;
   state.set_world_size(place.world_size);
   state.clear_files();
-  NSA_ASSIGN_OR_RETURN(*state.add_files(), WriteModel(temporary, snapshot));
+  // In state.json the model's file comes first.
+  v1::CheckpointFile* const model_file = state.add_files();
   *state.add_files() = std::move(own_shard);
+  NSA_ASSIGN_OR_RETURN(const auto model,
+                       ModelFile::Create(temporary, *snapshot.layout, state.step()));
+  NSA_RETURN_IF_ERROR(model->Append(snapshot.parameters));
   const absl::Duration deadline = RealClock().Monotonic() + place.shard_timeout;
   for (int32_t rank = 1; rank < place.world_size; ++rank) {
-    NSA_ASSIGN_OR_RETURN(*state.add_files(),
-                         AwaitShard(place, temporary, rank, deadline, abandoned));
+    NSA_ASSIGN_OR_RETURN(RankFiles files, AwaitShard(place, temporary, rank, deadline, abandoned));
+    NSA_RETURN_IF_ERROR(model->TakeOver(temporary, files.weights));
+    *state.add_files() = std::move(files.moments);
   }
+  NSA_ASSIGN_OR_RETURN(*model_file, model->Finish());
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointFile state_file, WriteState(temporary, state));
   if (place.checkpoints.Has(name + "/PINNED")) {  // the new one replaces a pinned one: pin it, too
     NSA_RETURN_IF_ERROR(WriteSmallFile(temporary, kPinnedFile, ""));

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "nsa/v1/checkpoint.pb.h"
@@ -19,12 +18,12 @@
 
 namespace nsa::train {
 
-// A copy of the training state in host memory.
+// A copy of this rank's slice of the training state in host memory.
 struct HostSnapshot {
   v1::CheckpointState state;
   const ParameterLayout* layout = nullptr;
-  std::span<float> parameters;  // rank 0 only
-  Slice slice;                  // of the moments; this rank's
+  Slice slice;
+  std::span<float> parameters;
   std::span<float> first_moment;
   std::span<float> second_moment;
   std::shared_ptr<float> memory;  // holds the three spans
@@ -47,15 +46,16 @@ struct WriterPlace {
 // files that a slow rank still writes for the first attempt do not mix with it.
 std::string TemporaryName(const WriterPlace& place, const HostSnapshot& snapshot);
 
-// Writes this rank's shard into the temporary folder. Ranks other than 0 then also write a `….done`
-// file, or a `….failed` file after an error. FailedPrecondition when out_dir or its `checkpoints`
-// has been replaced by something else.
+// Writes this rank's moments into the temporary folder; the result is that file. Ranks other than 0
+// then also write their weights, for rank 0, and a `….done` file, or a `….failed` file after an
+// error. FailedPrecondition when out_dir or its `checkpoints` has been replaced by something else.
 absl::StatusOr<v1::CheckpointFile> WriteShard(const WriterPlace& place, const Folder& temporary,
                                               const HostSnapshot& snapshot);
 
-// For rank 0, after WriteShard(): writes the weights, waits for the other ranks' shards, writes
-// state.json and publishes the checkpoint. Returns the size of all files in bytes. DeadlineExceeded
-// when a shard is not there in time, Aborted when a rank could not write its shard, Cancelled when
+// For rank 0, after WriteShard(): writes its own weights, waits for the other ranks' shards and
+// takes over their weights, writes state.json and publishes the checkpoint. Returns the size of all
+// files in bytes. DeadlineExceeded when a shard is not there in time, Aborted when a rank could not
+// write its shard, DataLoss when its weights are not those that it wrote, Cancelled when
 // `abandoned` became true before all shards were there, FailedPrecondition when the temporary
 // folder has been replaced by something else.
 absl::StatusOr<int64_t> CompleteCheckpoint(const WriterPlace& place, const Folder& temporary,

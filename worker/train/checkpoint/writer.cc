@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
-#include <deque>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -16,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/fd.h"
 #include "common/base/mutex.h"
@@ -31,8 +28,6 @@
 
 namespace nsa::train {
 namespace {
-
-constexpr size_t kSnapshots = 2;
 
 // Locks out_dir for one worker. The kernel releases the lock when the process ends, in whatever
 // way. That may be a while after SIGKILL, and on a shared file system the process may run on a
@@ -74,9 +69,6 @@ class CheckpointWriter::Impl {
     if (!options_.copy) options_.copy = CopyOnHost;
     place_ = {std::move(checkpoints), options_.rank, options_.world_size, options_.generation,
               options_.shard_timeout};
-    if (!options_.allocate) {
-      for (size_t i = 0; i < kSnapshots; ++i) free_.push_back(std::make_unique<HostSnapshot>());
-    }
     thread_ = std::thread([this] { Run(); });
   }
 
@@ -94,23 +86,23 @@ class CheckpointWriter::Impl {
     if (state.step() == last_step_ && how.attempt == 1) return absl::OkStatus();
     const RealClock clock;
     const absl::Duration started = clock.Monotonic();
-    std::unique_ptr<HostSnapshot> snapshot = TakeFree();
+    AwaitSnapshot();
     state.set_unix_nanos(absl::ToUnixNanos(clock.Wall()));
-    const absl::Status copied = Copy(tensors, snapshot.get());
-    snapshot->state = std::move(state);
-    snapshot->then = how.then;
-    snapshot->attempt = how.attempt;
-    snapshot->stall_seconds = absl::ToDoubleSeconds(clock.Monotonic() - started);
+    NSA_RETURN_IF_ERROR(Annotate(Copy(tensors), "checkpoint snapshot"));
+    last_step_ = state.step();
+    snapshot_.state = std::move(state);
+    snapshot_.then = how.then;
+    snapshot_.attempt = how.attempt;
+    snapshot_.stall_seconds = absl::ToDoubleSeconds(clock.Monotonic() - started);
     const MutexLock lock(&mutex_);
-    if (copied.ok()) last_step_ = snapshot->state.step();
-    copied.ok() ? queue_.push_back(std::move(snapshot)) : free_.push_front(std::move(snapshot));
+    turn_ = Turn::kWriter;
     changed_.SignalAll();
-    return Annotate(copied, "checkpoint snapshot");
+    return absl::OkStatus();
   }
 
   absl::Status Drain() {
+    AwaitSnapshot();
     const MutexLock lock(&mutex_);
-    while (free_.size() < kSnapshots) changed_.Wait(&mutex_);
     return last_result_;
   }
 
@@ -118,7 +110,7 @@ class CheckpointWriter::Impl {
     const RealClock clock;
     const absl::Duration deadline = clock.Monotonic() + patience;
     const MutexLock lock(&mutex_);
-    while (free_.size() < kSnapshots) {
+    while (turn_ == Turn::kWriter) {
       const absl::Duration left = deadline - clock.Monotonic();
       if (left <= absl::ZeroDuration()) return std::nullopt;
       changed_.WaitFor(&mutex_, left);
@@ -135,56 +127,48 @@ class CheckpointWriter::Impl {
   }
 
  private:
-  std::unique_ptr<HostSnapshot> TakeFree() {
+  // Whose the snapshot is. The training thread fills it and hands it over; the writer's thread
+  // allocates its memory, and hands it back when it is written.
+  enum class Turn : uint8_t { kTraining, kWriter };
+
+  void AwaitSnapshot() {
     const MutexLock lock(&mutex_);
-    while (free_.empty()) changed_.Wait(&mutex_);
-    std::unique_ptr<HostSnapshot> snapshot = std::move(free_.front());
-    free_.pop_front();
-    return snapshot;
+    while (turn_ == Turn::kWriter) changed_.Wait(&mutex_);
   }
 
-  // The slice of the moments that this rank writes of a model with `total` parameters.
+  // The slice that this rank writes of a model with `total` parameters.
   Slice OwnSlice(int64_t total) const {
     return options_.slice.value_or(SliceOf(total, options_.rank, options_.world_size));
   }
 
-  // How many floats this rank copies of it.
-  int64_t FloatsOf(int64_t total) const {
-    const Slice slice = OwnSlice(total);
-    return 2 * slice.size() + (options_.rank == 0 ? total : 0);
-  }
+  // How many floats this rank copies of it: weights and two moments.
+  int64_t FloatsOf(int64_t total) const { return 3 * OwnSlice(total).size(); }
 
   // Allocates memory with options_.allocate, which takes long: in advance, on the writer's thread.
-  void MakeSnapshots() {
-    for (size_t i = 0; options_.allocate && i < kSnapshots; ++i) {
-      auto snapshot = std::make_unique<HostSnapshot>();
-      const int64_t floats = FloatsOf(options_.layout->size());
-      snapshot->memory = options_.allocate(floats);
-      if (snapshot->memory != nullptr) snapshot->capacity = floats;
-      const MutexLock lock(&mutex_);
-      free_.push_back(std::move(snapshot));
-      changed_.SignalAll();
-    }
+  void AllocateSnapshot() {
+    if (!options_.allocate) return;
+    const int64_t floats = FloatsOf(options_.layout->size());
+    snapshot_.memory = options_.allocate(floats);
+    if (snapshot_.memory != nullptr) snapshot_.capacity = floats;
   }
 
-  absl::Status Copy(const TrainingState& tensors, HostSnapshot* snapshot) {
+  absl::Status Copy(const TrainingState& tensors) {
     const int64_t total = tensors.layout->size(), floats = FloatsOf(total);
     const Slice slice = OwnSlice(total);
     const auto size = static_cast<size_t>(slice.size());
-    if (snapshot->capacity < floats) {
-      snapshot->memory = {new float[static_cast<size_t>(floats)], std::default_delete<float[]>()};
-      snapshot->capacity = floats;
+    if (snapshot_.capacity < floats) {
+      snapshot_.memory = {new float[static_cast<size_t>(floats)], std::default_delete<float[]>()};
+      snapshot_.capacity = floats;
     }
-    const std::span<float> all(snapshot->memory.get(), static_cast<size_t>(floats));
-    snapshot->layout = tensors.layout;
-    snapshot->slice = slice;
-    snapshot->first_moment = all.first(size);
-    snapshot->second_moment = all.subspan(size, size);
-    snapshot->parameters = all.subspan(2 * size);
-    NSA_RETURN_IF_ERROR(Read(tensors, StatePart::kFirstMoment, slice, snapshot->first_moment));
-    NSA_RETURN_IF_ERROR(Read(tensors, StatePart::kSecondMoment, slice, snapshot->second_moment));
-    const Slice weights = options_.rank == 0 ? Slice{0, total} : Slice{};
-    return Read(tensors, StatePart::kParameters, weights, snapshot->parameters);
+    const std::span<float> all(snapshot_.memory.get(), static_cast<size_t>(floats));
+    snapshot_.layout = tensors.layout;
+    snapshot_.slice = slice;
+    snapshot_.parameters = all.first(size);
+    snapshot_.first_moment = all.subspan(size, size);
+    snapshot_.second_moment = all.subspan(2 * size);
+    NSA_RETURN_IF_ERROR(Read(tensors, StatePart::kParameters, slice, snapshot_.parameters));
+    NSA_RETURN_IF_ERROR(Read(tensors, StatePart::kFirstMoment, slice, snapshot_.first_moment));
+    return Read(tensors, StatePart::kSecondMoment, slice, snapshot_.second_moment);
   }
 
   absl::Status Read(const TrainingState& tensors, StatePart part, const Slice& wanted,
@@ -200,22 +184,23 @@ class CheckpointWriter::Impl {
 
   void Run() {
     NameThread("checkpoint");
-    MakeSnapshots();
-    while (true) {
-      std::unique_ptr<HostSnapshot> snapshot;
-      {
-        const MutexLock lock(&mutex_);
-        while (queue_.empty() && !ending_) changed_.Wait(&mutex_);
-        if (queue_.empty()) return;
-        snapshot = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      const absl::Status result = Write(*snapshot);
-      const MutexLock lock(&mutex_);
-      last_result_ = result;
-      free_.push_front(std::move(snapshot));  // reused first: its memory is allocated
-      changed_.SignalAll();
-    }
+    AllocateSnapshot();
+    EndTurn(absl::OkStatus());
+    while (AwaitTurn()) EndTurn(Write(snapshot_));
+  }
+
+  // Waits for a snapshot to write; false when there will be none any more.
+  bool AwaitTurn() {
+    const MutexLock lock(&mutex_);
+    while (turn_ == Turn::kTraining && !ending_) changed_.Wait(&mutex_);
+    return turn_ == Turn::kWriter;
+  }
+
+  void EndTurn(absl::Status result) {
+    const MutexLock lock(&mutex_);
+    last_result_ = std::move(result);
+    turn_ = Turn::kTraining;
+    changed_.SignalAll();
   }
 
   // Writes a snapshot as a checkpoint: shards, state.json, rename, latest.ckpt.
@@ -306,12 +291,12 @@ class CheckpointWriter::Impl {
   const FileLock lock_;
   WriterPlace place_;
   int64_t last_step_ = -1;  // used by the training thread only
+  HostSnapshot snapshot_;   // used by the thread whose turn it is
   std::atomic<bool> abandoned_{false};
 
   Mutex mutex_;
   CondVar changed_;
-  std::deque<std::unique_ptr<HostSnapshot>> free_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::unique_ptr<HostSnapshot>> queue_ ABSL_GUARDED_BY(mutex_);
+  Turn turn_ ABSL_GUARDED_BY(mutex_) = Turn::kWriter;
   absl::Status last_result_ ABSL_GUARDED_BY(mutex_);
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::string why_abandoned_ ABSL_GUARDED_BY(mutex_);

@@ -13,7 +13,6 @@
 #include "common/base/mutex.h"
 #include "common/base/reason.h"
 #include "common/base/status.h"
-#include "worker/train/comm/nccl_library.h"
 #include "worker/train/comm/nccl_log.h"
 
 namespace nsa::train {
@@ -43,9 +42,11 @@ int TypeOf(NcclValues::Type type) {
   return nccl::kFloat32;
 }
 
+}  // namespace
+
 // Runs a call on its own thread. If the call never returns, the thread lives until the process
 // ends.
-class Detached {
+class NcclComm::Detached {
  public:
   explicit Detached(std::function<void()> call) {
     std::thread([state = state_, call = std::move(call)] {
@@ -78,70 +79,30 @@ class Detached {
   const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-}  // namespace
+NcclComm::NcclComm(nccl::Library library, const NcclOptions& options)
+    : library_(std::move(library)),
+      options_(options),
+      description_(absl::StrCat(library_.description(), ", ring, simple")) {}
 
-class NcclComm::Impl {
- public:
-  Impl(nccl::Library library, const NcclOptions& options)
-      : library_(std::move(library)),
-        options_(options),
-        description_(absl::StrCat(library_.description(), ", ring, simple")) {}
-
-  ~Impl() {
-    if (communicator_ != nullptr) End(library_.destroy);
-    if (ending_ != nullptr && !ending_->WaitFor(kPatience)) {
-      spdlog::warn("NCCL: the communicator has not ended after {}; left behind",
-                   InSeconds(kPatience));
-    }
-    nccl::ReadLog();
+NcclComm::~NcclComm() {
+  if (communicator_ != nullptr) End(library_.destroy);
+  if (ending_ != nullptr && !ending_->WaitFor(kPatience)) {
+    spdlog::warn("NCCL: the communicator has not ended after {}; left behind",
+                 InSeconds(kPatience));
   }
+  nccl::ReadLog();
+}
 
-  absl::Status Join();
-  absl::Status AllReduceSum(std::string_view name, const NcclValues& values, void* stream);
-  absl::Status ReduceSum(std::string_view name, const NcclValues& values, int root, void* stream);
-  absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
-                         void* stream);
-  absl::Status Broadcast(std::string_view name, std::span<const NcclPiece> pieces, void* stream);
-  absl::Status Exchange(std::string_view name, std::span<const NcclTransfer> transfers,
-                        void* stream);
-  absl::Status WaitFor(std::string_view name, const std::function<absl::StatusOr<bool>()>& done);
-  void Touch() { touched_ = clock_.Monotonic(); }
-  absl::Status Check();
-  void Abort() {
-    if (communicator_ != nullptr) End(library_.abort);
-  }
+void NcclComm::Abort() {
+  if (communicator_ != nullptr) End(library_.abort);
+}
 
-  const NcclOptions& options() const { return options_; }
-  std::string description() const {
-    const std::string transport = nccl::TransportText(nccl::ReadLog());
-    return absl::StrCat(description_, transport.empty() ? "" : ", ", transport);
-  }
-  int64_t sequence() const { return sequence_; }
+std::string NcclComm::description() const {
+  const std::string transport = nccl::TransportText(nccl::ReadLog());
+  return absl::StrCat(description_, transport.empty() ? "" : ", ", transport);
+}
 
- private:
-  absl::Status ToStatus(nccl::Result result, std::string_view call) const;
-  absl::Status AsyncState(bool* in_progress);
-  absl::Status Settle(std::string_view call, nccl::Result result);
-  absl::Status Enqueue(std::string_view name, std::string_view call,
-                       const std::function<nccl::Result()>& enqueue);
-  absl::Status EnqueueGroup(std::string_view name, const std::function<absl::Status()>& enqueue);
-  absl::Status InGroup(const std::function<absl::Status()>& enqueue);
-  absl::Status WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done);
-  absl::Status Late() const;
-  void End(nccl::Result (*call)(nccl::Communicator));
-
-  const nccl::Library library_;
-  const NcclOptions options_;
-  const std::string description_;
-  const RealClock clock_;
-  nccl::Communicator communicator_ = nullptr;
-  std::unique_ptr<Detached> ending_;  // the call that ends the communicator
-  absl::Duration touched_;            // when the wait in progress last made progress
-  absl::Status broken_;               // the first error; all later calls return it
-  int64_t sequence_ = 0;
-};
-
-absl::Status NcclComm::Impl::ToStatus(nccl::Result result, std::string_view call) const {
+absl::Status NcclComm::ToStatus(nccl::Result result, std::string_view call) const {
   if (result == nccl::kSuccess || result == nccl::kInProgress) return absl::OkStatus();
   const char* detail = communicator_ == nullptr ? nullptr : library_.last_error(communicator_);
   std::string text =
@@ -159,14 +120,14 @@ absl::Status NcclComm::Impl::ToStatus(nccl::Result result, std::string_view call
   }
 }
 
-absl::Status NcclComm::Impl::Late() const {
+absl::Status NcclComm::Late() const {
   return ReasonError(absl::StatusCode::kDeadlineExceeded, Reason::kPeerLost,
                      absl::StrCat("NCCL: not done after ", InSeconds(options_.timeout),
                                   " (restart.hang_timeout_seconds); see the other ranks' logs"));
 }
 
 // Returns the error that the communicator's own threads have reported.
-absl::Status NcclComm::Impl::AsyncState(bool* in_progress) {
+absl::Status NcclComm::AsyncState(bool* in_progress) {
   nccl::Result state = nccl::kSuccess;
   NSA_RETURN_IF_ERROR(
       ToStatus(library_.async_error(communicator_, &state), "ncclCommGetAsyncError"));
@@ -174,7 +135,7 @@ absl::Status NcclComm::Impl::AsyncState(bool* in_progress) {
   return ToStatus(state, "NCCL's own threads");
 }
 
-absl::Status NcclComm::Impl::Check() {
+absl::Status NcclComm::Check() {
   if (!broken_.ok()) return broken_;
   NSA_RETURN_IF_ERROR(options_.host->CheckPeers());
   bool in_progress = false;
@@ -182,7 +143,7 @@ absl::Status NcclComm::Impl::Check() {
 }
 
 // Polls `done` until it is true. Errors and the timeout end the wait earlier.
-absl::Status NcclComm::Impl::WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done) {
+absl::Status NcclComm::WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done) {
   const absl::Duration began = clock_.Monotonic();
   absl::Duration checked = began;
   touched_ = began;
@@ -203,7 +164,7 @@ absl::Status NcclComm::Impl::WaitUntilDone(const std::function<absl::StatusOr<bo
 
 // Waits for the end of a call. With a non-blocking communicator a call may continue after it has
 // returned, and the next call must wait for its end.
-absl::Status NcclComm::Impl::Settle(std::string_view call, nccl::Result result) {
+absl::Status NcclComm::Settle(std::string_view call, nccl::Result result) {
   NSA_RETURN_IF_ERROR(ToStatus(result, call));
   if (result != nccl::kInProgress) return absl::OkStatus();
   return WaitUntilDone([this]() -> absl::StatusOr<bool> {
@@ -213,7 +174,7 @@ absl::Status NcclComm::Impl::Settle(std::string_view call, nccl::Result result) 
   });
 }
 
-absl::Status NcclComm::Impl::Join() {
+absl::Status NcclComm::Join() {
   nccl::UniqueId id;
   if (options_.host->rank() == 0) {
     NSA_RETURN_IF_ERROR(ToStatus(library_.get_unique_id(&id), "ncclGetUniqueId"));
@@ -232,8 +193,8 @@ absl::Status NcclComm::Impl::Join() {
 }
 
 // Makes a call of NCCL that enqueues one collective.
-absl::Status NcclComm::Impl::Enqueue(std::string_view name, std::string_view call,
-                                     const std::function<nccl::Result()>& enqueue) {
+absl::Status NcclComm::Enqueue(std::string_view name, std::string_view call,
+                               const std::function<nccl::Result()>& enqueue) {
   if (!broken_.ok()) return broken_;
   ++sequence_;
   broken_ = Annotate(Settle(call, enqueue()), name);
@@ -241,31 +202,30 @@ absl::Status NcclComm::Impl::Enqueue(std::string_view name, std::string_view cal
   return broken_;
 }
 
-absl::Status NcclComm::Impl::AllReduceSum(std::string_view name, const NcclValues& values,
-                                          void* stream) {
+absl::Status NcclComm::AllReduceSum(std::string_view name, const NcclValues& values, void* stream) {
   return Enqueue(name, "ncclAllReduce", [&] {
     return library_.all_reduce(values.data, values.data, static_cast<size_t>(values.count),
                                TypeOf(values.type), nccl::kSum, communicator_, stream);
   });
 }
 
-absl::Status NcclComm::Impl::ReduceSum(std::string_view name, const NcclValues& values, int root,
-                                       void* stream) {
+absl::Status NcclComm::ReduceSum(std::string_view name, const NcclValues& values, int root,
+                                 void* stream) {
   return Enqueue(name, "ncclReduce", [&] {
     return library_.reduce(values.data, values.data, static_cast<size_t>(values.count),
                            TypeOf(values.type), nccl::kSum, root, communicator_, stream);
   });
 }
 
-absl::Status NcclComm::Impl::Broadcast(std::string_view name, const void* from, void* to,
-                                       int64_t bytes, int root, void* stream) {
+absl::Status NcclComm::Broadcast(std::string_view name, const void* from, void* to, int64_t bytes,
+                                 int root, void* stream) {
   return Enqueue(name, "ncclBroadcast", [&] {
     return library_.broadcast(from, to, static_cast<size_t>(bytes), nccl::kInt8, root,
                               communicator_, stream);
   });
 }
 
-absl::Status NcclComm::Impl::InGroup(const std::function<absl::Status()>& enqueue) {
+absl::Status NcclComm::InGroup(const std::function<absl::Status()>& enqueue) {
   NSA_RETURN_IF_ERROR(ToStatus(library_.group_start(), "ncclGroupStart"));
   const absl::Status enqueued = enqueue();
   // Also after an error: a group must not stay open.
@@ -274,8 +234,8 @@ absl::Status NcclComm::Impl::InGroup(const std::function<absl::Status()>& enqueu
 }
 
 // Makes the calls of `enqueue`, which enqueue one collective together.
-absl::Status NcclComm::Impl::EnqueueGroup(std::string_view name,
-                                          const std::function<absl::Status()>& enqueue) {
+absl::Status NcclComm::EnqueueGroup(std::string_view name,
+                                    const std::function<absl::Status()>& enqueue) {
   if (!broken_.ok()) return broken_;
   ++sequence_;
   broken_ = Annotate(InGroup(enqueue), name);
@@ -283,8 +243,8 @@ absl::Status NcclComm::Impl::EnqueueGroup(std::string_view name,
   return broken_;
 }
 
-absl::Status NcclComm::Impl::Broadcast(std::string_view name, std::span<const NcclPiece> pieces,
-                                       void* stream) {
+absl::Status NcclComm::Broadcast(std::string_view name, std::span<const NcclPiece> pieces,
+                                 void* stream) {
   return EnqueueGroup(name, [&] {
     absl::Status enqueued;
     for (const NcclPiece& p : pieces) {
@@ -298,8 +258,8 @@ absl::Status NcclComm::Impl::Broadcast(std::string_view name, std::span<const Nc
   });
 }
 
-absl::Status NcclComm::Impl::Exchange(std::string_view name,
-                                      std::span<const NcclTransfer> transfers, void* stream) {
+absl::Status NcclComm::Exchange(std::string_view name, std::span<const NcclTransfer> transfers,
+                                void* stream) {
   return EnqueueGroup(name, [&] {
     absl::Status enqueued;
     for (const NcclTransfer& t : transfers) {
@@ -314,8 +274,8 @@ absl::Status NcclComm::Impl::Exchange(std::string_view name,
   });
 }
 
-absl::Status NcclComm::Impl::WaitFor(std::string_view name,
-                                     const std::function<absl::StatusOr<bool>()>& done) {
+absl::Status NcclComm::WaitFor(std::string_view name,
+                               const std::function<absl::StatusOr<bool>()>& done) {
   if (!broken_.ok()) return broken_;
   broken_ = WaitUntilDone(done);
   if (!broken_.ok() && !absl::IsUnavailable(broken_) && !absl::IsDeadlineExceeded(broken_)) {
@@ -336,7 +296,7 @@ absl::Status NcclComm::Impl::WaitFor(std::string_view name,
   return broken_;
 }
 
-void NcclComm::Impl::End(nccl::Result (*call)(nccl::Communicator)) {
+void NcclComm::End(nccl::Result (*call)(nccl::Communicator)) {
   const nccl::Communicator communicator = std::exchange(communicator_, nullptr);
   if (broken_.ok()) broken_ = absl::FailedPreconditionError("NCCL: the communicator was ended");
   ending_ = std::make_unique<Detached>([call, communicator] { call(communicator); });
@@ -349,55 +309,9 @@ absl::StatusOr<std::unique_ptr<NcclComm>> NcclComm::Connect(const NcclOptions& o
         "nccl::SetEnvironment() first thing in main()");
   }
   NSA_ASSIGN_OR_RETURN(nccl::Library library, nccl::Load(options.library));
-  auto impl = std::make_unique<Impl>(std::move(library), options);
-  NSA_RETURN_IF_ERROR(Annotate(impl->Join(), "nccl_connect"));
-  return std::unique_ptr<NcclComm>(new NcclComm(std::move(impl)));
+  auto comm = std::unique_ptr<NcclComm>(new NcclComm(std::move(library), options));
+  NSA_RETURN_IF_ERROR(Annotate(comm->Join(), "nccl_connect"));
+  return comm;
 }
-
-NcclComm::NcclComm(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-NcclComm::~NcclComm() = default;
-
-int NcclComm::rank() const { return impl_->options().host->rank(); }
-int NcclComm::world_size() const { return impl_->options().host->world_size(); }
-
-absl::Status NcclComm::AllReduceSum(std::string_view name, float* values, int64_t count,
-                                    void* stream) {
-  return impl_->AllReduceSum(name, {.data = values, .count = count}, stream);
-}
-
-absl::Status NcclComm::AllReduceSum(std::string_view name, const NcclValues& values, void* stream) {
-  return impl_->AllReduceSum(name, values, stream);
-}
-
-absl::Status NcclComm::ReduceSum(std::string_view name, const NcclValues& values, int root,
-                                 void* stream) {
-  return impl_->ReduceSum(name, values, root, stream);
-}
-
-absl::Status NcclComm::Broadcast(std::string_view name, const void* from, void* to, int64_t bytes,
-                                 int root, void* stream) {
-  return impl_->Broadcast(name, from, to, bytes, root, stream);
-}
-
-absl::Status NcclComm::Broadcast(std::string_view name, std::span<const NcclPiece> pieces,
-                                 void* stream) {
-  return impl_->Broadcast(name, pieces, stream);
-}
-
-absl::Status NcclComm::Exchange(std::string_view name, std::span<const NcclTransfer> transfers,
-                                void* stream) {
-  return impl_->Exchange(name, transfers, stream);
-}
-
-absl::Status NcclComm::WaitFor(std::string_view name,
-                               const std::function<absl::StatusOr<bool>()>& done) {
-  return impl_->WaitFor(name, done);
-}
-
-void NcclComm::Touch() { impl_->Touch(); }
-absl::Status NcclComm::Check() { return impl_->Check(); }
-void NcclComm::Abort() { impl_->Abort(); }
-std::string NcclComm::description() const { return impl_->description(); }
-int64_t NcclComm::sequence() const { return impl_->sequence(); }
 
 }  // namespace nsa::train

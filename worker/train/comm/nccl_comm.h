@@ -24,8 +24,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/run/status_page.h"
 #include "worker/train/comm/comm.h"
+#include "worker/train/comm/nccl_library.h"
 
 namespace nsa::train {
 
@@ -71,13 +73,15 @@ class NcclComm {
   // waits for them. Returns after a few seconds in any case.
   ~NcclComm();
 
-  int rank() const;
-  int world_size() const;
+  int rank() const { return options_.host->rank(); }
+  int world_size() const { return options_.host->world_size(); }
 
   // values ← Σ over ranks, on every rank; values in device memory. Enqueues on `stream` (a
   // cudaStream_t, which may be capturing). Every rank enqueues the same collectives in the same
   // order. Sums of bf16 are rounded to nearest after each addition.
-  absl::Status AllReduceSum(std::string_view name, float* values, int64_t count, void* stream);
+  absl::Status AllReduceSum(std::string_view name, float* values, int64_t count, void* stream) {
+    return AllReduceSum(name, {.data = values, .count = count}, stream);
+  }
   absl::Status AllReduceSum(std::string_view name, const NcclValues& values, void* stream);
 
   // The same on rank `root` only; the values of other ranks stay as they are.
@@ -88,7 +92,7 @@ class NcclComm {
   absl::Status Broadcast(std::string_view name, const void* from, void* to, int64_t bytes, int root,
                          void* stream);
 
-  // The same of several pieces at a time, as one collective.
+  // Broadcasts several pieces as one collective.
   absl::Status Broadcast(std::string_view name, std::span<const NcclPiece> pieces, void* stream);
 
   // Sends and receives at the same time. Enqueues on `stream`, as AllReduceSum() does. The peers of
@@ -105,7 +109,7 @@ class NcclComm {
 
   // Restarts the timeout of the wait in progress. To be called after progress, or while the GPU
   // does work that does not depend on other ranks.
-  void Touch();
+  void Touch() { touched_ = clock_.Monotonic(); }
 
   // The communicator's error, if any; never waits.
   absl::Status Check();
@@ -119,12 +123,33 @@ class NcclComm {
   std::string description() const;
 
   // Number of collectives enqueued so far; a collective in a graph counts once.
-  int64_t sequence() const;
+  int64_t sequence() const { return sequence_; }
 
  private:
-  class Impl;
-  explicit NcclComm(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  class Detached;
+
+  NcclComm(nccl::Library library, const NcclOptions& options);
+  absl::Status Join();
+  absl::Status ToStatus(nccl::Result result, std::string_view call) const;
+  absl::Status AsyncState(bool* in_progress);
+  absl::Status Settle(std::string_view call, nccl::Result result);
+  absl::Status Enqueue(std::string_view name, std::string_view call,
+                       const std::function<nccl::Result()>& enqueue);
+  absl::Status EnqueueGroup(std::string_view name, const std::function<absl::Status()>& enqueue);
+  absl::Status InGroup(const std::function<absl::Status()>& enqueue);
+  absl::Status WaitUntilDone(const std::function<absl::StatusOr<bool>()>& done);
+  absl::Status Late() const;
+  void End(nccl::Result (*call)(nccl::Communicator));
+
+  const nccl::Library library_;
+  const NcclOptions options_;
+  const std::string description_;
+  const RealClock clock_;
+  nccl::Communicator communicator_ = nullptr;
+  std::unique_ptr<Detached> ending_;  // the call that ends the communicator
+  absl::Duration touched_;            // when the wait in progress last made progress
+  absl::Status broken_;               // the first error; all later calls return it
+  int64_t sequence_ = 0;
 };
 
 }  // namespace nsa::train

@@ -1,10 +1,12 @@
 #include "worker/train/comm/nccl_library.h"
 
 #include <cstdlib>
+#include <map>
 #include <string_view>
-#include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/base/clean_text.h"
 #include "common/base/shared_library.h"
 #include "common/base/status.h"
 #include "worker/train/comm/nccl_log.h"
@@ -15,6 +17,13 @@ namespace {
 constexpr int kOldest = 21700;
 constexpr int kNewest = 29999;
 constexpr char kLoopback[] = "lo";
+constexpr char kPrefix[] = "NCCL_";
+
+// What the process was started with: what there is at the first call.
+const std::map<std::string, std::string>& Given() {
+  static const std::map<std::string, std::string> given = VariablesWith(kPrefix);
+  return given;
+}
 
 std::string VersionText(int version) {
   return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
@@ -65,6 +74,7 @@ absl::StatusOr<Library> Load(const std::string& file) {
 }
 
 void SetEnvironment() {
+  Given();
   // A program that uses NVLink multicast can disable all GPUs of a shared host.
   setenv("NCCL_NVLS_ENABLE", "0", 1);
   setenv("NCCL_ALGO", "Ring", 1);
@@ -82,6 +92,20 @@ void UseInterface(const std::string& name) {
   const char* present = std::getenv("NCCL_SOCKET_IFNAME");
   if (present != nullptr && std::string_view(present) != kLoopback) return;
   setenv("NCCL_SOCKET_IFNAME", absl::StrCat("=", name).c_str(), 1);  // =: this name, not a prefix
+}
+
+std::vector<ReplacedVariable> ReplacedEnvironment() {
+  return ReplacedVariables(Given(), VariablesWith(kPrefix));
+}
+
+std::string ReplacedText(const std::vector<ReplacedVariable>& variables) {
+  return CleanLine(
+      absl::StrJoin(variables, ", ", [](std::string* text, const ReplacedVariable& variable) {
+        absl::StrAppend(text, variable.name,
+                        variable.used.has_value() ? absl::StrCat("=", *variable.used)
+                                                  : std::string(" is removed"),
+                        " (", variable.given, " was set)");
+      }));
 }
 
 bool EnvironmentIsSet() {

@@ -8,8 +8,10 @@
 #include <climits>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/environment.h"
 
 namespace nsa::train::nccl {
 
@@ -99,6 +101,13 @@ void SetEnvironment();
 // when the process was started. For ranks on several machines. To be called after SetEnvironment(),
 // before NCCL is loaded and before threads are started.
 void UseInterface(const std::string& name);
+
+// The variables NCCL_* with which the process was started and which the two functions above have
+// replaced or removed, by name. Empty before SetEnvironment(). Any thread.
+std::vector<ReplacedVariable> ReplacedEnvironment();
+
+// "NCCL_ALGO=Ring (Tree was set), NCCL_COMM_ID is removed (10.0.0.1:1 was set)". Safe to show.
+std::string ReplacedText(const std::vector<ReplacedVariable>& variables);
 
 // Whether SetEnvironment() has been called in this process.
 bool EnvironmentIsSet();

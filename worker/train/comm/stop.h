@@ -3,7 +3,6 @@
 // exchange what they know, and from the same reports every rank draws the same conclusion.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <span>
 #include <vector>

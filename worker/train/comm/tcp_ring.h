@@ -11,9 +11,7 @@
 // its neighbours detect that at once and end, too, and so on around the ring.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <span>
 #include <utility>
 

@@ -108,6 +108,7 @@ class Builder {
     if (corpus_.info.null_rows > 0) {
       spdlog::info("data: {} rows without a text (null) were skipped", corpus_.info.null_rows);
     }
+    if (left_out_ > 0) spdlog::info("data: {} records were left out by their fields", left_out_);
     if (corpus_.info.empty_files > 0) {
       spdlog::info("data: {} empty files were passed", corpus_.info.empty_files);
     }
@@ -177,12 +178,23 @@ class Builder {
   absl::Status ForEach(const DataFiles& files, const Visit& visit) {
     NSA_ASSIGN_OR_RETURN(const std::vector<Piece> pieces, PiecesOf(files));
     NSA_RETURN_IF_ERROR(AddToFingerprint(pieces));
+    FilterTally tally;
     for (const Piece& piece : pieces) {
       fingerprint_.Begin(piece.paths);
       NSA_RETURN_IF_ERROR(piece.folder() != nullptr
                               ? ForEachMapped(*piece.folder(), visit)
-                              : ForEachRead(OptionsFor(files, piece.paths), visit));
+                              : ForEachRead(OptionsFor(files, piece.paths), visit, &tally));
     }
+    return CheckTally(files, tally);
+  }
+
+  // `tally`: of all records of a set that were read here; none if its tokens were kept.
+  absl::Status CheckTally(const DataFiles& files, const FilterTally& tally) {
+    if (files.filter == nullptr) return absl::OkStatus();
+    NSA_RETURN_IF_ERROR(CheckFilter(files, tally));
+    left_out_ += tally.records - tally.passed;
+    if (files.field == "data.val_path") return absl::OkStatus();  // need not have every value
+    for (const FilterFault& fault : files.filter->FaultsIn(tally)) spdlog::warn("{}", fault.Text());
     return absl::OkStatus();
   }
 
@@ -241,12 +253,10 @@ class Builder {
   }
 
   DocumentOptions OptionsFor(const DataFiles& files, const std::vector<std::string>& paths) const {
-    return {.source = files.source,
-            .files = {paths.begin(), paths.end()},
-            .text_field = files.text_field,
-            .conversations = files.conversations,
-            .separator = encoder_->separator(),
-            .passage_bytes = PassageBytesFor(data_)};
+    DocumentOptions options = ReadingOfSet(files, paths);
+    options.separator = encoder_->separator();
+    options.passage_bytes = PassageBytesFor(data_);
+    return options;
   }
 
   Cut CutOf(v1::DataSource source, v1::Tokenizer tokenizer) const {
@@ -255,7 +265,7 @@ class Builder {
     return bytes ? Cut::kInText : Cut::kAtAnyToken;
   }
 
-  absl::Status ForEachRead(DocumentOptions options, const Visit& visit) {
+  absl::Status ForEachRead(DocumentOptions options, const Visit& visit, FilterTally* tally) {
     const v1::DataSource source = options.source;
     cut_ = CutOf(source, data_.tokenizer());
     int64_t bytes = 0;
@@ -281,6 +291,7 @@ class Builder {
       NSA_RETURN_IF_ERROR(visit(in_shard.document));
     }
     corpus_.info.null_rows += reader.nulls();
+    tally->Add(reader.tally());
     corpus_.info.empty_files += reader.empty_files();
     return absl::OkStatus();
   }
@@ -289,6 +300,7 @@ class Builder {
     cut_ = CutOf(folder.manifest().source(), folder.manifest().tokenizer());
     NSA_RETURN_IF_ERROR(folder.ForEach(visit));
     corpus_.info.null_rows += folder.manifest().null_rows();
+    left_out_ += folder.manifest().filter().left_out();
     corpus_.info.empty_files += EmptyFilesOf(folder.manifest());
     corpus_.info.inner_separators += folder.manifest().inner_separators();
     return absl::OkStatus();
@@ -469,6 +481,7 @@ class Builder {
   Fingerprint fingerprint_;
   std::set<Hash> val_hashes_;
   HeldOutBalance balance_;
+  int64_t left_out_ = 0;         // records that do not pass a filter
   bool other_encoding_ = false;  // in a file, which is noted
   std::optional<Place> lowest_;  // of the training documents, the one with the lowest hash
   int64_t copies_of_lowest_ = 0;

@@ -7,7 +7,6 @@
 #include "absl/status/statusor.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/corpus.h"
-#include "worker/train/data/read/byte_stream.h"
 
 namespace nsa::train {
 

@@ -38,6 +38,14 @@ void Fingerprint::AddStream(int64_t window) {
   parts_.push_back({"data.shuffle_window", Count(window, "sequence")});
 }
 
+void Fingerprint::AddFilter(const RecordFilter& filter) {
+  const std::string identity = filter.Identity();
+  const std::string line = absl::StrCat("filter\n", identity);
+  XXH3_128bits_update(all_, line.data(), line.size());
+  parts_.push_back({filter.Keys(), absl::StrFormat("values with the hash %016x",
+                                                   XXH3_64bits(identity.data(), identity.size()))});
+}
+
 void Fingerprint::AddHeldOut(int64_t tokens) {
   const std::string line = absl::StrCat("held out\n", tokens, "\n");
   XXH3_128bits_update(all_, line.data(), line.size());

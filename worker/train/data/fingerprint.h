@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/job/data/record_filter.h"
 #include "worker/train/data/read/document_hash.h"
 
 struct XXH3_state_s;
@@ -33,6 +34,9 @@ class Fingerprint {
 
   // The files are read in passing, with windows of so many sequences.
   void AddStream(int64_t window);
+
+  // The records of the files that follow are read in passing through a filter.
+  void AddFilter(const RecordFilter& filter);
 
   // So many tokens are held out that the hashes of the documents do not select.
   void AddHeldOut(int64_t tokens);

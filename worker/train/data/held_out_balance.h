@@ -11,11 +11,9 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/job/data/held_out.h"
 #include "worker/train/data/corpus.h"

@@ -15,12 +15,18 @@ inline uint64_t Mix(uint64_t x) {
 inline uint64_t Mix(uint64_t a, uint64_t b) { return Mix(Mix(a) ^ b); }
 inline uint64_t Mix(uint64_t a, uint64_t b, uint64_t c) { return Mix(Mix(a, b) ^ c); }
 
+// Uniform in [0, 1), of 64 random bits.
+inline double Unit(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+
 // The random numbers of one key.
 class KeyedRandom {
  public:
   explicit KeyedRandom(uint64_t key) : key_(key) {}
 
   uint64_t Next() { return Mix(key_, counter_++); }
+
+  // Uniform in [0, 1).
+  double Uniform() { return Unit(Next()); }
 
   // Uniform in [0, n), 0 < n < 2^32, with a bias below n / 2^64.
   uint32_t Below(uint32_t n) {

@@ -148,7 +148,7 @@ absl::Status AttendOnGpu(const Exec& exec, const AttendRowsArgs& args) {
   const LayerCache& cache = args.cache;
   AttendCachedArgs attend{.config = args.config,
                           .tokens = static_cast<int32_t>(args.first + RowsOf(args)),
-                          .at = args.work.at,
+                          .at = args.at,
                           .doc_start = args.work.doc_start,
                           .q = args.work.q_rotated,
                           .q_unrotated = args.work.q,

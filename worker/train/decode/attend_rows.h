@@ -20,6 +20,7 @@ struct AttendRowsArgs {
   const NsaLayerParams& params;
   const LayerCache& cache;  // ends with the keys of these tokens
   const DecodeWork& work;   // q and q_rotated are read, o is written
+  ConstTensor at;           // on a GPU: AttendCachedArgs::at of this layer
   int64_t first = 0;        // position of the first token; on a GPU the last that it may have
   std::span<const int32_t> doc_start;  // of each token; on a GPU work.doc_start has the same
   Tensor keys_read;                    // int64 [kBranches], added to

@@ -20,6 +20,12 @@ ConstTensor Weight(const Arena& arena, const Place& place) {
 
 int64_t RowsOf(const BlockRowsArgs& args) { return static_cast<int64_t>(args.doc_start.size()); }
 
+// The positions that the kernels of a GPU read.
+const Tensor& PositionsOf(const BlockRowsArgs& args) {
+  const NsaShape& shape = args.attention.shape;
+  return shape.window >= shape.seq_len ? args.work.at_all : args.work.at;
+}
+
 // Where the columns of `wide` go on a GPU: q, and the keys and values in the cache.
 SplitProjectionsArgs SplitOf(const BlockRowsArgs& args) {
   SplitProjectionsArgs split{.config = args.attention};
@@ -28,7 +34,7 @@ SplitProjectionsArgs SplitOf(const BlockRowsArgs& args) {
   split.wide = Prefix(args.work.wide, RowsOf(args) * ProjectionWidth(args.attention));
   split.q = Prefix(args.work.q, shape.q_size());
   split.q_rotated = Prefix(args.work.q_rotated, shape.q_size());
-  split.at = args.work.at;
+  split.at = PositionsOf(args);
   split.norm_weights = HeadNormWeightsOf(args.parameters, args.places);
   for (int c = 0; c < kBranches; ++c) {
     if (!args.attention.branches[c]) continue;
@@ -46,6 +52,7 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
   const int64_t q_width = int64_t{shape.n_heads} * shape.d_k;
   const int64_t k_width = int64_t{shape.n_kv_groups} * shape.d_k;
   const int64_t v_width = int64_t{shape.n_kv_groups} * shape.d_v;
+  const bool turns = config.rope_scale != kNoRotation;
   const HeadNormWeights weights = HeadNormWeightsOf(args.parameters, args.places);
   const auto of = [](const ConstTensor& weight) { return static_cast<const float*>(weight.data); };
   const float* const wide = args.work.wide.as<float>().data();
@@ -53,7 +60,7 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
   float* const q_rotated = args.work.q_rotated.as<float>().data();
   for (int64_t row = 0; row < rows; ++row) {
     std::copy_n(wide + row * width, q_width, q + row * q_width);
-    args.rotation->Rotate(row, shape.n_heads, of(weights.q), q + row * q_width,
+    args.rotation->Rotate(row, shape.n_heads, turns, of(weights.q), q + row * q_width,
                           q_rotated + row * q_width);
   }
   const float* column = wide + q_width;
@@ -65,7 +72,7 @@ absl::Status Split(const Exec& exec, const BlockRowsArgs& args) {
     float* const v = v_rows.as<float>().data();
     for (int64_t row = 0; row < rows; ++row) {
       const float* const from = column + row * width;
-      args.rotation->Rotate(row, shape.n_kv_groups, of(weights.k), from, k + row * k_width);
+      args.rotation->Rotate(row, shape.n_kv_groups, turns, of(weights.k), from, k + row * k_width);
       std::copy_n(from + k_width, v_width, v + row * v_width);
     }
     column += k_width + v_width;
@@ -114,8 +121,8 @@ absl::Status CompressRows(const Exec& exec, const BlockRowsArgs& args,
                              args.cache);
   }
   if (!args.completes_block) return absl::OkStatus();
-  return CompressBlock(exec, args.attention, params, work.hidden_k, work.hidden_v, work.at,
-                       *args.cache);
+  return CompressBlock(exec, args.attention, params, work.hidden_k, work.hidden_v,
+                       PositionsOf(args), *args.cache);
 }
 
 // o ← NSA(norm(x))
@@ -127,6 +134,7 @@ absl::Status Attention(const Exec& exec, const BlockRowsArgs& args) {
                            .params = params,
                            .cache = *args.cache,
                            .work = args.work,
+                           .at = PositionsOf(args),
                            .first = args.first,
                            .doc_start = args.doc_start,
                            .keys_read = args.keys_read});

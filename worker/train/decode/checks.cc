@@ -1,15 +1,21 @@
 #include "worker/train/decode/checks.h"
 
+#include <bitset>
+
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "worker/train/decode/decoder.h"
 
 namespace nsa::train {
 
-absl::StatusOr<ModelConfig> ConfigOf(const v1::JobSpec& spec, int32_t context, Backend backend) {
+absl::StatusOr<ModelConfig> ConfigOf(const v1::JobSpec& spec, const DecoderOptions& options,
+                                     Backend backend) {
+  if (options.slots < 1 || options.slots > Decoder::kMostSlots) {
+    return absl::InvalidArgumentError(absl::StrFormat(
+        "decode: %d slots (from 1 to %d); ask for fewer", options.slots, Decoder::kMostSlots));
+  }
   ModelConfig config = ModelConfigOf(spec);
   config.attention.shape.batch = 1;
-  config.attention.shape.seq_len = context;
+  config.attention.shape.seq_len = options.context;
   if (backend == Backend::kCuda) config.attention.dtype = DType::kBf16;
   NSA_RETURN_IF_ERROR(Annotate(config.Validate(backend), "decode"));
   return config;
@@ -40,6 +46,21 @@ absl::Status CheckEach(std::span<const int32_t> tokens, int64_t position, int32_
   if (static_cast<int64_t>(tokens.size()) <= Decoder::kMostRows) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "decode: %d tokens at once (from 1 to %d); divide them", tokens.size(), Decoder::kMostRows));
+}
+
+absl::Status CheckStep(std::span<const SlotToken> tokens, const Decoder& decoder) {
+  if (tokens.empty()) return absl::InvalidArgumentError("decode: a step of 0 slots (at least 1)");
+  std::bitset<Decoder::kMostSlots> seen;
+  for (const auto& [slot, token] : tokens) {
+    if (slot < 0 || slot >= decoder.slots() || seen[slot]) {
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "decode: slot %d of a step (from 0 to %d, each once)", slot, decoder.slots() - 1));
+    }
+    seen.set(slot);
+    NSA_RETURN_IF_ERROR(
+        CheckTokens({&token, 1}, decoder.tokens(slot), decoder.context(), decoder.vocab()));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace nsa::train

@@ -43,15 +43,10 @@ absl::StatusOr<std::unique_ptr<CpuDecoder>> CpuDecoder::Create(const Exec& exec,
                                                                const v1::JobSpec& spec,
                                                                const Arena* parameters,
                                                                const DecoderOptions& options) {
-  NSA_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(spec, options.context, Backend::kCpu));
+  NSA_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(spec, options, Backend::kCpu));
   std::unique_ptr<CpuDecoder> decoder(new CpuDecoder(exec, config, options, parameters));
   NSA_RETURN_IF_ERROR(decoder->memory_.Allocate());
   return decoder;
-}
-
-absl::StatusOr<int64_t> CpuDecoder::BytesFor(const v1::JobSpec& spec, int32_t context) {
-  NSA_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(spec, context, Backend::kCpu));
-  return SequenceMemory(config, Backend::kCpu).bytes();
 }
 
 CpuDecoder::CpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
@@ -60,48 +55,54 @@ CpuDecoder::CpuDecoder(const Exec& exec, const ModelConfig& config, const Decode
       config_(config),
       parameters_(*parameters),
       places_(ModelPlaces::Of(parameters->layout(), config.n_layers)),
-      memory_(config, Backend::kCpu),
+      memory_(config, Backend::kCpu, {.slots = options.slots}),
       rotation_(config.attention),
-      documents_(options.separator),
-      keys_read_(config.n_layers) {}
+      sequences_(
+          options.slots,
+          Sequence{.documents = DocumentStarts(options.separator),
+                   .keys_read = std::vector<std::array<int64_t, kBranches>>(config.n_layers)}) {}
 
-void CpuDecoder::Reset() {
-  memory_.Clear();
-  position_ = 0;
-  documents_.Clear();
-  keys_read_.assign(keys_read_.size(), {});
+void CpuDecoder::Reset(int32_t slot) {
+  memory_.Clear(slot);
+  Sequence& sequence = sequences_[slot];
+  sequence.position = 0;
+  sequence.documents.Clear();
+  sequence.keys_read.assign(sequence.keys_read.size(), {});
 }
 
-absl::StatusOr<std::span<const float>> CpuDecoder::Prefill(std::span<const int32_t> tokens) {
-  NSA_RETURN_IF_ERROR(CheckTokens(tokens, position_, context(), config_.vocab));
+absl::StatusOr<std::span<const float>> CpuDecoder::Prefill(int32_t slot,
+                                                           std::span<const int32_t> tokens) {
+  NSA_RETURN_IF_ERROR(CheckTokens(tokens, this->tokens(slot), context(), config_.vocab));
   while (true) {
     const std::span<const int32_t> rows =
         tokens.first(std::min(tokens.size(), static_cast<size_t>(kDecodeRows)));
     tokens = tokens.subspan(rows.size());
     const OneThread one(rows.size() == 1 && parameters_.layout().count() < kParametersForThreads);
-    NSA_RETURN_IF_ERROR(ReadRows(rows));
+    NSA_RETURN_IF_ERROR(ReadRows(slot, rows));
     if (!tokens.empty()) continue;
     NSA_RETURN_IF_ERROR(Head(static_cast<int64_t>(rows.size()) - 1, 1, memory_.work().logits));
     return memory_.work().logits.as<const float>();
   }
 }
 
-absl::StatusOr<std::span<const float>> CpuDecoder::PrefillEach(std::span<const int32_t> tokens) {
-  NSA_RETURN_IF_ERROR(CheckEach(tokens, position_, context(), config_.vocab));
+absl::StatusOr<std::span<const float>> CpuDecoder::PrefillEach(int32_t slot,
+                                                               std::span<const int32_t> tokens) {
+  NSA_RETURN_IF_ERROR(CheckEach(tokens, this->tokens(slot), context(), config_.vocab));
   const auto rows = static_cast<int64_t>(tokens.size());
   each_.resize(static_cast<size_t>(kMostRows * config_.vocab));
-  NSA_RETURN_IF_ERROR(ReadRows(tokens));
+  NSA_RETURN_IF_ERROR(ReadRows(slot, tokens));
   const Tensor logits(each_.data(), rows * config_.vocab, DType::kF32);
   NSA_RETURN_IF_ERROR(Head(0, rows, logits));
   return logits.as<const float>();
 }
 
-// Runs at most kDecodeRows tokens through all blocks.
-absl::Status CpuDecoder::ReadRows(std::span<const int32_t> tokens) {
+// Runs at most kDecodeRows tokens of a sequence through all blocks.
+absl::Status CpuDecoder::ReadRows(int32_t slot, std::span<const int32_t> tokens) {
   const auto rows = static_cast<int64_t>(tokens.size());
   const DecodeWork& work = memory_.work();
-  const std::span<const int32_t> starts = documents_.Of(tokens, position_);
-  rotation_.SetPositions(position_, rows);
+  Sequence& sequence = sequences_[slot];
+  const std::span<const int32_t> starts = sequence.documents.Of(tokens, sequence.position);
+  rotation_.SetPositions(sequence.position, rows);
   NSA_RETURN_IF_ERROR(
       Embedding(exec_, {.rows = rows,
                         .vocab = config_.vocab,
@@ -117,13 +118,13 @@ absl::Status CpuDecoder::ReadRows(std::span<const int32_t> tokens) {
                                    .parameters = parameters_,
                                    .rotation = &rotation_,
                                    .work = work,
-                                   .cache = memory_.cache(layer),
-                                   .first = position_,
+                                   .cache = memory_.cache(slot, layer),
+                                   .first = sequence.position,
                                    .doc_start = starts,
-                                   .keys_read = std::span<int64_t>(keys_read_[layer])}),
+                                   .keys_read = std::span<int64_t>(sequence.keys_read[layer])}),
                  absl::StrCat("decode: block ", layer)));
   }
-  position_ += rows;
+  sequence.position += rows;
   return absl::OkStatus();
 }
 

@@ -1,4 +1,5 @@
-// The decoder on the CPU, in fp32: at most kDecodeRows tokens at a time, block after block.
+// The decoder on the CPU, in fp32: at most kDecodeRows tokens of one slot at a time, block after
+// block. A step computes its slots one after another, so it costs what they cost alone.
 #pragma once
 
 #include <array>
@@ -31,20 +32,23 @@ class CpuDecoder final : public Decoder {
                                                             const Arena* parameters,
                                                             const DecoderOptions& options);
 
-  // Bytes of memory of a decoder with this context, besides the parameters. Allocates nothing.
-  // InvalidArgument as Create().
-  static absl::StatusOr<int64_t> BytesFor(const v1::JobSpec& spec, int32_t context);
+  absl::StatusOr<std::span<const float>> Prefill(int32_t slot,
+                                                 std::span<const int32_t> tokens) override;
+  absl::StatusOr<std::span<const float>> PrefillEach(int32_t slot,
+                                                     std::span<const int32_t> tokens) override;
+  void Reset(int32_t slot) override;
 
-  absl::StatusOr<std::span<const float>> Prefill(std::span<const int32_t> tokens) override;
-  absl::StatusOr<std::span<const float>> PrefillEach(std::span<const int32_t> tokens) override;
-  void Reset() override;
-
+  int32_t vocab() const override { return config_.vocab; }
   int32_t context() const override { return config_.attention.shape.seq_len; }
-  int32_t tokens() const override { return static_cast<int32_t>(position_); }
-  absl::StatusOr<std::array<int64_t, kBranches>> keys_read(int32_t layer) const override {
-    return keys_read_[layer];
+  int32_t slots() const override { return static_cast<int32_t>(sequences_.size()); }
+  int32_t tokens(int32_t slot) const override {
+    return static_cast<int32_t>(sequences_[slot].position);
   }
-  // BytesFor() the context, and what PrefillEach() has taken.
+  absl::StatusOr<std::array<int64_t, kBranches>> keys_read(int32_t slot,
+                                                           int32_t layer) const override {
+    return sequences_[slot].keys_read[layer];
+  }
+  // BytesFor() the options, and what PrefillEach() has taken.
   int64_t bytes() const override {
     return memory_.bytes() + static_cast<int64_t>(each_.size() * sizeof(float));
   }
@@ -52,7 +56,7 @@ class CpuDecoder final : public Decoder {
  private:
   CpuDecoder(const Exec& exec, const ModelConfig& config, const DecoderOptions& options,
              const Arena* parameters);
-  absl::Status ReadRows(std::span<const int32_t> tokens);
+  absl::Status ReadRows(int32_t slot, std::span<const int32_t> tokens);
   absl::Status Head(int64_t first, int64_t rows, const Tensor& logits);
   ConstTensor Weight(const Place& place) const {
     return parameters_.weight(place.offset, place.size);
@@ -66,9 +70,12 @@ class CpuDecoder final : public Decoder {
   Rotation rotation_;
   std::vector<float> each_;  // [kMostRows, V], once PrefillEach() was called
 
-  int64_t position_ = 0;  // of the next token
-  DocumentStarts documents_;
-  std::vector<std::array<int64_t, kBranches>> keys_read_;  // by layer
+  struct Sequence {
+    int64_t position = 0;  // of the next token
+    DocumentStarts documents;
+    std::vector<std::array<int64_t, kBranches>> keys_read;  // by layer
+  };
+  std::vector<Sequence> sequences_;  // by slot
 };
 
 }  // namespace nsa::train

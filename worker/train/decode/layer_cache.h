@@ -1,6 +1,6 @@
 // What decoding keeps of the tokens so far, for one layer:
 //
-//   win  the last w keys and values
+//   win  the last w keys and values; in a full layer all of them
 //   cmp  the compressed keys and values, one more every d tokens, and the rows of the next block
 //   sel  all keys and values; in a layer without cmp also the averages of l keys that score blocks
 //

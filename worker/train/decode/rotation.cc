@@ -1,5 +1,6 @@
 #include "worker/train/decode/rotation.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace nsa::train {
@@ -40,7 +41,7 @@ void Rotation::SetPositions(int64_t first, int64_t rows) {
   }
 }
 
-void Rotation::Rotate(int64_t row, int32_t heads, const float* weight, const float* x,
+void Rotation::Rotate(int64_t row, int32_t heads, bool turns, const float* weight, const float* x,
                       float* y) const {
   const size_t pairs = frequency_.size();
   const float* cos = cos_.data() + row * pairs;
@@ -52,7 +53,8 @@ void Rotation::Rotate(int64_t row, int32_t heads, const float* weight, const flo
       for (size_t i = 0; weight != nullptr && i < 2 * pairs; ++i) y[i] *= weight[i];
       from = y;
     }
-    for (size_t i = 0; i < pairs; ++i) {
+    if (!turns && from != y) std::copy_n(from, 2 * pairs, y);
+    for (size_t i = 0; turns && i < pairs; ++i) {
       const float x0 = from[2 * i], x1 = from[2 * i + 1];
       y[2 * i] = x0 * cos[i] - x1 * sin[i];
       y[2 * i + 1] = x0 * sin[i] + x1 * cos[i];

@@ -13,13 +13,14 @@ class Rotation {
  public:
   explicit Rotation(const NsaLayerConfig& config);
 
-  // Computes the angles of positions first … first + rows − 1; all layers use the same.
+  // Computes the angles of positions first … first + rows − 1; all layers that rotate use the same.
   void SetPositions(int64_t first, int64_t rows);
 
   // y ← x rotated (with qk_norm normalized before), for `heads` heads of dk numbers of row `row` of
   // those positions; y may be x. `weight` [dk] multiplies the columns of normalized heads; null:
-  // there is none.
-  void Rotate(int64_t row, int32_t heads, const float* weight, const float* x, float* y) const;
+  // there is none. `turns`: false in a layer without rotation, which only normalizes.
+  void Rotate(int64_t row, int32_t heads, bool turns, const float* weight, const float* x,
+              float* y) const;
 
  private:
   const double scale_;

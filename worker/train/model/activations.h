@@ -1,10 +1,7 @@
 // The arena of activations. All tensors are planned first; then memory is allocated once.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "common/base/arena_plan.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "worker/train/model/model.h"
 
@@ -16,14 +15,17 @@ int64_t Aligned(int64_t floats) { return (floats + kAlignment - 1) / kAlignment 
 
 }  // namespace
 
-std::vector<Slice> PartsOf(const Model& model, const ParameterLayout& layout) {
+std::vector<Slice> PartsBetween(std::span<const int64_t> begins, int64_t end) {
   std::vector<Slice> parts;
-  int64_t end = layout.size();
-  for (const int64_t begin : model.PartBegins()) {
+  for (const int64_t begin : begins) {
     parts.push_back({begin, end});
     end = begin;
   }
   return parts;
+}
+
+std::vector<Slice> PartsOf(const Model& model, const ParameterLayout& layout) {
+  return PartsBetween(model.PartBegins(), layout.size());
 }
 
 WindowPlan WindowPlan::Of(std::span<const Slice> parts, int64_t tail, bool two) {

@@ -23,6 +23,9 @@ namespace nsa::train {
 
 class Model;
 
+// The parts that begin there, from the last, which reaches to `end`, to the first. Pure.
+std::vector<Slice> PartsBetween(std::span<const int64_t> begins, int64_t end);
+
 // The parts of a model in the order in which backward completes their gradients, which begin at
 // Model::PartBegins(). They are all elements of the layout, from its end to its begin. Pure.
 std::vector<Slice> PartsOf(const Model& model, const ParameterLayout& layout);

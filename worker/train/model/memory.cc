@@ -1,7 +1,5 @@
 #include "worker/train/model/memory.h"
 
-#include <utility>
-
 #include "common/base/status.h"
 
 namespace nsa::train {

@@ -23,6 +23,25 @@
 #include "worker/train/model/statistics/token_losses.h"
 
 namespace nsa::train {
+namespace {
+
+// The keys that each branch of a layer is to read in a pass.
+struct ExpectedKeys {
+  std::array<int64_t, kBranches> others = {};  // in layers that are not full
+  std::array<int64_t, kBranches> full = {};
+};
+
+ExpectedKeys ExpectedKeysOf(const ModelConfig& config, std::span<const int32_t> doc_start) {
+  ExpectedKeys expected{.others = KeysExpected(config.attention, doc_start)};
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    if (!config.IsFull(layer)) continue;
+    expected.full = KeysExpected(config.AttentionOf(layer), doc_start);
+    break;
+  }
+  return expected;
+}
+
+}  // namespace
 
 class Model::Impl {
  public:
@@ -124,8 +143,8 @@ class Model::Impl {
 
   // Statistics.
   std::vector<LayerTotals> totals_;
-  std::vector<std::array<int64_t, kBranches>> keys_expected_;  // by micro-batch
-  std::array<int64_t, kBranches> keys_without_documents_ = {};
+  std::vector<ExpectedKeys> keys_expected_;  // by micro-batch
+  ExpectedKeys keys_without_documents_;
 };
 
 Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const Arena* parameters)
@@ -143,7 +162,7 @@ Model::Impl::Impl(const ModelConfig& config, const ModelOptions& options, const 
       head_(&config_, &places_, parameters),
       totals_(config.n_layers),
       keys_expected_(options.micro_batches) {
-  keys_without_documents_ = KeysExpected(config_.attention);
+  keys_without_documents_ = ExpectedKeysOf(config_, {});
   Plan();
 }
 
@@ -187,7 +206,7 @@ absl::Status Model::Impl::Load(const Exec& exec, int32_t micro_batch, const Toke
   if (options_.statistics) {
     keys_expected_[micro_batch] = batch.doc_start.empty()
                                       ? keys_without_documents_
-                                      : KeysExpected(config_.attention, batch.doc_start);
+                                      : ExpectedKeysOf(config_, batch.doc_start);
   }
   return absl::OkStatus();
 }
@@ -201,9 +220,10 @@ double Model::Impl::Collect(int32_t micro_batch) {
   for (int32_t layer = 0; options_.statistics && layer < config_.n_layers; ++layer) {
     const LayerReadout read = readout_.ReadLayer(arena_, micro_batch, layer);
     const auto& s = read.selection;
+    const ExpectedKeys& expected = keys_expected_[micro_batch];
     totals_[layer].Add(ReadGateStats(read.gate),
                        {.keys_sum = s[0], .keys_max = s[1], .rows = s[2], .at_max = s[3]},
-                       read.keys_read, keys_expected_[micro_batch]);
+                       read.keys_read, config_.IsFull(layer) ? expected.full : expected.others);
   }
   return readout_.ReadLoss(arena_, micro_batch);
 }
@@ -357,7 +377,8 @@ absl::Status Model::Impl::NextLogits(const Exec& exec, std::span<const int32_t> 
 
 absl::Status Model::Impl::AuditLayer(const Exec& exec, int64_t step, int32_t layer) {
   const BlockContext block = Context(exec, layer);
-  if (!block.attention.has(kSel) && !block.attention.has(kWin)) return absl::OkStatus();
+  const bool chooses = block.attention.has(kSel) || block.attention.has(kWin);
+  if (!chooses || config_.IsFull(layer)) return absl::OkStatus();  // a full layer keeps everything
   // All blocks share the memory of the attention, and backward left that of the first.
   if (config_.recompute == Recompute::kBlock && layer > 0) {
     NSA_RETURN_IF_ERROR(EnterPart(layer, Pass::kAudit));

@@ -10,10 +10,10 @@
 namespace nsa::train {
 namespace {
 
-BranchSet Union(const std::vector<BranchSet>& sets) {
+BranchSet Union(const std::vector<LayerAttention>& layers) {
   BranchSet all = {};
-  for (const BranchSet& branches : sets) {
-    for (int c = 0; c < kBranches; ++c) all[c] = all[c] || branches[c];
+  for (const LayerAttention& layer : layers) {
+    for (int c = 0; c < kBranches; ++c) all[c] = all[c] || layer.branches[c];
   }
   return all;
 }
@@ -35,7 +35,10 @@ RopeScaling ScalingOf(const v1::RopeScaling& scaling) {
 
 NsaLayerConfig ModelConfig::AttentionOf(int32_t layer) const {
   NsaLayerConfig of_layer = attention;
-  of_layer.branches = branches[layer % branches.size()];
+  of_layer.branches = layers[layer % layers.size()].branches;
+  const bool full = IsFull(layer);
+  if (full) of_layer.shape = of_layer.shape.Full();
+  if (rotates_windows_only && (full || !of_layer.has(kWin))) of_layer.rope_scale = kNoRotation;
   return of_layer;
 }
 
@@ -82,11 +85,11 @@ absl::Status ModelConfig::Validate(Backend backend) const {
 
 ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
   ModelConfig config;
-  config.branches = LayerBranchesOf(spec.nsa());
+  config.layers = LayersOf(spec.nsa());
   config.attention = {
       .shape = ShapeOf(spec),
       .dtype = DType::kF32,
-      .branches = Union(config.branches),
+      .branches = Union(config.layers),
       .phi = spec.nsa().phi() == v1::PHI_MLP ? Phi::kMlp : Phi::kAvg,
       .gate = spec.nsa().gate() == v1::GATE_SIGMOID ? GateKind::kSigmoid : GateKind::kSoftmax,
       .rope_base = static_cast<float>(spec.model().rope_base()),
@@ -95,6 +98,7 @@ ModelConfig ModelConfigOf(const v1::JobSpec& spec) {
       .qk_norm = spec.model().qk_norm(),
       .qk_norm_weights = spec.model().qk_norm_weights(),
       .norm_eps = static_cast<float>(NormEpsOf(spec.model()))};
+  config.rotates_windows_only = spec.model().rope_layers() == v1::ROPE_LAYERS_WINDOW;
   config.dim = spec.model().dim();
   config.n_layers = spec.model().n_layers();
   config.qkv_bias = spec.model().qkv_bias();

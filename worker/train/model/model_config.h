@@ -17,11 +17,13 @@ namespace nsa::train {
 
 struct ModelConfig {
   // Of all layers. Its branches are those that any layer has; its shape is that of the attention on
-  // one rank: the rows of a micro-batch, all tokens, and 1/context of the heads and groups.
+  // one rank: the rows of a micro-batch, all tokens, and 1/context of the heads and groups. The
+  // window is that of layers that are not full.
   NsaLayerConfig attention;
-  int32_t context = 1;              // N, ranks that share a sequence (context/context_group.h)
-  std::vector<BranchSet> branches;  // of the layers in turn (common/estimate/layers.h)
-  int32_t dim = 0;                  // D
+  int32_t context = 1;                 // N, ranks that share a sequence (context/context_group.h)
+  std::vector<LayerAttention> layers;  // in turn (common/estimate/layers.h)
+  bool rotates_windows_only = false;   // full layers, and those without win, have no rotation
+  int32_t dim = 0;                     // D
   int32_t n_layers = 0;
   bool qkv_bias = false;
   int32_t hidden = 0;   // units of the MLP
@@ -40,6 +42,8 @@ struct ModelConfig {
   }
   Recompute recompute = Recompute::kNothing;
 
+  // Whether a layer is full: it reads all of the shape's seq_len tokens.
+  bool IsFull(int32_t layer) const { return layers[layer % layers.size()].full; }
   NsaLayerConfig AttentionOf(int32_t layer) const;
 
   // Tokens of this rank, B·S/N.

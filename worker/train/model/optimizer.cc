@@ -1,6 +1,5 @@
 #include "worker/train/model/optimizer.h"
 
-#include <cmath>
 #include <utility>
 
 #include "common/base/status.h"

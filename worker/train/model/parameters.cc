@@ -89,7 +89,7 @@ int64_t Aligned(int64_t elements) { return (elements + 15) / 16 * 16; }
 class Builder {
  public:
   Builder(const ModelConfig& config, const v1::ModelSpec& model)
-      : config_(config), zero_outputs_(model.zero_init_outputs()), tied_(model.tie_embeddings()) {}
+      : config_(config), tied_(model.tie_embeddings()) {}
 
   std::vector<ParameterInfo> Build() && {
     Normal("embed.weight", {config_.vocab, config_.dim});
@@ -185,10 +185,9 @@ class Builder {
     tensors_.back().hidden = true;
   }
 
-  // Projections onto the residual stream start smaller, since 2·n_layers of them add up (GPT-2), or
-  // at 0 (model.zero_init_outputs).
+  // Projections onto the residual stream start smaller, since 2·n_layers of them add up (GPT-2).
   void ResidualOutput(const std::string& name, std::vector<int64_t> shape) {
-    Add(name, std::move(shape), zero_outputs_ ? Init::kZeros : Init::kNormal,
+    Add(name, std::move(shape), Init::kNormal,
         kInitStd / std::sqrt(2.0f * static_cast<float>(config_.n_layers)));
     tensors_.back().hidden = true;
   }
@@ -206,7 +205,6 @@ class Builder {
 
   static constexpr float kInitStd = 0.02f;
   const ModelConfig& config_;
-  const bool zero_outputs_;
   const bool tied_;
   std::string prefix_;
   std::vector<ParameterInfo> tensors_;

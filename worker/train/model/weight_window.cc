@@ -9,18 +9,12 @@ namespace {
 // From the last part to the first, as backward reads them.
 std::vector<Slice> WeightParts(const ParameterLayout& layout, int32_t layers) {
   const ModelPlaces places = ModelPlaces::Of(layout, layers);
-  std::vector<Slice> parts;
-  int64_t end = layout.size();
-  const auto add = [&](int64_t begin) {
-    parts.push_back({begin, end});
-    end = begin;
-  };
-  add(places.norm_f.offset);
+  std::vector<int64_t> begins = {places.norm_f.offset};
   for (auto block = places.blocks.rbegin(); block != places.blocks.rend(); ++block) {
-    add(block->norm1.offset);
+    begins.push_back(block->norm1.offset);
   }
-  add(0);
-  return parts;
+  begins.push_back(0);
+  return PartsBetween(begins, layout.size());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 #include "common/run/atomic_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/data/random.h"
-#include "worker/train/needle/pass_key.h"
+#include "worker/train/needle/task.h"
 #include "worker/train/score/trained_model.h"
 
 namespace nsa::train {
@@ -42,22 +42,18 @@ absl::Status CheckDocuments(const NeedleDocuments& options) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "documents: %d (from 1 to %d); choose a number", options.documents, kMostNeedleDocuments));
   }
-  if (options.bytes >= static_cast<int64_t>(kLeastPassKeyBytes) &&
-      options.bytes <= kMostNeedleBytes) {
-    return absl::OkStatus();
-  }
+  const auto least = static_cast<int64_t>(LeastBytes(options.task));
+  if (options.bytes >= least && options.bytes <= kMostNeedleBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("bytes of a document: %d (from %d to %d); choose a "
-                      "number",
-                      options.bytes, kLeastPassKeyBytes, kMostNeedleBytes));
+      absl::StrFormat("bytes of a document: %d (from %d to %d for the task %s); choose a number",
+                      options.bytes, least, kMostNeedleBytes, NameOf(options.task)));
 }
 
 void WriteDocument(const Filler& filler, const NeedleDocuments& options, int64_t index,
                    std::ostream* file) {
   const uint64_t seed = Mix(static_cast<uint64_t>(options.seed), static_cast<uint64_t>(index));
-  const double depth = static_cast<double>(Mix(seed, 1) >> 11) * 0x1p-53;
-  const PassKeyDocument document =
-      MakePassKeyDocument(filler, static_cast<size_t>(options.bytes), depth, seed);
+  const TaskDocument document = MakeTaskDocument(
+      options.task, filler, static_cast<size_t>(options.bytes), Unit(Mix(seed, 1)), seed);
   *file << nlohmann::json{{"text", document.prompt + document.answer}}.dump() << "\n";
 }
 
@@ -73,7 +69,7 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
   int32_t length = 0, found = 0, trials = 0;
   const auto tell = [&] {
     if (trials > 0) {
-      absl::FPrintF(progress, "%d tokens: %d of %d keys found\n", length, found, trials);
+      absl::FPrintF(progress, "%d tokens: %d of %d answers found\n", length, found, trials);
     }
     std::fflush(progress);
     found = trials = 0;
@@ -87,12 +83,14 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
                        }));
   tell();
   const int64_t step = trained->state().step();
-  if (!files.csv.empty()) NSA_RETURN_IF_ERROR(WriteFileAtomically(files.csv, NeedleCsv(cells)));
-  if (!files.json.empty()) {
-    return WriteFileAtomically(files.json, NeedleDocument(cells, step).dump() + "\n");
+  if (!files.csv.empty()) {
+    NSA_RETURN_IF_ERROR(WriteFileAtomically(files.csv, NeedleCsv(cells, options.task)));
   }
-  absl::PrintF("\nstep %d, share of keys found by depth of the key and tokens of the context\n%s",
-               step, NeedleTable(cells));
+  if (!files.json.empty()) {
+    return WriteFileAtomically(files.json, NeedleDocument(cells, options.task, step).dump() + "\n");
+  }
+  absl::PrintF("\nstep %d, task %s: share of answers found by depth and tokens of the context\n%s",
+               step, NameOf(options.task), NeedleTable(cells));
   return absl::OkStatus();
 }
 

@@ -26,6 +26,7 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
                            const NeedleFiles& files);
 
 struct NeedleDocuments {
+  NeedleTask task = NeedleTask::kKey;
   int64_t documents = 10'000;
   int64_t bytes = 0;   // of each document
   std::string filler;  // text file; empty: the sentences of the paper
@@ -35,9 +36,9 @@ struct NeedleDocuments {
 inline constexpr int64_t kMostNeedleDocuments = 100'000'000;
 inline constexpr int64_t kMostNeedleBytes = 16 << 20;
 
-// Writes documents with pass keys (pass_key.h) as JSON lines, to train on. The key may be anywhere:
-// the depth is uniform. `path` appears when all of them are written. InvalidArgument for options
-// outside their ranges; errors of files, with their names.
+// Writes documents of the task (task.h) as JSON lines, to train on. Their depths are uniform.
+// `path` appears when all of them are written. InvalidArgument for options outside their ranges;
+// errors of files, with their names.
 absl::Status WriteNeedles(const std::string& path, const NeedleDocuments& options);
 
 }  // namespace nsa::train

@@ -45,8 +45,7 @@ std::vector<int32_t> LengthsOf(const NeedleOptions& options, int32_t seq_len) {
   return lengths;
 }
 
-absl::StatusOr<NeedleTokens> Encode(const TextTokenizer& tokenizer,
-                                    const PassKeyDocument& document) {
+absl::StatusOr<NeedleTokens> Encode(const TextTokenizer& tokenizer, const TaskDocument& document) {
   std::vector<Token> prompt, whole;
   NSA_RETURN_IF_ERROR(tokenizer.Encode(document.prompt, &prompt));
   NSA_RETURN_IF_ERROR(tokenizer.Encode(document.prompt + document.answer, &whole));
@@ -85,19 +84,21 @@ double DepthOf(int32_t place, int32_t places) {
 
 }  // namespace
 
-absl::StatusOr<NeedleTokens> NeedleOf(const TextTokenizer& tokenizer, const Filler& filler,
-                                      int32_t length, double depth, uint64_t seed) {
+absl::StatusOr<NeedleTokens> NeedleOf(const TextTokenizer& tokenizer, NeedleTask task,
+                                      const Filler& filler, int32_t length, double depth,
+                                      uint64_t seed) {
   const auto make = [&](int64_t bytes) {
-    return Encode(tokenizer, MakePassKeyDocument(filler, static_cast<size_t>(bytes), depth, seed));
+    return Encode(tokenizer,
+                  MakeTaskDocument(task, filler, static_cast<size_t>(bytes), depth, seed));
   };
   // The longest document that fits lies between `fits` and `above`.
-  int64_t fits = kLeastPassKeyBytes, above = kMostBytesPerToken * length + kLeastPassKeyBytes;
+  auto fits = static_cast<int64_t>(LeastBytes(task)), above = kMostBytesPerToken * length + fits;
   NSA_ASSIGN_OR_RETURN(NeedleTokens best, make(fits));
   if (SizeOf(best) > length) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("needle: length %d (at least %d, the shortest document in this model's "
-                        "tokens); choose a longer one",
-                        length, SizeOf(best)));
+        absl::StrFormat("needle: length %d (at least %d, the shortest document of the task %s in "
+                        "this model's tokens); choose a longer one",
+                        length, SizeOf(best), NameOf(task)));
   }
   while (above - fits > 1 && SizeOf(best) < length) {
     const int64_t bytes = fits + (above - fits) / 2;
@@ -126,7 +127,7 @@ absl::StatusOr<std::vector<NeedleCell>> MeasureNeedles(
         const uint64_t seed =
             Mix(static_cast<uint64_t>(options.seed), cells.size(), static_cast<uint64_t>(trial));
         NSA_ASSIGN_OR_RETURN(const NeedleTokens tokens,
-                             NeedleOf(tokenizer, filler, length, cell.depth, seed));
+                             NeedleOf(tokenizer, options.task, filler, length, cell.depth, seed));
         NSA_ASSIGN_OR_RETURN(const bool found, Finds(tokens, tokenizer.vocab(), decoder.get()));
         cell.found += found ? 1 : 0;
       }
@@ -158,16 +159,17 @@ std::string NeedleTable(const std::vector<NeedleCell>& cells) {
   return table;
 }
 
-std::string NeedleCsv(const std::vector<NeedleCell>& cells) {
-  std::string csv = "length,depth,found,trials\n";
+std::string NeedleCsv(const std::vector<NeedleCell>& cells, NeedleTask task) {
+  std::string csv = "length,depth,found,trials,task\n";
   for (const NeedleCell& cell : cells) {
-    absl::StrAppendFormat(&csv, "%d,%.4g,%d,%d\n", cell.length, cell.depth, cell.found,
-                          cell.trials);
+    absl::StrAppendFormat(&csv, "%d,%.4g,%d,%d,%s\n", cell.length, cell.depth, cell.found,
+                          cell.trials, NameOf(task));
   }
   return csv;
 }
 
-nlohmann::ordered_json NeedleDocument(const std::vector<NeedleCell>& cells, int64_t step) {
+nlohmann::ordered_json NeedleDocument(const std::vector<NeedleCell>& cells, NeedleTask task,
+                                      int64_t step) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const NeedleCell& cell : cells) {
     list.push_back({{"context_tokens", cell.length},
@@ -175,7 +177,7 @@ nlohmann::ordered_json NeedleDocument(const std::vector<NeedleCell>& cells, int6
                     {"found", cell.found},
                     {"trials", cell.trials}});
   }
-  return {{"step", step}, {"cells", std::move(list)}};
+  return {{"step", step}, {"task", NameOf(task)}, {"cells", std::move(list)}};
 }
 
 }  // namespace nsa::train

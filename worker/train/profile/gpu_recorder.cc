@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <numbers>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/job/data/conversations.h"
 #include "common/run/atomic_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/score/evaluate.h"
@@ -31,12 +31,20 @@ absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const 
 absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
                              const std::string& json) {
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
-  NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(*trained, text));
   const int64_t step = trained->state().step();
-  if (!json.empty()) {
-    return WriteFileAtomically(json, EvaluationDocument(evaluation, step).dump() + "\n");
+  nlohmann::ordered_json document;
+  std::string shown;
+  if (text.path.empty()) {
+    NSA_ASSIGN_OR_RETURN(const std::vector<EvaluatedSet> sets, EvaluateSets(*trained));
+    document = SetsDocument(sets, step);
+    shown = absl::StrFormat("step %d, loss in nats a token\n%s", step, SetsText(sets));
+  } else {
+    NSA_ASSIGN_OR_RETURN(const Evaluation evaluation, EvaluateFile(*trained, text));
+    document = EvaluationDocument(evaluation, step);
+    shown = absl::StrFormat("step %d, %s", step, EvaluationText(evaluation));
   }
-  absl::PrintF("step %d, %s", step, EvaluationText(evaluation));
+  if (!json.empty()) return WriteFileAtomically(json, document.dump() + "\n");
+  absl::PrintF("%s", shown);
   return absl::OkStatus();
 }
 
@@ -48,6 +56,7 @@ absl::Status SampleCommand(const std::string& checkpoint, Backend backend,
     NSA_ASSIGN_OR_RETURN(options.prompt, ReadWholeFileOrPipe(prompt_file));
   }
   NSA_ASSIGN_OR_RETURN(const auto trained, TrainedModel::Load(checkpoint, backend));
+  options.ends = AnswerEnds(trained->spec().data());
   // Print each token as soon as it is drawn, so that its text is not lost when the program is
   // ended.
   PrintableStream printable(isatty(STDOUT_FILENO) == 1);

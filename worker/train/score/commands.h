@@ -15,8 +15,9 @@ namespace nsa::train {
 absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
                           const std::string& output);
 
-// Prints loss, perplexity, bits a byte and the loss by context of the file `text`; with `json` it
-// writes them into this file instead, as one JSON object.
+// Prints loss, perplexity, bits a byte and the loss by context of the file `text`, or without one
+// the losses by context of all validation sets of the model's job; with `json` it writes the
+// numbers into this file instead, as one JSON object.
 absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
                              const std::string& json);
 

@@ -1,8 +1,8 @@
-// Measures how well a trained model predicts a text: nsa-worker eval CHECKPOINT TEXT.
+// Measures how well a trained model predicts a text, or the validation sets of its job: nsa-worker
+// eval CHECKPOINT [TEXT].
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -31,6 +31,19 @@ absl::Status AddDocument(std::string_view text, Scorer* scorer, Evaluation* eval
 // Scores the file `text`, read as ScoreFile() reads it, with the same errors.
 absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained, const TextFile& text);
 
+// A validation set of the model's job.
+struct EvaluatedSet {
+  std::string name;  // in data.val; "validation": the files of data.val_path
+  Evaluation evaluation;
+};
+
+// Scores the files of data.val_path, if there are any, then those of each set of data.val, in the
+// order of the names: whole files, with data.text_field, of which the records count that pass the
+// filter of the set. FailedPrecondition when the job has no
+// such files; InvalidArgument, naming the key, for prepared tokens, conversations and URLs; the
+// errors of EvaluateFile().
+absl::StatusOr<std::vector<EvaluatedSet>> EvaluateSets(const TrainedModel& trained);
+
 // The evaluation as text:
 //   12345 bytes, 12345 tokens
 //   loss 2.1234 nats a token, perplexity 8.36, 3.0634 bits a byte
@@ -40,7 +53,19 @@ absl::StatusOr<Evaluation> EvaluateFile(const TrainedModel& trained, const TextF
 //   …
 std::string EvaluationText(const Evaluation& evaluation);
 
-// The same numbers, without rounding, for programs. A value that is not finite is null.
+// The sets beside each other; "-" where a set has no such token:
+//   tokens seen      validation       books
+//   1                    5.5451      5.6011
+//   2-3                  4.2013           -
+//   …
+//   all                  2.1234      4.9012
+//   bits a byte          3.0634      7.0709
+//   tokens                12345           1
+std::string SetsText(const std::vector<EvaluatedSet>& sets);
+
+// The same numbers, without rounding, for programs. A value that is not finite is null. Of sets:
+// {"step", "sets": [{"name", "bytes", …}]}.
 nlohmann::ordered_json EvaluationDocument(const Evaluation& evaluation, int64_t step);
+nlohmann::ordered_json SetsDocument(const std::vector<EvaluatedSet>& sets, int64_t step);
 
 }  // namespace nsa::train

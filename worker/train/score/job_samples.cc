@@ -7,6 +7,7 @@
 #include "common/base/clean_text.h"
 #include "common/base/status.h"
 #include "common/estimate/sampling.h"
+#include "common/job/data/conversations.h"
 #include "worker/train/data/random.h"
 #include "worker/train/score/sample.h"
 #include "worker/train/score/text_model.h"
@@ -61,6 +62,7 @@ absl::StatusOr<std::string> JobSamples::WriteText(int index, absl::Duration end,
       .prompt = record->prompt(),
       .bytes = kMostBytes,
       .tokens = sample.tokens(),
+      .ends = AnswerEnds(options_.spec->data()),
       .draw = {.temperature = sample.temperature()},
       .seed = static_cast<int64_t>(
           Mix(seed, static_cast<uint64_t>(record->step()), static_cast<uint64_t>(index)))};

@@ -86,13 +86,17 @@ absl::StatusOr<std::string> Sample(const TextModel& model, const SampleOptions& 
   for (int64_t i = 0; i < most.tokens && static_cast<int64_t>(written.size()) < most.bytes; ++i) {
     NSA_ASSIGN_OR_RETURN(const std::span<const float> logits,
                          LogitsAfter(text, decoder.get(), &read));
-    const double uniform = static_cast<double>(random.Next() >> 11) * 0x1p-53;
+    const double uniform = random.Uniform();
     const int32_t token = DrawToken(logits.first(static_cast<size_t>(tokenizer.vocab())),
                                     options.draw, uniform, tokenizer.separator());
     text.push_back(token);
     const std::string bytes = tokenizer.Decode(token);
     if (on_bytes) NSA_RETURN_IF_ERROR(on_bytes(bytes));
     written += bytes;
+    if (std::ranges::any_of(options.ends,
+                            [&](const std::string& end) { return written.ends_with(end); })) {
+      break;
+    }
   }
   return written;
 }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +24,8 @@ struct SampleOptions {
   // first. Without either: 200 bytes.
   std::optional<int64_t> bytes;
   std::optional<int64_t> tokens;
+  // It also ends behind the first of these (AnswerEnds()), which is part of it.
+  std::vector<std::string> ends;
   DrawOptions draw;
   int64_t seed = 1;
   // Tokens that the model sees at most; 0: those of the sequences that it was trained on.

@@ -53,8 +53,9 @@ absl::StatusOr<std::unique_ptr<TextTokenizer>> TokenizerOf(const v1::JobSpec& sp
   return tokenizer;
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> TextModel::MakeDecoder(int32_t context) const {
-  DecoderOptions options{.context = context};
+absl::StatusOr<std::unique_ptr<Decoder>> TextModel::MakeDecoder(int32_t context,
+                                                                int32_t slots) const {
+  DecoderOptions options{.context = context, .slots = slots};
   // A model of conversations has learned to read on behind a separator within one: in training each
   // is a document of its own, whatever tokens it has.
   if (spec->data().document_mask() && !LearnsAnswers(spec->data())) {

@@ -30,9 +30,9 @@ struct TextModel {
   // Length of the sequences that the model is trained on.
   int32_t seq_len() const { return spec->train().seq_len(); }
 
-  // A decoder for a sequence of at most `context` tokens, which may be more than seq_len(). The
-  // errors of Decoder::Create().
-  absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(int32_t context) const;
+  // A decoder for `slots` sequences of at most `context` tokens, which may be more than seq_len().
+  // The errors of Decoder::Create().
+  absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(int32_t context, int32_t slots = 1) const;
 };
 
 }  // namespace nsa::train

@@ -89,8 +89,9 @@ TextModel TrainedModel::text_model() const {
           .exec = exec()};
 }
 
-absl::StatusOr<std::unique_ptr<Decoder>> TrainedModel::MakeDecoder(int32_t context) const {
-  return text_model().MakeDecoder(context);
+absl::StatusOr<std::unique_ptr<Decoder>> TrainedModel::MakeDecoder(int32_t context,
+                                                                   int32_t slots) const {
+  return text_model().MakeDecoder(context, slots);
 }
 
 }  // namespace nsa::train

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/exec.h"
@@ -54,7 +53,7 @@ class TrainedModel {
   TextModel text_model() const;
 
   // text_model().MakeDecoder().
-  absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(int32_t context) const;
+  absl::StatusOr<std::unique_ptr<Decoder>> MakeDecoder(int32_t context, int32_t slots = 1) const;
 
  private:
   TrainedModel() = default;

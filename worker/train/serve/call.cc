@@ -23,9 +23,13 @@ bool Call::wanted() const {
   return !cancelled_;
 }
 
+bool Call::ready() const {
+  const MutexLock lock(&mutex_);
+  return !cancelled_ && unsent_ < kUnsentBytes;
+}
+
 void Call::Put(AnswerPiece piece) {
   const MutexLock lock(&mutex_);
-  while (unsent_ >= kUnsentBytes && !cancelled_) changed_.Wait(&mutex_);
   if (cancelled_) return;
   unsent_ += BytesOf(piece);
   pieces_.push_back(std::move(piece));
@@ -39,13 +43,19 @@ void Call::End(absl::StatusOr<Usage> result) {
 }
 
 std::optional<AnswerPiece> Call::Take(absl::Duration patience) {
-  const MutexLock lock(&mutex_);
-  if (pieces_.empty() && !result_.has_value()) changed_.WaitFor(&mutex_, patience);
-  if (pieces_.empty()) return std::nullopt;
-  AnswerPiece piece = std::move(pieces_.front());
-  pieces_.pop_front();
-  unsent_ -= BytesOf(piece);
-  changed_.SignalAll();
+  std::optional<AnswerPiece> piece;
+  bool room = false;  // again
+  {
+    const MutexLock lock(&mutex_);
+    if (pieces_.empty() && !result_.has_value()) changed_.WaitFor(&mutex_, patience);
+    if (pieces_.empty()) return std::nullopt;
+    piece = std::move(pieces_.front());
+    pieces_.pop_front();
+    const bool full = unsent_ >= kUnsentBytes;
+    unsent_ -= BytesOf(*piece);
+    room = full && unsent_ < kUnsentBytes;
+  }
+  if (room) on_change_();
   return piece;
 }
 
@@ -60,9 +70,11 @@ absl::StatusOr<Usage> Call::result() const {
 }
 
 void Call::Cancel() {
-  const MutexLock lock(&mutex_);
-  cancelled_ = true;
-  changed_.SignalAll();
+  {
+    const MutexLock lock(&mutex_);
+    cancelled_ = true;
+  }
+  on_change_();
 }
 
 }  // namespace nsa::train::serve

@@ -4,12 +4,16 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <optional>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
-#include "worker/train/serve/engine.h"
+#include "worker/train/serve/answer.h"
+#include "worker/train/serve/completion_text.h"
+#include "worker/train/serve/task.h"
 
 namespace nsa::train::serve {
 
@@ -20,12 +24,17 @@ class Call {
 
   const Task& task() const { return task_; }
 
+  // To be called before other threads have the call: `changed` is called, with no lock held, when
+  // ready() becomes true again and when the call is cancelled.
+  void Watch(std::function<void()> changed) { on_change_ = std::move(changed); }
+
   // For the model's thread.
   //
   // False once the call was cancelled.
   bool wanted() const;
-  // Hands a piece over. Waits while kUnsentBytes or more were not taken, and drops the piece once
-  // the call is cancelled.
+  // Whether it is wanted and takes pieces: less than kUnsentBytes were not taken.
+  bool ready() const;
+  // Hands a piece over; drops it once the call is cancelled.
   void Put(AnswerPiece piece);
   // There are no more pieces. Nothing after the first time.
   void End(absl::StatusOr<Usage> result);
@@ -44,6 +53,7 @@ class Call {
 
  private:
   const Task task_;
+  std::function<void()> on_change_ = [] {};
   mutable Mutex mutex_;
   CondVar changed_;
   std::deque<AnswerPiece> pieces_ ABSL_GUARDED_BY(mutex_);

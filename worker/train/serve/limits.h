@@ -21,6 +21,11 @@ inline constexpr int64_t kTokens = 262'144;
 inline constexpr size_t kWaitingRequests = 64;
 inline constexpr size_t kBodiesBytes = 64 << 20;
 
+// Slots that a server has if memory allows and nobody asks for another number.
+inline constexpr int32_t kUsualSlots = 8;
+// Tokens of prompts that are read between two steps.
+inline constexpr int64_t kTokensBetweenSteps = 512;
+
 // A stream whose client has not taken so much waits for it.
 inline constexpr size_t kUnsentBytes = 1 << 20;
 

@@ -19,6 +19,10 @@ prometheus::Histogram& NewHistogram(prometheus::Registry* registry, const char* 
       {}, prometheus::Histogram::BucketBoundaries(seconds.begin(), seconds.end()));
 }
 
+prometheus::Gauge& NewGauge(prometheus::Registry* registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(*registry).Add({});
+}
+
 constexpr double kRequestSeconds[] = {0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100};
 constexpr double kTokenSeconds[] = {0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3};
 
@@ -42,11 +46,11 @@ Metrics::Metrics()
       token_seconds_(NewHistogram(&registry_, "nsa_serve_token_seconds",
                                   "Mean time of a token of an answer after its first part",
                                   kTokenSeconds)),
-      waiting_(prometheus::BuildGauge()
-                   .Name("nsa_serve_waiting_requests")
-                   .Help("Requests that wait for the model")
-                   .Register(registry_)
-                   .Add({})) {}
+      waiting_(NewGauge(&registry_, "nsa_serve_waiting_requests", "Requests that wait for a slot")),
+      used_slots_(
+          NewGauge(&registry_, "nsa_serve_used_slots", "Choices that are written at this moment")),
+      slots_(NewGauge(&registry_, "nsa_serve_slots",
+                      "Choices that can be written at the same time")) {}
 
 void Metrics::Ended(int status, absl::Duration after) {
   requests_.Add({{"code", absl::StrCat(status)}}).Increment();
@@ -66,8 +70,10 @@ void Metrics::Answered(const Usage& usage, absl::Duration writing) {
   completion_tokens_.Increment(static_cast<double>(usage.completion_tokens));
 }
 
-std::string Metrics::Text(size_t waiting) const {
-  waiting_.Set(static_cast<double>(waiting));
+std::string Metrics::Text(const ModelThread::Load& load, int32_t slots) const {
+  waiting_.Set(static_cast<double>(load.waiting));
+  used_slots_.Set(load.used);
+  slots_.Set(slots);
   return prometheus::TextSerializer().Serialize(registry_.Collect());
 }
 

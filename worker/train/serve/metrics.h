@@ -8,10 +8,12 @@
 //   nsa_serve_first_piece_seconds       from the arrival of a request to the first part of its text
 //   nsa_serve_request_seconds           to its end
 //   nsa_serve_token_seconds             from the first part to the end, for each further token
-//   nsa_serve_waiting_requests          requests that wait for the model
+//   nsa_serve_waiting_requests          requests that wait for a slot
+//   nsa_serve_used_slots                choices that are written at this moment
+//   nsa_serve_slots                     those that can be
 #pragma once
 
-#include <cstddef>
+#include <cstdint>
 #include <string>
 
 #include "absl/time/time.h"
@@ -20,6 +22,7 @@
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 #include "worker/train/serve/answer.h"
+#include "worker/train/serve/model_thread.h"
 
 namespace nsa::train::serve {
 
@@ -36,7 +39,7 @@ class Metrics {
   // `writing`: from the first part of the answer to its end.
   void Answered(const Usage& usage, absl::Duration writing);
 
-  std::string Text(size_t waiting) const;
+  std::string Text(const ModelThread::Load& load, int32_t slots) const;
 
  private:
   prometheus::Registry registry_;
@@ -47,6 +50,8 @@ class Metrics {
   prometheus::Histogram& seconds_;
   prometheus::Histogram& token_seconds_;
   prometheus::Gauge& waiting_;
+  prometheus::Gauge& used_slots_;
+  prometheus::Gauge& slots_;
 };
 
 }  // namespace nsa::train::serve

@@ -1,10 +1,8 @@
 #include "worker/train/serve/model_thread.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
-#include "common/base/log.h"
 #include "common/base/thread_name.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/serve/limits.h"
@@ -18,8 +16,8 @@ absl::Status Ending() {
 
 }  // namespace
 
-ModelThread::ModelThread(Engine* engine, int threads)
-    : engine_(*engine), thread_([this, threads] { Loop(threads); }) {}
+ModelThread::ModelThread(Batch* batch, int threads)
+    : batch_(*batch), thread_([this, threads] { Loop(threads); }) {}
 
 ModelThread::~ModelThread() {
   End();
@@ -27,6 +25,7 @@ ModelThread::~ModelThread() {
 }
 
 absl::Status ModelThread::Add(std::shared_ptr<Call> call) {
+  call->Watch([this] { Wake(); });
   const MutexLock lock(&mutex_);
   if (ending_) return Ending();
   if (waiting_.size() >= kWaitingRequests) {
@@ -42,50 +41,60 @@ absl::Status ModelThread::Add(std::shared_ptr<Call> call) {
 void ModelThread::Leave(const std::shared_ptr<Call>& call) {
   call->Cancel();
   const MutexLock lock(&mutex_);
-  waiting_.erase(std::remove(waiting_.begin(), waiting_.end(), call), waiting_.end());
+  std::erase(waiting_, call);
+  std::erase(taken_, call);
 }
 
-size_t ModelThread::waiting() const {
+ModelThread::Load ModelThread::load() const {
   const MutexLock lock(&mutex_);
-  return waiting_.size();
+  return {.waiting = waiting_.size(), .used = used_};
 }
 
 void ModelThread::End() {
-  const MutexLock lock(&mutex_);
-  ending_ = true;
-  if (current_ != nullptr) waiting_.push_back(current_);
-  for (const std::shared_ptr<Call>& call : waiting_) {
+  std::vector<std::shared_ptr<Call>> calls;
+  {
+    const MutexLock lock(&mutex_);
+    ending_ = true;
+    calls.swap(taken_);
+    calls.insert(calls.end(), waiting_.begin(), waiting_.end());
+    waiting_.clear();
+    changed_.SignalAll();
+  }
+  for (const std::shared_ptr<Call>& call : calls) {
     call->End(Ending());
     call->Cancel();
   }
-  waiting_.clear();
-  changed_.SignalAll();
 }
 
-std::shared_ptr<Call> ModelThread::Next() {
+void ModelThread::Wake() {
   const MutexLock lock(&mutex_);
-  current_ = nullptr;
-  while (waiting_.empty() && !ending_) changed_.Wait(&mutex_);
-  if (ending_) return nullptr;
-  current_ = std::move(waiting_.front());
-  waiting_.pop_front();
-  return current_;
+  woken_ = true;
+  changed_.SignalAll();
 }
 
 void ModelThread::Loop(int threads) {
   NameThread("model");
   SetThreads(threads, 1);
-  while (const std::shared_ptr<Call> call = Next()) Compute(call.get());
+  bool idle = true;
+  while (TakeCalls(idle)) idle = !batch_.Compute();
 }
 
-void ModelThread::Compute(Call* call) {
-  absl::StatusOr<Usage> result = engine_.Complete(
-      call->task(), {.wanted = [call] { return call->wanted(); },
-                     .take = [call](AnswerPiece piece) { call->Put(std::move(piece)); }});
-  if (!result.ok() && !absl::IsCancelled(result.status())) {
-    spdlog::error("completion: {}", result.status().ToString());
+// Gives the batch the calls that it has slots for. `idle`: it has nothing to compute until there is
+// one, or one of its own changes. False at the end.
+bool ModelThread::TakeCalls(bool idle) {
+  const MutexLock lock(&mutex_);
+  used_ = batch_.used();
+  while (idle && !woken_ && !ending_ && (waiting_.empty() || !batch_.open())) {
+    changed_.Wait(&mutex_);
   }
-  call->End(std::move(result));
+  woken_ = false;
+  while (!waiting_.empty() && batch_.open()) {
+    batch_.Add(waiting_.front());
+    taken_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+  }
+  used_ = batch_.used();
+  return !ending_;
 }
 
 }  // namespace nsa::train::serve

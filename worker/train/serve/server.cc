@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -65,7 +66,7 @@ std::string RandomId() {
 absl::StatusOr<std::unique_ptr<CompletionServer>> CompletionServer::Start(
     const TrainedModel* trained, const Clock* clock, const ServerOptions& options) {
   NSA_ASSIGN_OR_RETURN(const Listen listen, ReadListen(options.listen));
-  NSA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(trained, options.context));
+  NSA_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(trained, options.engine));
   std::unique_ptr<CompletionServer> server(
       new CompletionServer(*trained, clock, std::move(engine), options.threads));
   server->host_ = listen.host;
@@ -82,7 +83,7 @@ CompletionServer::CompletionServer(const TrainedModel& trained, const Clock* clo
       model_(trained.spec().name().empty() ? "model" : trained.spec().name()),
       created_(absl::ToUnixSeconds(clock->Wall())),
       engine_(std::move(engine)),
-      thread_(engine_.get(), threads) {}
+      thread_(engine_->batch(), threads) {}
 
 CompletionServer::~CompletionServer() {
   draining_ = true;
@@ -147,7 +148,8 @@ absl::Status CompletionServer::Dispatch(HttpExchange& http) {
   } else if (path == "/healthz") {
     http.Answer(200, "text/plain; charset=utf-8", "ok\n");
   } else if (path == "/metrics") {
-    http.Answer(200, "text/plain; version=0.0.4; charset=utf-8", metrics_.Text(thread_.waiting()));
+    http.Answer(200, "text/plain; version=0.0.4; charset=utf-8",
+                metrics_.Text(thread_.load(), engine_->slots()));
   } else if (path == "/v1/models") {
     http.Answer(200, kJson, ModelsJson(model_, created_));
   } else if (path.substr(sizeof(kModelsPath) - 1) == model_) {
@@ -244,7 +246,7 @@ absl::Status CompletionServer::AnswerStream(Request* request, const AnswerHead& 
   HttpExchange& http = request->http;
   const bool include_usage = call->task().request.include_usage;
   bool begun = false;
-  int32_t speaking = -1;  // a choice of a chat
+  std::set<int32_t> speaking;  // choices of a chat
   const auto send = [&](const std::string& part) {
     const bool sent = http.SendPart(part);
     if (!sent) request->code = Metrics::kClientGone;
@@ -259,7 +261,7 @@ absl::Status CompletionServer::AnswerStream(Request* request, const AnswerHead& 
       return absl::OkStatus();
     }
     begun = true;
-    if (head.chat && std::exchange(speaking, piece->choice) != piece->choice &&
+    if (head.chat && speaking.insert(piece->choice).second &&
         !send(RoleEvent(head, piece->choice, include_usage))) {
       return absl::OkStatus();
     }

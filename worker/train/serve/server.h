@@ -30,14 +30,14 @@ namespace nsa::train::serve {
 
 struct ServerOptions {
   std::string listen = "127.0.0.1:8000";  // port 0: a free one
-  int32_t context = 0;                    // tokens that the model sees at most; 0: train.seq_len
-  int threads = 0;                        // of the kernels; 0: all cores
+  EngineOptions engine;
+  int threads = 0;  // of the kernels; 0: all cores
 };
 
 class CompletionServer {
  public:
   // `trained` and `clock` outlive the server. InvalidArgument for an address that is not on
-  // loopback and a context out of range, Unavailable when the port is taken.
+  // loopback, Unavailable when the port is taken; the errors of Engine::Create().
   static absl::StatusOr<std::unique_ptr<CompletionServer>> Start(const TrainedModel* trained,
                                                                  const Clock* clock,
                                                                  const ServerOptions& options);

@@ -1,5 +1,4 @@
 // Trainer::CheckDeterminism(): runs the same step several times and compares the results.
-#include <cstring>
 #include <string>
 
 #include "absl/strings/str_format.h"

@@ -25,6 +25,7 @@
 #include "worker/train/model/model.h"
 #include "worker/train/model/parameters.h"
 #include "worker/train/model/state.h"
+#include "worker/train/step/matmul_choices.h"
 
 namespace nsa::train {
 
@@ -46,10 +47,8 @@ struct SnapshotAccess {
   std::function<std::shared_ptr<float>(int64_t floats)> allocate;
 };
 
-class StepExecutor {
+class StepExecutor : public MatmulChooser {
  public:
-  virtual ~StepExecutor() = default;
-
   // Opens the device and allocates the state. To be called once, before everything but
   // Description().
   virtual absl::Status Open() = 0;
@@ -105,12 +104,6 @@ class StepExecutor {
   // at a time.
   virtual absl::Status ReadState(StatePart part, const Slice& wanted, bool local,
                                  std::span<float> to) = 0;
-
-  // Writes the choices of the matrix library into a checkpoint's state; there are none on the CPU.
-  virtual void RecordAlgorithms(v1::CheckpointState* /*state*/) const {}
-  // Uses the choices of a checkpoint instead, before the first step. Returns what could not be
-  // taken over, human-readable; empty if nothing.
-  virtual std::string AdoptAlgorithms(const v1::CheckpointState& /*state*/) { return ""; }
 
   // A fast path between the ranks that the device's libraries did not take when they connected, as
   // text; empty if there is none.

@@ -13,7 +13,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/count.h"
 #include "common/base/log.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
@@ -26,6 +25,7 @@
 #include "kernels/nn/copy.h"
 #include "kernels/optimizer/parameters_hash.h"
 #include "worker/train/comm/nccl_comm.h"
+#include "worker/train/comm/nccl_library.h"
 #include "worker/train/comm/nccl_log.h"
 #include "worker/train/gpu/gpu.h"
 #include "worker/train/gpu/gpu_step.h"
@@ -131,8 +131,10 @@ class GpuExecutor final : public StepExecutor {
 
   absl::Status AddMicroBatch(int32_t micro_batch, const TokenBatch& batch,
                              v1::StepRecord*) override {
-    if (micro_batch == 0) predicted_.assign(static_cast<size_t>(passes_.count), 0);
-    predicted_[static_cast<size_t>(micro_batch / passes_.merged)] += PredictedOf(batch.targets);
+    if (LearnsAnswers(spec_.data())) {
+      if (micro_batch == 0) predicted_.assign(static_cast<size_t>(passes_.count), 0);
+      predicted_[static_cast<size_t>(micro_batch / passes_.merged)] += PredictedOf(batch.targets);
+    }
     if (micro_batch % passes_.merged == 0) stack_.Clear();
     stack_.Add(batch);
     if ((micro_batch + 1) % passes_.merged != 0) return absl::OkStatus();
@@ -224,8 +226,10 @@ class GpuExecutor final : public StepExecutor {
   absl::Status ReadState(StatePart part, const Slice& wanted, bool local,
                          std::span<float> to) override;
 
-  void RecordAlgorithms(v1::CheckpointState* state) const override;
-  std::string AdoptAlgorithms(const v1::CheckpointState& state) override;
+  MatmulChoices Choices() const override {
+    return {.library = gpu_->blas().library(), .algorithms = gpu_->blas().Algorithms()};
+  }
+  void Adopt(const MatmulChoices& choices) override { gpu_->blas().Adopt(choices.algorithms); }
 
   std::string SlowPath() const override { return slow_path_; }
 
@@ -271,7 +275,7 @@ class GpuExecutor final : public StepExecutor {
   const v1::JobSpec& spec_;
   const Passes passes_;
   Stack stack_;                      // of the pass that is being loaded
-  std::vector<int64_t> predicted_;   // tokens of each pass of the step on this rank
+  std::vector<int64_t> predicted_;   // with loss_on: assistant, of each pass, on this rank
   std::vector<float> loss_weights_;  // of each pass, in the step that runs
   std::unique_ptr<Gpu> gpu_;
   std::unique_ptr<NcclComm> nccl_;         // null on one GPU; graphs that use it go before it
@@ -285,7 +289,7 @@ class GpuExecutor final : public StepExecutor {
   std::string slow_path_;      // nccl::FallToSockets()
   int64_t steps_ = 0;
   int64_t gpu_bytes_ = 0;              // in use on the GPU after the first steps
-  std::atomic<int64_t> unpinned_ = 0;  // checkpoint snapshots that are not in pinned memory
+  std::atomic<int64_t> unpinned_ = 0;  // 1: the checkpoint snapshot is not in pinned memory
 };
 
 absl::Status GpuExecutor::PlanProducts() {
@@ -392,40 +396,13 @@ absl::Status GpuExecutor::ReadState(StatePart part, const Slice& wanted, bool lo
   return step_->Wait();
 }
 
-void GpuExecutor::RecordAlgorithms(v1::CheckpointState* state) const {
-  state->set_matmul_library(gpu_->blas().library());
-  auto& algorithms = *state->mutable_matmul_algorithms();
-  algorithms.clear();
-  for (const auto& [shape, algorithm] : gpu_->blas().Algorithms()) {
-    algorithms[shape] = cuda::FormatAlgorithm(algorithm);
-  }
-}
-
-// Another library or GPU may give other bits even with the same algorithm, so nothing is taken over
-// from it.
-std::string GpuExecutor::AdoptAlgorithms(const v1::CheckpointState& state) {
-  if (state.matmul_library().empty()) return "";  // of a version that did not record them
-  if (state.matmul_library() != gpu_->blas().library()) {
-    return absl::StrCat("the checkpoint was written with ", state.matmul_library(),
-                        ", this machine has ", gpu_->blas().library(),
-                        ": matrix products may differ in their last bits");
-  }
-  std::map<std::string, cuda::Algorithm> algorithms;
-  for (const auto& [shape, text] : state.matmul_algorithms()) {
-    if (const auto algorithm = cuda::ParseAlgorithm(text)) algorithms[shape] = *algorithm;
-  }
-  const std::vector<std::string> others = gpu_->blas().Adopt(algorithms);
-  if (others.empty()) return "";
-  return absl::StrCat("the checkpoint has no algorithm for ",
-                      Count(static_cast<int64_t>(others.size()), "shape"), " of matrix products (",
-                      others.front(), others.size() > 1 ? ", …" : "",
-                      "), so it was chosen again: they may differ in their last bits");
-}
-
 // The ranks' GPUs meet, and sum one number: NCCL connects them with the first sum, and the
 // transport that it picked is logged before the first step.
 absl::Status GpuExecutor::Connect() {
   options_.page->SetPhase(Phase::kWaitingForPeers);
+  if (const auto replaced = nccl::ReplacedEnvironment(); !replaced.empty()) {
+    spdlog::info("variables of NCCL that this program sets: {}", nccl::ReplacedText(replaced));
+  }
   const char* const library = std::getenv("NSA_NCCL_LIBRARY");
   NSA_ASSIGN_OR_RETURN(
       nccl_, NcclComm::Connect(
@@ -450,7 +427,7 @@ absl::Status GpuExecutor::CopyToHost(std::span<float> to, std::span<const float>
 
 // Copies to pinned memory run at the bus's speed, copies to other memory at a tenth of it.
 std::shared_ptr<float> GpuExecutor::PinnedFloats(int64_t floats) {
-  auto memory = cuda::PinnedMemory::Allocate(4 * floats, "checkpoint snapshots");
+  auto memory = cuda::PinnedMemory::Allocate(4 * floats, "checkpoint snapshot");
   if (!memory.ok()) {
     ++unpinned_;
     spdlog::warn("checkpoint_pinned_memory: {}", std::string(memory.status().message()));

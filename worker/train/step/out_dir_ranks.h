@@ -3,8 +3,6 @@
 // in which its ranks write whole checkpoints, as if they were all ranks of the job.
 #pragma once
 
-#include <vector>
-
 #include "absl/status/statusor.h"
 #include "nsa/v1/worker.pb.h"
 #include "worker/train/comm/comm.h"

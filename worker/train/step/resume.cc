@@ -1,7 +1,6 @@
 #include "worker/train/step/resume.h"
 
 #include <algorithm>
-#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"

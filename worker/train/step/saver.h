@@ -2,9 +2,7 @@
 // written is skipped. The last checkpoint of a run is retried by all ranks together.
 #pragma once
 
-#include <memory>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

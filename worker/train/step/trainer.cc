@@ -121,14 +121,15 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
   v1::StepRecord& record = result.record;
   record.set_step(step);
   record.set_learning_rate(LearningRate(train_, step));
+  const bool learns_answers = LearnsAnswers(spec_.data());
   int64_t answers = 0;
   for (int32_t micro = 0; micro < train_.accumulate_grad_batches(); ++micro) {
     NSA_ASSIGN_OR_RETURN(const Batch batch, NextBatch(micro, &record));
     mix_shares_.Add(batch);
-    answers += PredictedOf(batch.targets);
+    if (learns_answers) answers += PredictedOf(batch.targets);
     NSA_RETURN_IF_ERROR(executor_->AddMicroBatch(micro, TokensOf(batch), &record));
   }
-  NSA_RETURN_IF_ERROR(CountAnswers(answers, &record));
+  if (learns_answers) NSA_RETURN_IF_ERROR(CountAnswers(answers, &record));
   NSA_RETURN_IF_ERROR(executor_->CompleteGradients(&record));
   NSA_ASSIGN_OR_RETURN(result.agreement, Agree(&record));
   NSA_RETURN_IF_ERROR(
@@ -149,7 +150,6 @@ absl::StatusOr<Trainer::StepResult> Trainer::Step(int64_t step) {
 // With data.loss_on: assistant the loss is the mean over the answers of all ranks, which have
 // another number of them each.
 absl::Status Trainer::CountAnswers(int64_t mine, v1::StepRecord* record) {
-  if (!LearnsAnswers(spec_.data())) return absl::OkStatus();
   page_.SetPhase(Phase::kReduce);
   std::array<double, 1> sum = {static_cast<double>(mine)};
   NSA_RETURN_IF_ERROR(comm_->AllReduce("answers", Reduce::kSum, sum));
@@ -400,16 +400,15 @@ Snapshot Trainer::TakeSnapshot() {
                        .state = state_};
   if (trained.sharded) {
     snapshot.tensors.read = [this](StatePart part, const Slice& wanted, std::span<float> to) {
-      // Where all ranks write one checkpoint, each writes the moments that it has.
-      const bool local = out_dir_ranks_.everybody && part != StatePart::kParameters;
-      return executor_->ReadState(part, wanted, local, to);
+      // Where all ranks write one checkpoint, each writes the share that it has.
+      return executor_->ReadState(part, wanted, /*local=*/out_dir_ranks_.everybody, to);
     };
   }
   snapshot.state.set_format_version(1);
   snapshot.state.set_step(step());
   *snapshot.state.mutable_data() = data_->cursor();
   snapshot.state.set_consecutive_nonfinite(guards_->consecutive_nonfinite());
-  executor_->RecordAlgorithms(&snapshot.state);
+  RecordChoices(executor_->Choices(), &snapshot.state);
   return snapshot;
 }
 

@@ -113,6 +113,7 @@ class Trainer {
   absl::Status OpenExecutor();
   void OpenProfiler();
   absl::Status Resume();
+  absl::Status AgreeOnAlgorithms();
   absl::Status LoadFrom(const ResumePoint& point, HostState* host);
   absl::Status LoadWeights(const ResumePoint& point, HostState* host);
   absl::Status CheckOwnState(const v1::CheckpointState& state);

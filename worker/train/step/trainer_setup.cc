@@ -19,6 +19,7 @@
 #include "common/preflight/fork.h"
 #include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
+#include "worker/train/comm/nccl_library.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
 #include "worker/train/step/ranks/context_ranks.h"
@@ -125,6 +126,7 @@ absl::Status Trainer::SetUp() {
   OpenProfiler();
   NSA_ASSIGN_OR_RETURN(out_dir_ranks_, FindOutDirRanks(launch_, out_dir_, comm_.get()));
   NSA_RETURN_IF_ERROR(Resume());
+  NSA_RETURN_IF_ERROR(AgreeOnAlgorithms());
   ReportNotes();
   NSA_RETURN_IF_ERROR(LockOutDir());  // before its files are opened
   NSA_RETURN_IF_ERROR(OpenReporter(step()));
@@ -446,9 +448,19 @@ absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
       Event(Reason::kResumed,
             absl::StrFormat("from step %d: %s%s", state_.step(), resumed_from_, differences),
             v1::SEVERITY_INFO));
-  const std::string chosen_again = own ? executor_->AdoptAlgorithms(state_) : "";
+  const std::string chosen_again = own ? AdoptRecorded(state_, executor_.get()) : "";
   if (!chosen_again.empty()) {
     early_events_.push_back(Event(Reason::kAlgorithmsChanged, chosen_again, v1::SEVERITY_WARNING));
+  }
+  return absl::OkStatus();
+}
+
+// After those of a checkpoint, which rank 0 then passes on.
+absl::Status Trainer::AgreeOnAlgorithms() {
+  NSA_ASSIGN_OR_RETURN(const std::string differs,
+                       AdoptFromRankZero(spec_, executor_.get(), comm_.get()));
+  if (!differs.empty() && launch_.rank() == 0) {
+    early_events_.push_back(Event(Reason::kAlgorithmsChanged, differs, v1::SEVERITY_WARNING));
   }
   return absl::OkStatus();
 }
@@ -462,6 +474,7 @@ absl::Status Trainer::OpenReporter(int64_t resumed_step) {
                                  .rank = launch_.rank(),
                                  .world_size = launch_.world_size(),
                                  .device = DeviceText(),
+                                 .nccl_replaced = nccl::ReplacedEnvironment(),
                                  .resumed_step = resumed_step,
                                  .best_val_loss = state_.best_val_loss(),
                                  .best_val_step = state_.best_val_step(),

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/status.h"
-
 namespace nsa::train {
 
 BufferedJournal::BufferedJournal(std::unique_ptr<JournalWriter> journal, size_t capacity)

@@ -4,17 +4,18 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <fstream>
-#include <string_view>
+#include <string>
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "common/base/environment.h"
 #include "common/base/utc_text.h"
 #include "common/base/version.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
-
-extern char** environ;  // NOLINT: no POSIX header declares it
 
 namespace nsa::train {
 namespace {
@@ -33,20 +34,24 @@ std::string ProcessorName() {
 
 Json Variables() {
   Json variables = Json::object();
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    for (const std::string_view prefix : {"NSA_", "OMP_", "OPENBLAS_", "CUDA_", "NCCL_"}) {
-      const size_t equals = text.find('=');
-      const std::string_view name = text.substr(0, equals);
-      const bool secret = name.find("TOKEN") != std::string_view::npos ||
-                          name.find("SECRET") != std::string_view::npos ||
-                          name.find("KEY") != std::string_view::npos ||
-                          name.find("PASSWORD") != std::string_view::npos;
-      if (name.substr(0, prefix.size()) != prefix || equals == std::string_view::npos) continue;
-      variables[std::string(name)] = secret ? "(not shown)" : std::string(text.substr(equals + 1));
+  for (const char* prefix : {"NSA_", "OMP_", "OPENBLAS_", "CUDA_", "NCCL_"}) {
+    for (const auto& [name, value] : VariablesWith(prefix)) {
+      const bool secret = std::ranges::any_of(
+          std::array{"TOKEN", "SECRET", "KEY", "PASSWORD"},
+          [&name = name](const char* word) { return name.find(word) != std::string::npos; });
+      variables[name] = secret ? "(not shown)" : value;
     }
   }
   return variables;
+}
+
+Json Replaced(const std::vector<ReplacedVariable>& variables) {
+  Json replaced = Json::object();
+  for (const ReplacedVariable& variable : variables) {
+    Json& entry = replaced[variable.name] = {{"given", variable.given}, {"used", nullptr}};
+    if (variable.used.has_value()) entry["used"] = *variable.used;
+  }
+  return replaced;
 }
 
 // The CUDA driver's library that this process has loaded; null without one. It shows whether it is
@@ -97,6 +102,7 @@ std::string EnvironmentJson(const ReporterOptions& options) {
                      {"world_size", options.world_size},
                      {"resumed_step", options.resumed_step},
                      {"environment", Variables()},
+                     {"nccl_replaced", Replaced(options.nccl_replaced)},
                      {"spec", SpecJson(options.spec)}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

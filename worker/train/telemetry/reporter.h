@@ -24,10 +24,11 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/environment.h"
 #include "common/base/reason.h"
 #include "nsa/v1/job.pb.h"
 #include "nsa/v1/telemetry.pb.h"
@@ -43,6 +44,7 @@ struct ReporterOptions {
   int32_t rank = 0;
   int32_t world_size = 1;
   std::string device;  // description of the device and its libraries, human-readable
+  std::vector<ReplacedVariable> nccl_replaced;  // for env.json
   // Rows of later steps are first removed from the files, because a run that resumes from step N
   // writes N+1 … again. The largest int64_t removes nothing; it is for a start that failed before
   // its first step.

@@ -110,17 +110,18 @@ class Schema {
   // The first kMostTexts of them.
   const std::vector<Text>& texts() const { return texts_; }
 
-  absl::StatusOr<TextColumn> Result() const {
+  absl::StatusOr<TextColumn> Result(std::string_view key) const {
     if (!found_) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "no column '%s'%s (%s); set data.text_field", Clean(name_),
-          field_.empty() ? "" : absl::StrFormat(" with a text '%s'", field_), Listed()));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("no column '%s'%s (%s); set %s", Clean(name_),
+                          field_.empty() ? "" : absl::StrFormat(" with a text '%s'", field_),
+                          Listed(), Clean(key)));
     }
     if (!fault_.empty()) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("column '%s' is %s (must be a column of texts; there are: %s); set "
-                          "data.text_field to another one, or write the file again",
-                          Clean(name_), fault_, Listed()));
+          absl::StrFormat("column '%s' is %s (must be a column of texts; there are: %s); set %s to "
+                          "another one, or write the file again",
+                          Clean(name_), fault_, Listed(), Clean(key)));
     }
     TextColumn column = column_;
     column.leaves = leaves_;
@@ -266,17 +267,18 @@ std::vector<int64_t> BytesOfColumns(std::string_view footer) {
 
 }  // namespace
 
-absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name) {
+absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name,
+                                          std::string_view key) {
   Schema schema(name);
   if (const absl::Status read = ReadSchema(footer, &schema); !read.ok()) return read;
-  return schema.Result();
+  return schema.Result(key);
 }
 
 absl::StatusOr<TextColumn> FindFieldOfList(std::string_view footer, std::string_view list,
                                            std::string_view field) {
   Schema schema(list, field);
   if (const absl::Status read = ReadSchema(footer, &schema); !read.ok()) return read;
-  return schema.Result();
+  return schema.Result("data.text_field");
 }
 
 std::string LargestTextColumn(std::string_view footer) {

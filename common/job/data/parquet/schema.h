@@ -20,8 +20,10 @@ struct TextColumn {
 // Finds the column of this name in a footer: the names from the top on with dots between them
 // ("doc.text", "texts.list.element"), or those of a structure or list whose only column it is
 // ("texts"). InvalidArgument if there is none, or if it does not hold text or lists of texts;
-// DataLoss if the schema is damaged. The messages name neither file nor byte.
-absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name);
+// DataLoss if the schema is damaged. The messages name neither file nor byte, but `key`, the key of
+// the job that names the column.
+absl::StatusOr<TextColumn> FindTextColumn(std::string_view footer, std::string_view name,
+                                          std::string_view key = "data.text_field");
 
 // The same for the texts of the field `field` of the structures in a list of this name, whatever is
 // between the two: of the messages of a conversation ("messages", "role"), each in a list.

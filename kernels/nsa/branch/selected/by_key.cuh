@@ -29,18 +29,13 @@
 namespace nsa::cuda {
 
 constexpr int kByKeyThreads = kDkvThreads;
-constexpr int kByKeyRows = kGroupRows;  // per tile
+static_assert(kByKeyRows == kGroupRows);
 
-// The layout of a thread block's shared memory.
+// The layout of a thread block's shared memory, ByKeySharedBytes() in all.
 template <int kD, bool kGradient>
 struct ByKeyShared {
   static constexpr int kTile = kByKeyRows * kD, kOutputTile = kByKeyRows * kDv<kD>;
-  // Tiles of query rows. With keys of 192 one, which leaves room for another thread block.
-  static constexpr int kStages = kD > 128 ? 1 : 2;
-  static constexpr int kRowsBytes = 2 * kStages * (kTile + (kGradient ? kOutputTile : 0));
-  static constexpr int kBytes = 2 * kKeyTile * kBothWidths<kD> + kRowsBytes +
-                                kRowPlans * static_cast<int>(sizeof(RowPlan<kByKeyRows>)) +
-                                4 * kRowPlans * kByKeyRows + 16 * kByKeyRows + 8 * kItemTokens;
+  static constexpr int kStages = ByKeyStages(kD);
 
   bf16 *k, *v;                 // one tile each
   bf16* q;                     // kStages tiles of query rows
@@ -310,17 +305,16 @@ __device__ __forceinline__ void StorePartialRows(const Rows16<kWidth>& result, c
   }
 }
 
-// Thread blocks per multiprocessor, as many as fit into shared memory and registers.
-template <int kD, bool kGradient>
-constexpr int kByKeyBlocks = kD > 128  ? (kHasWgmma ? (kGradient ? 2 : 3) : (kGradient ? 1 : 2))
-                             : kD > 64 ? (kHasWgmma && !kGradient ? 3 : 2)
-                                       : (kGradient ? 3 : 4);
-
 // Computes the partial results of one item and part. Grid: parts · B·G · capacity.
 template <int kD, bool kGradient>
-__global__ void __launch_bounds__(kByKeyThreads, kByKeyBlocks<kD, kGradient>)
+__global__ void __launch_bounds__(kByKeyThreads, ByKeyBlocks(kD, kGradient, kHasWgmma))
     SelectedByKeyKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
                         SelectedLists lists, ByKey work, int range, unsigned long long* keys_read) {
+  // For dq with heads of 64 and 128 an A100 has room for one thread block less than it has
+  // registers for.
+  constexpr bool kLess = kGradient && kD >= 64 && kD <= 128 && !kHasWgmma;
+  static_assert(kFit<ByKeyBlocks(kD, kGradient, kHasWgmma) - (kLess ? 1 : 0),
+                     ByKeySharedBytes(kD, kGradient)>);
   begin.WaitForPrevious();
   ByKeyItem item;
   if (!FindItem(p, work, range, &item)) return;
@@ -380,8 +374,7 @@ absl::Status RunByKey(const Exec& exec, const NsaShape& shape, const AttentionPr
   return ForHeadWidth(shape, [&](auto head_width) -> absl::Status {
     constexpr int kD = decltype(head_width)::value;
     auto* kernel = SelectedByKeyKernel<kD, kGradient>;
-    constexpr int kShared = ByKeyShared<kD, kGradient>::kBytes;
-    static_assert(kShared <= kSharedOfA100);
+    constexpr int kShared = ByKeySharedBytes(kD, kGradient);
     const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),
                                 .block = kByKeyThreads,
                                 .shared = kShared,

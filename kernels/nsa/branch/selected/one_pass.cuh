@@ -29,12 +29,6 @@
 
 namespace nsa::cuda {
 
-template <int kD>
-struct OnePassShared {
-  static constexpr int kRowsBytes = ByKeyShared<kD, true>::kBytes;
-  static constexpr int kBytes = kRowsBytes + 2 * kKeyTile * kByKeyRows;
-};
-
 // Sums of dk and dv of 64 keys in memory, [2·kD / 8][128 threads] times the four accumulators that
 // a thread has of each tile of 8 columns: first those of dk, then those of dv.
 template <int kD>
@@ -110,16 +104,17 @@ __device__ __forceinline__ void StoreLogitGradients(bf16* tile, const Rows16<kBy
 
 // Grid: parts · B·G · capacity.
 template <int kD>
-__global__ void __launch_bounds__(kByKeyThreads, kD > 64 ? 2 : 3)
+__global__ void __launch_bounds__(kByKeyThreads, DkvBlocks(kD, 1))
     SelectedOnePassKernel(Begin begin, AttentionProblem p, AttentionGradients grad,
                           SelectedLists lists, ByKey work, int range) {
+  static_assert(!kHasWgmma || kFit<DkvBlocks(kD, 1), OnePassSharedBytes(kD)>);
   begin.WaitForPrevious();
   if constexpr (kByWarpGroup<kD>) {
     ByKeyItem item;
     if (!FindItem(p, work, range, &item)) return;
     extern __shared__ __align__(kTileAlignment) uint8_t memory[];
     const ByKeyShared<kD, true> shared(memory);
-    bf16* const ds_tile = reinterpret_cast<bf16*>(memory + OnePassShared<kD>::kRowsBytes);
+    bf16* const ds_tile = reinterpret_cast<bf16*>(memory + ByKeySharedBytes(kD, true));
     LoadItem(shared, p, lists, item);
     DkvWork list{};
     list.list = shared.tokens, list.count = item.count;
@@ -234,12 +229,10 @@ __global__ void __launch_bounds__(kByKeyThreads)
 }
 
 // Whether backward by key block goes in one pass: in sm_90a code with heads that are 64 or 128
-// wide. With keys of 192 a thread would have 352 accumulators.
+// wide.
 inline absl::StatusOr<bool> OnePass(const NsaShape& shape) {
-  const int width = std::max(shape.d_k, shape.d_v);
-  if (width < 64 || width > 128) return false;
   NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
-  return architecture >= 90;
+  return GoesInOnePass(std::max(shape.d_k, shape.d_v), architecture >= 90);
 }
 
 // Runs dq, dk and dv for all ranges. The lists must have been built.
@@ -251,7 +244,7 @@ inline absl::Status RunOnePass(const Exec& exec, const NsaShape& shape, const At
   return ForHeadWidth(shape, [&](auto head_width) -> absl::Status {
     constexpr int kD = std::clamp(decltype(head_width)::value, 64, 128);  // as OnePass() says
     auto* kernel = SelectedOnePassKernel<kD>;
-    constexpr int kShared = OnePassShared<kD>::kBytes;
+    constexpr int kShared = OnePassSharedBytes(kD);
     const LaunchShape launch = {.grid = Blocks(work.parts * pairs * work.capacity),
                                 .block = kByKeyThreads,
                                 .shared = kShared,

@@ -155,5 +155,25 @@ TEST(DataFiles, AMixtureSurvivesYamlAndChangesTheHashOfTheJob) {
   }
 }
 
+TEST(DataFiles, AFilterIsThatOfItsSourceOrSet) {
+  v1::DataSpec data;
+  ASSERT_TRUE(data.add_path() != nullptr && data.add_val_path() != nullptr);
+  (*data.mutable_where())["source"].add_value("a");
+  (*data.mutable_val())["books"] = "b.jsonl";
+  (*data.mutable_val())["rest"] = "b.jsonl";
+  (*(*data.mutable_val_except())["books"].mutable_field())["source"].add_value("a");
+  const auto keys = [](const DataFiles& files) {
+    return files.filter == nullptr ? "none" : files.filter->Keys();
+  };
+  EXPECT_EQ(keys(TrainingFiles(data)[0]), "data.where.source");
+  EXPECT_EQ(keys(ValidationFiles(data)[0]), "data.where.source");
+  EXPECT_EQ(keys(NamedValidationFiles(data)[0]), "data.val_except.books.source");
+  EXPECT_EQ(keys(NamedValidationFiles(data)[1]), "none");
+  data.add_mix();
+  (*data.add_mix()->mutable_except())["lang"].add_value("de");
+  EXPECT_EQ(keys(TrainingFiles(data)[0]), "none");
+  EXPECT_EQ(keys(TrainingFiles(data)[1]), "data.mix[1].except.lang");
+}
+
 }  // namespace
 }  // namespace nsa

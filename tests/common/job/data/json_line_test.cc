@@ -26,6 +26,22 @@ TEST(JsonLine, HasTheTextOfItsField) {
   EXPECT_EQ(TextOf("\xEF\xBB\xBF{\"text\": \"a\"}\r"), "a");
 }
 
+TEST(JsonLine, HasATextANumberOrABoolInAField) {
+  const auto line = JsonLine::Parse(
+      R"({"a": "x", "b": 7, "c": -2.50, "d": true, "e": null, "f": [1], "g": {"h": false}})");
+  ASSERT_OK(line);
+  const auto value = [&](std::string_view field) {
+    const std::optional<FieldValue> found = line->ValueOf(field);
+    return found ? absl::StrCat(found->number ? "number " : "", found->text) : "none";
+  };
+  EXPECT_EQ(value("a"), "x");
+  EXPECT_EQ(value("b"), "number 7");
+  EXPECT_EQ(value("c"), "number -2.5");
+  EXPECT_EQ(value("d"), "true");
+  EXPECT_EQ(value("g.h"), "false");
+  for (const char* field : {"e", "f", "g", "i", "a.b"}) EXPECT_EQ(value(field), "none") << field;
+}
+
 TEST(JsonLine, WithoutATextIsNotAFault) {
   EXPECT_EQ(TextOf(R"({"text": null})"), "(null)");
   EXPECT_EQ(TextOf(R"({"text": NaN})"), "(null)");

@@ -96,7 +96,9 @@ std::vector<NsaLayerConfig> Configs() {
   out.back().norm_eps = 0.25f;
   out.back().rope_scaling = {
       .kind = RopeScaling::Kind::kLlama3, .factor = 4, .original = 32, .low = 1, .high = 4};
-  for (const size_t i : {size_t{1}, out.size() - 1}) {
+  out.push_back(out[5]);
+  out.back().rope_scale = kNoRotation;
+  for (const size_t i : {size_t{1}, out.size() - 2, out.size() - 1}) {
     out.push_back(out[i]);
     out.back().qk_norm = true;
   }
@@ -128,7 +130,7 @@ TEST(Projections, AreHandedOutInTheirOrderAndRotated) {
     int64_t at = int64_t{s.n_heads} * s.d_k;
     EXPECT_EQ(split.q, Columns(wide, rows, 0, at));
     EXPECT_EQ(split.q_rotated, Rotated(config, s.n_heads, split.q));
-    EXPECT_NE(split.q_rotated, split.q);
+    EXPECT_EQ(split.q_rotated == split.q, config.rope_scale == kNoRotation && !config.qk_norm);
     for (const Branch branch : {kSel, kWin, kCmp}) {
       if (!config.has(branch)) continue;
       const int64_t k = int64_t{s.n_kv_groups} * s.d_k, v = int64_t{s.n_kv_groups} * s.d_v;

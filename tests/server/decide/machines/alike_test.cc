@@ -16,6 +16,7 @@ Makeup Machine(const std::string& name) {
           .cuda_worker_hash = "2222222222222222",
           .driver = "580.95",
           .nccl = "2.28.3",
+          .capability = "8.0",
           .clock_offset = absl::ZeroDuration()};
 }
 
@@ -41,6 +42,26 @@ TEST(Groups, HaveTheProgramsThatTheJobUses) {
   machines[1].nccl = "2.27.3";
   EXPECT_THAT(Groups(machines, kGpus), ElementsAre(Group{0}, Group{1}, Group{2}));
   EXPECT_THAT(Groups(machines, {.cuda = true, .programs = false}), ElementsAre(Group{0, 1, 2}));
+}
+
+TEST(Groups, HaveGpusOfTheSameComputeCapability) {
+  std::vector<Makeup> machines = {Machine("a"), Machine("b"), Machine("c")};
+  machines[1].capability = "9.0";
+  EXPECT_THAT(Groups(machines, kGpus), ElementsAre(Group{0, 2}, Group{1}));
+  EXPECT_THAT(Groups(machines, {}), ElementsAre(Group{0, 1, 2})) << "CPU ranks do not use them";
+  EXPECT_EQ(DifferencesOf(machines, kGpus).text, "b: GPUs of compute capability 9.0, a has 8.0");
+  EXPECT_THAT(DifferencesOf(machines, kGpus).fix, HasSubstr("resources.require.gpu"));
+  machines[2].nccl = "2.27.3";
+  EXPECT_THAT(DifferencesOf(machines, kGpus).fix, HasSubstr("install the same version"));
+}
+
+TEST(MakeupOf, HasEachComputeCapabilityOnce) {
+  v1::NodeInfo info;
+  EXPECT_EQ(MakeupOf(info, {}).capability, "");
+  for (const int capability : {90, 80, 90}) {
+    info.add_gpus()->set_compute_capability(capability);
+  }
+  EXPECT_EQ(MakeupOf(info, {}).capability, "8.0 and 9.0");
 }
 
 TEST(Groups, OfOlderAgentsThatTellNothingAreOne) {

@@ -89,15 +89,16 @@ TEST(CheckpointExchange, LinksInTheTemporaryFolderAreReplacedAndNotFollowed) {
   ASSERT_OK(writer);
   const auto folder = CheckpointsDir(dir.path()) / "step-00000004.tmp-3";
   const std::string shard = "optimizer-00001-of-00002.safetensors";
+  const std::string weights = "weights-00001-of-00002.part";
   std::filesystem::create_directories(folder);
-  for (const std::string& name : {shard, shard + ".done", shard + ".done.tmp"}) {
+  for (const std::string& name : {shard, weights, shard + ".done", shard + ".done.tmp"}) {
     std::filesystem::create_symlink(precious.path() / shard, folder / name);
   }
   ASSERT_OK((*writer)->Save(Training(1).state(), State(4)));
   EXPECT_OK((*writer)->Drain());
   precious.ExpectUntouched();
-  EXPECT_THAT(Names(folder), ElementsAre(shard, shard + ".done"));
-  for (const std::string& name : {shard, shard + ".done"}) {
+  EXPECT_THAT(Names(folder), ElementsAre(shard, shard + ".done", weights));
+  for (const std::string& name : {shard, shard + ".done", weights}) {
     EXPECT_FALSE(std::filesystem::is_symlink(folder / name)) << name;
   }
 }

@@ -64,6 +64,7 @@ TEST(Checkpoint, RestoresParametersMomentsStepAndCursor) {
 }
 
 TEST(Checkpoint, AnyWorldSizeLoadsWhatAnyOtherWrote) {
+  std::string model_hash;
   for (const int world : {1, 2, 3, 5}) {
     const TempDir dir;
     const Training saved(1.5f);
@@ -87,21 +88,23 @@ TEST(Checkpoint, AnyWorldSizeLoadsWhatAnyOtherWrote) {
     const auto state = LoadCheckpoint(path, "abc", loaded.target());
     ASSERT_OK(state);
     EXPECT_EQ(state->world_size(), world);
+    ASSERT_EQ(state->files_size(), 1 + world);
+    EXPECT_EQ(state->files(0).name(), "model.safetensors");
+    if (world == 1) model_hash = state->files(0).xxh3_128();
+    EXPECT_EQ(state->files(0).xxh3_128(), model_hash);
     EXPECT_EQ(loaded.parameters, saved.parameters);
     EXPECT_EQ(loaded.m, saved.m);
     EXPECT_EQ(loaded.v, saved.v);
   }
 }
 
-// Ranks that have the moments of their share only, one share being empty, and weights that come
-// from elsewhere.
+// One share is empty.
 TEST(Checkpoint, IsTheSameWhereEachRankHasAndLoadsAShareOnly) {
   const TempDir dir;
   const Training saved(1.5f);
   const int64_t total = SmallLayout().size();
   const std::vector<Slice> shares = {{0, 64}, {64, 64}, {64, total}};
   std::vector<std::unique_ptr<CheckpointWriter>> writers;
-  std::vector<int> weights(shares.size());  // elements of the weights that each rank asked for
   for (size_t rank = 0; rank < shares.size(); ++rank) {
     auto options = Options(dir);
     options.rank = static_cast<int32_t>(rank);
@@ -115,11 +118,7 @@ TEST(Checkpoint, IsTheSameWhereEachRankHasAndLoadsAShareOnly) {
     TrainingState state = {.layout = &SmallLayout()};
     state.read = [&, rank](StatePart part, const Slice& wanted, std::span<float> to) {
       EXPECT_EQ(wanted.size(), static_cast<int64_t>(to.size()));
-      if (part == StatePart::kParameters) {
-        weights[rank] = static_cast<int>(wanted.size());
-      } else {
-        EXPECT_EQ(wanted, shares[rank]);
-      }
+      EXPECT_EQ(wanted, shares[rank]);
       const std::vector<float>& from = part == StatePart::kParameters    ? saved.parameters
                                        : part == StatePart::kFirstMoment ? saved.m
                                                                          : saved.v;
@@ -129,7 +128,6 @@ TEST(Checkpoint, IsTheSameWhereEachRankHasAndLoadsAShareOnly) {
     ASSERT_OK(writers[rank]->Save(state, State(8)));
   }
   for (auto& writer : writers) ASSERT_OK(writer->Drain());
-  EXPECT_THAT(weights, ElementsAre(static_cast<int>(total), 0, 0));
   const auto path = CheckpointsDir(dir.path()) / "step-00000008";
   EXPECT_THAT(VerifyCheckpoint(path), IsEmpty());
   Training loaded(9);
@@ -175,6 +173,59 @@ TEST(Checkpoint, TheSnapshotIsTakenAtTheCall) {
   Training loaded(9);
   ASSERT_OK(LoadCheckpoint(CheckpointsDir(dir.path()) / "step-00000001", "", loaded.target()));
   EXPECT_EQ(loaded.parameters, before);
+}
+
+// Training goes on while a checkpoint is written, up to the next Save().
+TEST(Checkpoint, TheSnapshotIsNotFilledAgainBeforeItIsWritten) {
+  const TempDir dir;
+  std::atomic<bool> writing{false};
+  int copies = 0;
+  auto options = Options(dir);
+  options.before_write = [&] { writing = true; };
+  options.copy = [&](std::span<float> to, std::span<const float> from) {
+    EXPECT_FALSE(writing);
+    ++copies;
+    std::copy(from.begin(), from.end(), to.begin());
+    return absl::OkStatus();
+  };
+  options.on_record = [&](const v1::CheckpointRecord&) { writing = false; };
+  options.keep = 10;
+  auto writer = CheckpointWriter::Open(options);
+  ASSERT_OK(writer);
+  for (int64_t step = 1; step <= 5; ++step) {
+    ASSERT_OK((*writer)->Save(Training(static_cast<float>(step)).state(), State(step)));
+  }
+  ASSERT_OK((*writer)->Drain());
+  EXPECT_EQ(copies, 5 * 3);
+  for (int64_t step = 1; step <= 5; ++step) {
+    Training loaded(9);
+    ASSERT_OK(
+        LoadCheckpoint(CheckpointsDir(dir.path()) / CheckpointName(step), "abc", loaded.target()));
+    EXPECT_EQ(loaded.parameters, Training(static_cast<float>(step)).parameters) << step;
+  }
+}
+
+TEST(Checkpoint, ARankAllocatesOneSnapshotOfItsSlice) {
+  const TempDir dir;
+  const int64_t total = SmallLayout().size();
+  for (const int world : {1, 2}) {
+    for (int rank = 0; rank < world; ++rank) {
+      std::vector<int64_t> floats;
+      auto options = Options(dir);
+      options.rank = rank;
+      options.world_size = world;
+      options.layout = &SmallLayout();
+      options.allocate = [&](int64_t count) {
+        floats.push_back(count);
+        return std::shared_ptr<float>(new float[static_cast<size_t>(count)],
+                                      std::default_delete<float[]>());
+      };
+      const auto writer = CheckpointWriter::Open(options);
+      ASSERT_OK(writer);
+      ASSERT_OK((*writer)->Drain());
+      EXPECT_THAT(floats, ElementsAre(3 * total / world)) << "weights and two moments";
+    }
+  }
 }
 
 TEST(Checkpoint, AFlippedBitIsNamedAndNothingIsLoaded) {

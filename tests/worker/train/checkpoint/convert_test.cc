@@ -22,6 +22,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/checkpoint/foreign_folder.h"
+#include "tests/worker/train/checkpoint/loaded_model.h"
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/decode/decoder.h"
 #include "worker/train/model/model.h"
@@ -35,33 +36,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int32_t kTokens = 64;
-
-struct LoadedModel {
-  v1::JobSpec spec;
-  std::unique_ptr<ParameterLayout> layout;
-  Arena parameters;
-
-  std::vector<float> Values(const std::string& name) const {
-    const auto tensor = layout->Find(name);
-    EXPECT_OK(tensor);
-    const auto values = parameters.of(**tensor);
-    return {values.begin(), values.end()};
-  }
-};
-
-absl::StatusOr<LoadedModel> LoadModel(const fs::path& checkpoint) {
-  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(checkpoint));
-  LoadedModel model{state.spec(), std::make_unique<ParameterLayout>(state.spec()), {}};
-  model.parameters = Arena(model.layout.get());
-  Arena moments(model.layout.get());
-  NSA_RETURN_IF_ERROR(LoadCheckpoint(checkpoint, "",
-                                     {.layout = model.layout.get(),
-                                      .parameters = model.parameters.flat(),
-                                      .first_moment = moments.flat(),
-                                      .second_moment = moments.flat()})
-                          .status());
-  return model;
-}
 
 v1::NsaSpec NsaOf(const std::string& keys) {
   v1::JobSpec spec;
@@ -172,15 +146,55 @@ TEST_F(ConvertTest, IsTheDenseModelWhereEveryLayerReadsAllTokens) {
   }
 }
 
-// A window of all tokens and blocks that are all chosen leave nothing out.
+// A window of all tokens and blocks that are all chosen leave nothing out. What would change the
+// rotation of the new layers does not.
 TEST_F(ConvertTest, IsTheDenseModelEverywhereWhereNothingIsLeftOut) {
-  const auto want = Logits(dense_);
-  for (const char* nsa : {"l: 8, d: 4, l_sel: 8, n_sel: 8, w: 64, layers: [win, sel]",
-                          "l: 8, d: 4, l_sel: 8, n_sel: 8, w: 64, layers: [sel+win]"}) {
-    const auto sparse = Convert(nsa);
-    ASSERT_OK(sparse);
-    EXPECT_LT(Apart(Logits(*sparse), want, 0, kTokens), 1e-5) << nsa;
+  for (const char* model : {"", ", rope_layers: window"}) {
+    Save(model);
+    const auto want = Logits(dense_);
+    for (const char* nsa : {"l: 8, d: 4, l_sel: 8, n_sel: 8, w: 64, layers: [win, sel]",
+                            "l: 8, d: 4, l_sel: 8, n_sel: 8, w: 64, layers: [sel+win]"}) {
+      const auto sparse = Convert(nsa);
+      ASSERT_OK(sparse);
+      EXPECT_LT(Apart(Logits(*sparse), want, 0, kTokens), 1e-5) << model << nsa;
+    }
   }
+}
+
+// Beside windows that are narrow, and with a dense model that says it either way.
+TEST_F(ConvertTest, ChosenLayersStayFullBesideNarrowWindows) {
+  for (const char* dense : {"branches: [win], w: 64", "layers: [full], w: 8"}) {
+    Save("", dense);
+    const auto want = Logits(dense_);
+    const auto all = Convert(std::string(kSmall) + "layers: [full]");
+    ASSERT_OK(all);
+    EXPECT_LT(Apart(Logits(*all), want, 0, kTokens), 1e-5) << dense;
+    const auto one = Convert(std::string(kSmall) + "layers: [win, full]");
+    ASSERT_OK(one);
+    EXPECT_EQ(one->spec.nsa().w(), kExact);
+    const auto got = Logits(*one);
+    EXPECT_LT(Apart(got, want, 0, kExact), 1e-5) << dense;
+    EXPECT_GT(Apart(got, want, kExact, kTokens), 1e-2) << "one layer is narrow";
+  }
+}
+
+// Layers with a window keep it; full ones become sparse, or stay full.
+TEST_F(ConvertTest, AModelWithWindowsInSomeLayersIsDenseInTheOthers) {
+  Save("", "layers: [win, full], w: 20");
+  const auto want = Logits(dense_);
+  const auto open = Convert("l: 8, d: 4, l_sel: 8, n_sel: 3");
+  ASSERT_OK(open);
+  EXPECT_THAT(open->spec.nsa().layers(), ElementsAre("win", "sel"));
+  EXPECT_EQ(open->spec.nsa().w(), 20);
+  const auto got = Logits(*open);
+  EXPECT_LT(Apart(got, want, 0, kExact), 1e-5) << "beyond the window, too";
+  EXPECT_GT(Apart(got, want, kExact, kTokens), 1e-2) << "beyond the chosen blocks";
+  const auto same = Convert("l: 8, d: 4, l_sel: 8, n_sel: 3, layers: [win, full]");
+  ASSERT_OK(same);
+  EXPECT_LT(Apart(Logits(*same), want, 0, kTokens), 1e-5);
+  const auto narrow = Convert("l: 8, d: 4, l_sel: 8, n_sel: 3, w: 8, layers: [win, sel+win]");
+  ASSERT_OK(narrow);
+  EXPECT_LT(Apart(Logits(*narrow), want, 0, 8), 1e-5);
 }
 
 // Of layers that take turns, those with a window of all tokens stay full.
@@ -409,12 +423,22 @@ TEST_F(ConvertTest, RefusesByNameWhatItCannotConvert) {
   EXPECT_THAT(error("n_sel: 2"), HasSubstr("n_sel: 2 (from 3 to 64"));
   EXPECT_THAT(error("l_sel: 24"), HasSubstr("l_sel: 24 (must be a multiple of d = 16)"));
   EXPECT_THAT(error("l: 128, l_sel: 8, d: 8"), HasSubstr("l: 128 (at most 8 times l_sel = 8"));
-  EXPECT_THAT(error("layers: [win, full]"), HasSubstr("unknown branch 'full'"));
+  EXPECT_THAT(error("layers: [win, dense]"), HasSubstr("unknown branch 'dense'"));
+  EXPECT_THAT(error("layers: [win, full+sel]"), HasSubstr("full beside another branch"));
   EXPECT_THAT(error("layers: [win, sel, sel]"), HasSubstr("nsa.layers: 3 entries (at most"));
   Save("", "branches: [win], w: 32");
   EXPECT_THAT(error(""), HasSubstr("nsa.w: 32 (at least train.seq_len = 64"));
+  Save("", "layers: [win, full], w: 20");
+  for (const char* layer : {"sel", "sel+win", "full"}) {
+    EXPECT_THAT(error(std::string("layers: [") + layer + "]"),
+                HasSubstr(std::string("nsa.layers: ") + layer +
+                          " in layer 0 (win, which has a window in the model that is converted)"));
+  }
+  EXPECT_THAT(error("w: 21"), HasSubstr("nsa.w: 21 (at most 20, the window of the model"));
   Save("", "layers: [win, sel], w: 64");
-  EXPECT_THAT(error(""), HasSubstr("nsa.layers: [win, sel] (win alone"));
+  EXPECT_THAT(error(""), HasSubstr("nsa.layers: [win, sel] (full or win alone"));
+  Save(", rope_layers: window", "layers: [full, win], w: 64");
+  EXPECT_THAT(error(""), HasSubstr("model.rope_layers: window with full layers (all"));
   EXPECT_FALSE(fs::exists(dir_ / "sparse"));
 }
 

@@ -103,7 +103,8 @@ class ExportTest : public testing::Test {
 TEST_F(ExportTest, ListsTheTensorsOfEveryModelAsTheTrainerDoes) {
   for (const char* nsa :
        {"phi: mlp", "phi: avg", "branches: [cmp]", "branches: [sel, win]",
-        "branches: [cmp, win], phi: mlp", "branches: [win]", "layers: [win, cmp+sel], phi: mlp"}) {
+        "branches: [cmp, win], phi: mlp", "branches: [win]", "layers: [win, cmp+sel], phi: mlp",
+        "layers: [full, win]", "layers: [full]"}) {
     const v1::JobSpec spec = SmallJob(nsa);
     const ParameterLayout layout(spec);
     const std::vector<ModelTensor> tensors = ModelTensors(spec);
@@ -250,10 +251,11 @@ TEST_F(ExportTest, ASoftcapThatIsOnIsRefusedByName) {
     if (!state) fs::remove(dir_ / "model" / "checkpoint_state.json");
     EXPECT_OK(imported_with(nullptr));
     EXPECT_OK(imported_with(0.0));
-    EXPECT_THAT(imported_with(30),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("final_logit_softcapping: 30 (null: this version has no "
-                                   "softcap); import it with the version that wrote it")));
+    EXPECT_THAT(
+        imported_with(30),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr("final_logit_softcapping: 30 (must be null, because this version has no "
+                           "softcap); import it with the version that wrote it")));
   }
 }
 
@@ -468,19 +470,20 @@ TEST_F(ExportTest, AFolderThatLiesIsRefusedWithTheReason) {
   };
   const std::vector<Lie> lies = {
       {"config.json", set("model_type", "gemma"),
-       "architectures: [\"NsaForCausalLM\"] (one of Llama"},
-      {"config.json", set("hidden_size", 1 << 30), "hidden_size: 1073741824 (from 1 to 32768)"},
+       "architectures: [\"NsaForCausalLM\"] (must be one of Llama"},
+      {"config.json", set("hidden_size", 1 << 30),
+       "hidden_size: 1073741824 (must be a whole number from 1 to 32768)"},
       {"config.json", set("hidden_size", "24"), "hidden_size: \"24\""},
       {"config.json", set("num_attention_heads", 3), "n_kv_groups"},
       {"config.json", set("intermediate_size", 25), "a multiple of 24"},
-      {"config.json", set("rope_base", 0.5), "above 1"},
+      {"config.json", set("rope_base", 0.5), "greater than 1"},
       {"config.json", set("block_stride", 3), "config.json: d: 3"},
-      {"config.json", set("layers", {"cmp", "dense"}), "branches joined by +"},
+      {"config.json", set("layers", {"cmp", "dense"}), "its branches joined by +"},
       {"config.json", set("tie_word_embeddings", true), "tie_word_embeddings"},
       {"config.json", set("window", 9), "checkpoint_state.json has 8"},
-      {"config.json", set("hidden_act", "gelu"), "hidden_act: \"gelu\" (silu or relu2)"},
+      {"config.json", set("hidden_act", "gelu"), "hidden_act: \"gelu\" (must be silu or relu2)"},
       {"config.json", set("hidden_act", "relu2"), "checkpoint_state.json has \"silu\""},
-      {"config.json", set("qk_norm", 1), "qk_norm: 1 (true or false)"},
+      {"config.json", set("qk_norm", 1), "qk_norm: 1 (must be true or false)"},
       {"config.json", set("qk_norm", true), "checkpoint_state.json has false"},
       {"checkpoint_state.json", set("step", 6), "hash"},
       {"model.safetensors.index.json", set("weight_map", {{"a", "../x"}}), "../x"},
@@ -509,6 +512,24 @@ TEST_F(ExportTest, AModelWithOtherFunctionsKeepsThemWithoutItsTrainingState) {
   ASSERT_OK(state);
   EXPECT_EQ(state->spec().model().activation(), v1::ACTIVATION_RELU2);
   EXPECT_TRUE(state->spec().model().qk_norm());
+}
+
+TEST_F(ExportTest, FullLayersComeBackWithAndWithoutTheTrainingState) {
+  using testing::ElementsAre;
+  const v1::JobSpec spec = SmallJob("layers: [full, cmp+win]");
+  Save(spec);
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  const auto config = nlohmann::json::parse(Text(dir_ / "model" / "config.json"));
+  EXPECT_EQ(config["layers"], nlohmann::json({"full", "cmp+win"}));
+  EXPECT_EQ(config["window"], spec.nsa().w());
+  for (const bool state : {true, false}) {
+    if (!state) fs::remove(dir_ / "model" / "checkpoint_state.json");
+    fs::remove_all(dir_ / "back");
+    ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
+    const auto back = ReadCheckpointState(dir_ / "back");
+    ASSERT_OK(back);
+    EXPECT_THAT(back->spec().nsa().layers(), ElementsAre("full", "cmp+win")) << state;
+  }
 }
 
 TEST_F(ExportTest, AFolderOfAnOlderVersionHasTheDefaults) {

@@ -241,14 +241,19 @@ class ForeignFolder {
     }
   }
 
-  // Keys that a query sees: its own, and those before it, at most a window.
-  int64_t Window() const {
+  // Keys that a query of a layer sees: its own, and those before it, at most a window.
+  int64_t Window(int64_t layer) const {
     if (!config_.contains("sliding_window") || config_["sliding_window"].is_null()) return 1 << 30;
-    if (Type() != "mistral" && !config_.value("use_sliding_window", false)) return 1 << 30;
-    return Int("sliding_window");
+    const bool qwen = Type().starts_with("qwen");
+    bool slides = !qwen || (config_.value("use_sliding_window", false) &&
+                            layer >= config_.value("max_window_layers", 28));
+    if (config_.contains("layer_types")) {
+      slides = config_["layer_types"][layer] == "sliding_attention";
+    }
+    return slides ? Int("sliding_window") : 1 << 30;
   }
 
-  Rows Attention(const Rows& h, const std::string& at) const {
+  Rows Attention(const Rows& h, const std::string& at, int64_t window) const {
     Rows q = Linear(h, at + "q_proj"), k = Linear(h, at + "k_proj");
     const Rows v = Linear(h, at + "v_proj");
     NormalizeHeads(at + "q_norm.weight", &q);
@@ -261,7 +266,7 @@ class ForeignFolder {
     for (int64_t t = 0; t < std::ssize(h); ++t) {
       for (int64_t head = 0; head < heads; ++head) {
         const int64_t of_q = head * width, of_k = head / shared * width;
-        const int64_t first = std::max<int64_t>(0, t - Window() + 1);
+        const int64_t first = std::max<int64_t>(0, t - window + 1);
         std::vector<double> p;
         double sum = 0;
         for (int64_t j = first; j <= t; ++j) {
@@ -287,7 +292,7 @@ class ForeignFolder {
         for (size_t i = 0; i < y[t].size(); ++i) (*x)[t][i] += y[t][i];
       }
     };
-    add(Attention(Normalized(*x, at + "input_layernorm.weight"), at + "self_attn."));
+    add(Attention(Normalized(*x, at + "input_layernorm.weight"), at + "self_attn.", Window(layer)));
     const Rows h = Normalized(*x, at + "post_attention_layernorm.weight");
     Rows gate = Linear(h, at + "mlp.gate_proj");
     const Rows up = Linear(h, at + "mlp.up_proj");

@@ -11,6 +11,7 @@
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/checkpoint/foreign_folder.h"
+#include "tests/worker/train/checkpoint/loaded_model.h"
 #include "worker/train/checkpoint/checkpoint.h"
 #include "worker/train/decode/decoder.h"
 #include "worker/train/model/model.h"
@@ -25,26 +26,18 @@ using testing::StartsWith;
 
 using Json = nlohmann::json;
 
-// An imported model.
-struct Imported {
-  v1::JobSpec spec;
-  std::unique_ptr<ParameterLayout> layout;
-  Arena parameters;
-};
-
-absl::StatusOr<Imported> Load(const fs::path& checkpoint) {
-  NSA_ASSIGN_OR_RETURN(const v1::CheckpointState state, ReadCheckpointState(checkpoint));
-  Imported model{state.spec(), std::make_unique<ParameterLayout>(state.spec()), {}};
+// An imported model, with the defaults of its job.
+absl::StatusOr<LoadedModel> Load(const fs::path& checkpoint) {
+  NSA_ASSIGN_OR_RETURN(LoadedModel model, LoadModel(checkpoint));
   ApplyDefaults(&model.spec);
-  model.parameters = Arena(model.layout.get());
-  Arena moments(model.layout.get());
-  NSA_RETURN_IF_ERROR(LoadCheckpoint(checkpoint, "",
-                                     {.layout = model.layout.get(),
-                                      .parameters = model.parameters.flat(),
-                                      .first_moment = moments.flat(),
-                                      .second_moment = moments.flat()})
-                          .status());
   return model;
+}
+
+// layer_types of a word: "fs" is a full layer, then one with a window.
+Json LayerTypes(std::string_view word) {
+  Json types = Json::array();
+  for (const char c : word) types.push_back(c == 's' ? "sliding_attention" : "full_attention");
+  return types;
 }
 
 std::vector<int32_t> TextOf(int64_t tokens, int32_t vocab) {
@@ -56,7 +49,7 @@ std::vector<int32_t> TextOf(int64_t tokens, int32_t vocab) {
 
 // The largest difference between the logits of the decoder or of the whole forward and those of
 // the family's equations.
-void ExpectLogitsOf(const ForeignFolder& folder, const Imported& model) {
+void ExpectLogitsOf(const ForeignFolder& folder, const LoadedModel& model) {
   const int32_t vocab = model.spec.model().vocab();
   const std::vector<int32_t> text = TextOf(40, vocab);
   const std::vector<std::vector<double>> want = folder.Logits(text);
@@ -86,6 +79,7 @@ struct Case {
   const char* architecture;
   const char* type;
   std::function<void(Json*)> change;
+  const char* exported = architecture;
 };
 
 class ImportForeign : public testing::TestWithParam<Case> {
@@ -122,17 +116,20 @@ TEST_P(ImportForeign, ComesOutAsWhatItIs) {
       << R"({"added_tokens": [{"id": 60, "content": "</s>", "special": true}], "model": {}})";
   const auto exported = ExportModel(dir_ / "checkpoint", dir_ / "out", {.tokenizer = dir_.path()});
   ASSERT_OK(exported);
-  const std::string architecture = exported->architecture;
-  EXPECT_EQ(architecture, std::string(GetParam().name) == "MistralWithoutAWindow"
-                              ? "LlamaForCausalLM"
-                              : GetParam().architecture);
+  EXPECT_EQ(exported->architecture, GetParam().exported);
   EXPECT_FALSE(fs::exists(dir_ / "out" / "modeling_nsa.py"));
+  std::ifstream card(dir_ / "out" / "README.md"), config(dir_ / "out" / "config.json");
+  const std::string text(std::istreambuf_iterator<char>(card), {});
+  EXPECT_EQ(text.find("`sliding_window`") != std::string::npos,
+            !Json::parse(config)["sliding_window"].is_null());
   const auto file = SafetensorsFile::Open(dir_ / "out" / "model.safetensors");
   ASSERT_OK(file);
   EXPECT_EQ((*file)->tensors().size(), folder.tensors().size());
   for (const auto& [name, tensor] : folder.tensors()) {
     std::vector<float> values(tensor.values.size());
-    ASSERT_OK((*file)->Read(name, values)) << name;
+    ASSERT_OK((*file)->ReadBytes((*file)->tensors().at(name), 0,
+                                 std::as_writable_bytes(std::span(values))))
+        << name;
     const bool scaled =
         std::string(GetParam().name).find("Yarn") != std::string::npos &&
         (name.find("q_proj") != std::string::npos || name.find("q_norm") != std::string::npos);
@@ -149,6 +146,7 @@ TEST_P(ImportForeign, ComesOutAsWhatItIs) {
   ASSERT_OK(before);
   ASSERT_OK(after);
   EXPECT_EQ(before->spec.model().SerializeAsString(), after->spec.model().SerializeAsString());
+  EXPECT_EQ(before->spec.nsa().SerializeAsString(), after->spec.nsa().SerializeAsString());
   EXPECT_TRUE(std::ranges::equal(before->parameters.flat(), after->parameters.flat()));
 }
 
@@ -168,6 +166,99 @@ TEST(ExportOfADenseModel, WithSomethingOfOursIsOneOfOurs) {
     change(&spec);
     EXPECT_FALSE(AsPlainModel(spec, false, {}).has_value()) << spec.DebugString();
   }
+}
+
+// However it says that every layer reads all tokens.
+TEST(ExportOfADenseModel, MayHaveFullLayers) {
+  const auto foreign = ReadForeignModel(ForeignConfig("LlamaForCausalLM", "llama"));
+  ASSERT_OK(foreign);
+  const auto plain = AsPlainModel(foreign->spec, false, {});
+  ASSERT_TRUE(plain.has_value());
+  const auto with = [&](std::vector<const char*> layers, int32_t window,
+                        v1::RopeLayers rotated = v1::ROPE_LAYERS_UNSPECIFIED) {
+    v1::JobSpec spec = foreign->spec;
+    spec.mutable_nsa()->clear_branches();
+    for (const char* const layer : layers) spec.mutable_nsa()->add_layers(layer);
+    spec.mutable_nsa()->set_w(window);
+    spec.mutable_model()->set_rope_layers(rotated);
+    return AsPlainModel(spec, false, {});
+  };
+  const int32_t all = foreign->spec.train().seq_len();
+  for (const auto& same : {with({"full"}, 4), with({"full", "win"}, all)}) {
+    ASSERT_TRUE(same.has_value());
+    EXPECT_EQ(same->config, plain->config);
+    EXPECT_EQ(same->sources.size(), plain->sources.size());
+  }
+  EXPECT_FALSE(with({"full", "win"}, all, v1::ROPE_LAYERS_WINDOW).has_value()) << "not rotated";
+}
+
+struct Hybrid {
+  const char* architecture;
+  const char* type;
+  const char* layers;  // of LayerTypes()
+  std::vector<std::string> ours;
+  int32_t first;  // max_window_layers; -1: the family has no such key
+  bool listed;    // layer_types stands
+};
+
+// Layers with and without a window, said by layer_types, become the shortest nsa.layers and come
+// out as keys that transformers reads so.
+TEST(ExportOfADenseModel, MayHaveLayersWithAndWithoutAWindow) {
+  for (const Hybrid& hybrid : std::initializer_list<Hybrid>{
+           {"Qwen3ForCausalLM", "qwen3", "fsfsf", {"full", "win"}, 1, true},
+           {"Qwen3ForCausalLM", "qwen3", "sssfss", {"win", "win", "win", "full"}, 0, true},
+           {"Qwen3ForCausalLM", "qwen3", "ffsf", {"full", "full", "win"}, 2, true},
+           {"Qwen2ForCausalLM", "qwen2", "fffs", {"full", "full", "full", "win"}, 3, false},
+           {"Qwen2ForCausalLM", "qwen2", "sfff", {"win", "full", "full", "full"}, 0, true},
+           {"MistralForCausalLM", "mistral", "fffs", {"full", "full", "full", "win"}, -1, true},
+           {"MistralForCausalLM", "mistral", "fsssfsss", {"full", "win", "win", "win"}, -1, true},
+       }) {
+    SCOPED_TRACE(hybrid.layers);
+    Json config = ForeignConfig(hybrid.architecture, hybrid.type);
+    config["hidden_size"] = 64;
+    config["num_hidden_layers"] = std::string(hybrid.layers).size();
+    config["sliding_window"] = 9;
+    config["layer_types"] = LayerTypes(hybrid.layers);
+    if (hybrid.first >= 0) config["use_sliding_window"] = true;
+    const auto foreign = ReadForeignModel(config);
+    ASSERT_OK(foreign);
+    EXPECT_THAT(foreign->spec.nsa().layers(), testing::ElementsAreArray(hybrid.ours));
+    EXPECT_EQ(foreign->spec.nsa().w(), 9);
+    const auto plain = AsPlainModel(foreign->spec, false, {});
+    ASSERT_TRUE(plain.has_value());
+    EXPECT_EQ(plain->architecture, hybrid.architecture);
+    const Json written(plain->config);
+    EXPECT_EQ(written["sliding_window"], 9);
+    EXPECT_EQ(written.value("layer_types", Json()), hybrid.listed ? config["layer_types"] : Json());
+    EXPECT_EQ(written.value("use_sliding_window", false), hybrid.first >= 0);
+    EXPECT_EQ(written.value("max_window_layers", -1), hybrid.first);
+    // A rotation in the one form that every version reads beside layer_types.
+    EXPECT_EQ(written.value("rope_parameters", Json()),
+              hybrid.listed ? Json({{"rope_type", "default"}, {"rope_theta", 10000.0}}) : Json());
+    const auto again = ReadForeignModel(written);
+    ASSERT_OK(again);
+    EXPECT_EQ(again->spec.nsa().SerializeAsString(), foreign->spec.nsa().SerializeAsString());
+    EXPECT_OK(CheckForeignConfig(written, foreign->spec));
+  }
+}
+
+// A dense model of ours with a narrow window in some layers is a Mistral, whatever its list is.
+TEST(ExportOfADenseModel, OfOursMayHaveLayersWithAndWithoutAWindow) {
+  const auto foreign = ReadForeignModel(ForeignConfig("LlamaForCausalLM", "llama"));
+  ASSERT_OK(foreign);
+  v1::JobSpec spec = foreign->spec;
+  spec.mutable_model()->set_n_layers(4);
+  spec.mutable_nsa()->clear_branches();
+  for (const char* const layer : {"full", "win", "full", "win"}) {
+    spec.mutable_nsa()->add_layers(layer);
+  }
+  spec.mutable_nsa()->set_w(4);
+  const auto plain = AsPlainModel(spec, false, {});
+  ASSERT_TRUE(plain.has_value());
+  EXPECT_EQ(plain->architecture, "MistralForCausalLM");
+  EXPECT_EQ(Json(plain->config)["layer_types"], LayerTypes("fsfs"));
+  spec.mutable_model()->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
+  EXPECT_FALSE(AsPlainModel(spec, false, {}).has_value()) << "full layers are not rotated";
 }
 
 TEST(ExportOfADenseModel, MayBeInBf16AndInSeveralFiles) {
@@ -198,6 +289,8 @@ INSTANTIATE_TEST_SUITE_P(
                          [](Json* config) {
                            (*config)["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
                          }},
+                    Case{"LlamaWithHeadsOf128", "LlamaForCausalLM", "llama",
+                         [](Json* config) { (*config)["head_dim"] = 128; }},
                     Case{"Llama3", "LlamaForCausalLM", "llama",
                          [](Json* config) {
                            (*config)["rope_theta"] = 500000.0;
@@ -219,6 +312,12 @@ INSTANTIATE_TEST_SUITE_P(
                          }},
                     Case{"Qwen3", "Qwen3ForCausalLM", "qwen3",
                          [](Json* config) { (*config)["rms_norm_eps"] = 1e-3; }},
+                    Case{"Qwen3WithHeadsOf128AndAllOfItsTokens", "Qwen3ForCausalLM", "qwen3",
+                         [](Json* config) {
+                           (*config)["head_dim"] = 128;
+                           (*config)["vocab_size"] = 151936;
+                           (*config)["tie_word_embeddings"] = true;
+                         }},
                     Case{"Qwen3WithYarnAndNewKeys", "Qwen3ForCausalLM", "qwen3",
                          [](Json* config) {
                            config->erase("rope_theta");
@@ -238,7 +337,37 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"Mistral", "MistralForCausalLM", "mistral",
                          [](Json* config) { (*config)["sliding_window"] = 7; }},
                     Case{"MistralWithoutAWindow", "MistralForCausalLM", "mistral",
-                         [](Json* config) { (*config)["sliding_window"] = nullptr; }}),
+                         [](Json* config) { (*config)["sliding_window"] = nullptr; },
+                         "LlamaForCausalLM"},
+                    Case{"Qwen3WithWindowsInTwoOfThreeLayers", "Qwen3ForCausalLM", "qwen3",
+                         [](Json* config) {
+                           (*config)["num_hidden_layers"] = 5;
+                           (*config)["use_sliding_window"] = true;
+                           (*config)["sliding_window"] = 9;
+                           (*config)["max_window_layers"] = 5;  // layer_types counts
+                           (*config)["layer_types"] = LayerTypes("fssfs");
+                           (*config)["rope_theta"] = 500.0;
+                           (*config)["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+                         }},
+                    Case{"Qwen2WithWindowsFromLayer1On", "Qwen2ForCausalLM", "qwen2",
+                         [](Json* config) {
+                           (*config)["hidden_size"] = 64;
+                           (*config)["num_hidden_layers"] = 3;
+                           (*config)["use_sliding_window"] = true;
+                           (*config)["sliding_window"] = 9;
+                           (*config)["max_window_layers"] = 1;
+                         }},
+                    Case{"MistralWithAWindowInOneLayer", "MistralForCausalLM", "mistral",
+                         [](Json* config) {
+                           (*config)["sliding_window"] = 7;
+                           (*config)["layer_types"] = LayerTypes("sf");
+                         }},
+                    Case{"Ministral", "MinistralForCausalLM", "ministral",
+                         [](Json* config) {
+                           (*config)["sliding_window"] = 7;
+                           (*config)["layer_types"] = LayerTypes("fs");
+                         },
+                         "MistralForCausalLM"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 // A Llama whose head width is not dim / heads, as our tests of the families have it, and without
@@ -314,6 +443,66 @@ TEST(ImportForeignFolder, TheJobIsDenseAndTakesTheTokenizerOfTheFolder) {
                        HasSubstr("62 tokens (vocab_size of config.json is 61)")));
 }
 
+// What layers read without a window that is shorter than the sequences, or with none that counts.
+TEST(ImportForeignFolder, LayersReadAllTokensWhereNoWindowIsLeft) {
+  struct Windows {
+    const char* architecture;
+    const char* type;
+    Json keys;
+  };
+  for (const Windows& windows : std::initializer_list<Windows>{
+           {"Qwen3ForCausalLM",
+            "qwen3",
+            {{"use_sliding_window", true},
+             {"sliding_window", 40},
+             {"layer_types", LayerTypes("fs")}}},
+           {"Qwen3ForCausalLM",
+            "qwen3",
+            {{"use_sliding_window", true},
+             {"sliding_window", 9},
+             {"layer_types", LayerTypes("ff")}}},
+           {"Qwen3ForCausalLM", "qwen3", {{"use_sliding_window", true}, {"sliding_window", 9}}},
+           {"Qwen2ForCausalLM",
+            "qwen2",
+            {{"use_sliding_window", true}, {"sliding_window", 9}, {"max_window_layers", 2}}},
+           {"Qwen2ForCausalLM",
+            "qwen2",
+            {{"use_sliding_window", true}, {"sliding_window", nullptr}, {"max_window_layers", 0}}},
+           {"Qwen2ForCausalLM", "qwen2", {{"sliding_window", 9}, {"max_window_layers", 0}}},
+           {"MistralForCausalLM",
+            "mistral",
+            {{"sliding_window", 9}, {"layer_types", LayerTypes("ff")}}},
+           {"LlamaForCausalLM", "llama", {{"sliding_window", 9}, {"use_sliding_window", true}}},
+       }) {
+    Json config = ForeignConfig(windows.architecture, windows.type);
+    config.update(windows.keys);
+    const auto model = ReadForeignModel(config);
+    ASSERT_OK(model);
+    EXPECT_THAT(model->spec.nsa().branches(), testing::ElementsAre(v1::BRANCH_WIN)) << windows.keys;
+    EXPECT_THAT(model->spec.nsa().layers(), testing::IsEmpty()) << windows.keys;
+    EXPECT_EQ(model->spec.nsa().w(), 40) << windows.keys;
+  }
+}
+
+// As transformers reads a config.json that lacks them.
+TEST(ImportForeignFolder, WindowsHaveTheDefaultsOfTheirFamilies) {
+  Json config = ForeignConfig("MistralForCausalLM", "mistral");
+  config["max_position_embeddings"] = 8192;
+  const auto mistral = ReadForeignModel(config);
+  ASSERT_OK(mistral);
+  EXPECT_EQ(mistral->spec.nsa().w(), 4096);
+  config = ForeignConfig("Qwen2ForCausalLM", "qwen2");
+  config["max_position_embeddings"] = 8192;
+  config["num_hidden_layers"] = 29;
+  config["use_sliding_window"] = true;
+  const auto qwen = ReadForeignModel(config);
+  ASSERT_OK(qwen);
+  EXPECT_EQ(qwen->spec.nsa().w(), 4096);
+  ASSERT_EQ(qwen->spec.nsa().layers_size(), 29);
+  EXPECT_EQ(qwen->spec.nsa().layers(27), "full");
+  EXPECT_EQ(qwen->spec.nsa().layers(28), "win");
+}
+
 struct Refusal {
   const char* key;
   Json value;
@@ -321,33 +510,39 @@ struct Refusal {
 };
 
 TEST(ImportForeignFolder, RefusesWhatItCannotBeByTheNameOfTheKey) {
-  const Json types = {"full_attention", "sliding_attention"};
   const std::vector<Refusal> refusals = {
       {"architectures",
        {"GemmaForCausalLM"},
-       "architectures: [\"GemmaForCausalLM\"] (one of Llama"},
-      {"hidden_act", "gelu", "hidden_act: \"gelu\" (silu)"},
-      {"attention_bias", true, "attention_bias: true (false"},
+       "architectures: [\"GemmaForCausalLM\"] (must be one of Llama"},
+      {"hidden_act", "gelu", "hidden_act: \"gelu\" (must be silu"},
+      {"attention_bias", true, "attention_bias: true (must be false"},
       {"mlp_bias", true, "mlp_bias: true"},
-      {"head_dim", 80, "head_dim: 80 (16, 32, 64 or 128"},
+      {"head_dim", 80, "head_dim: 80 (must be 16, 32, 64 or 128"},
       {"head_dim", "x", "head_dim: \"x\""},
-      {"num_key_value_heads", 3, "num_key_value_heads: 3 (divides"},
-      {"intermediate_size", 81, "intermediate_size: 81 (a multiple of 16)"},
-      {"hidden_size", 1 << 30, "hidden_size: 1073741824 (from 1 to 32768)"},
+      {"num_key_value_heads", 3, "num_key_value_heads: 3 (must be a divisor of"},
+      {"intermediate_size", 81, "intermediate_size: 81 (must be a multiple of 16)"},
+      {"hidden_size", 1 << 30, "hidden_size: 1073741824 (must be a whole number from 1 to 32768)"},
       {"vocab_size", -1, "vocab_size: -1"},
-      {"rms_norm_eps", 0, "rms_norm_eps: 0 (1e-12 to 0.01"},
-      {"rope_theta", 1, "rope_theta: 1 (above 1)"},
+      {"rms_norm_eps", 0, "rms_norm_eps: 0 (must be a number from 1e-12 to 0.01"},
+      {"rope_theta", 1, "rope_theta: 1 (must be a number greater than 1)"},
       {"partial_rotary_factor", 0.5, "partial_rotary_factor: 0.5"},
       {"quantization_config", {{"bits", 4}}, "quantization_config"},
-      {"tie_word_embeddings", 1, "tie_word_embeddings: 1 (true or false)"},
+      {"tie_word_embeddings", 1, "tie_word_embeddings: 1 (must be true or false)"},
       {"max_position_embeddings", 1 << 21, "max_position_embeddings"},
       {"rope_scaling", {{"rope_type", "longrope"}, {"factor", 4}}, "rope_type: \"longrope\""},
-      {"rope_scaling", {{"type", "dynamic"}, {"factor", 4}}, "type: \"dynamic\" (default, linear"},
+      {"rope_scaling",
+       {{"type", "dynamic"}, {"factor", 4}},
+       "type: \"dynamic\" (must be default, linear"},
       {"rope_scaling",
        {{"rope_type", "llama3"}, {"factor", 4}},
        "original_max_position_embeddings"},
       {"rope_scaling", {{"rope_type", "linear"}}, "factor: missing"},
-      {"rope_scaling", 4, "rope_scaling: 4 (an object, or null)"},
+      {"rope_scaling", 4, "rope_scaling: 4 (must be an object or null)"},
+      {"rope_parameters",
+       {{"full_attention", {{"rope_theta", 1e6}}}},
+       "(must be one rotation for all layers)"},
+      {"layer_types", LayerTypes("fs"),
+       "(must be full_attention in each layer of a LlamaForCausalLM)"},
   };
   for (const Refusal& refusal : refusals) {
     const TempDir dir;
@@ -359,14 +554,37 @@ TEST(ImportForeignFolder, RefusesWhatItCannotBeByTheNameOfTheKey) {
         << refusal.key;
     EXPECT_FALSE(fs::exists(dir / "checkpoint")) << refusal.key;
   }
-  const TempDir dir;
-  ForeignFolder folder(ForeignConfig("Qwen3ForCausalLM", "qwen3"));
-  folder.config()["sliding_window"] = 9;
-  folder.config()["layer_types"] = types;
-  folder.Write(dir / "model");
-  EXPECT_THAT(ImportModel(dir / "model", dir / "checkpoint"),
+}
+
+TEST(ImportForeignFolder, RefusesWindowsThatItCannotHaveByTheNameOfTheKey) {
+  const Json chunked = {"full_attention", "chunked_attention"};
+  for (const Refusal& refusal : std::initializer_list<Refusal>{
+           {"layer_types", chunked,
+            "layer_types: [\"full_attention\",\"chunked_attention\"] (must be a list of "
+            "full_attention and sliding_attention, without \"chunked_attention\")"},
+           {"layer_types", LayerTypes("fsf"),
+            "(must be a list with an entry for each of the 2 layers)"},
+           {"layer_types", "sliding_attention", "(must be a list with an entry for each of the 2"},
+           {"sliding_window", Json({9, 4}), "sliding_window: [9,4] (must be a whole number from 1"},
+           {"sliding_window", nullptr, "sliding_window: null (must be a whole number from 1"},
+           {"sliding_window", 0, "sliding_window: 0 (must be a whole number from 1"},
+           {"use_sliding_window", nullptr,
+            "use_sliding_window: null (must be true, because layer_types has sliding_attention)"},
+           {"use_sliding_window", 1, "use_sliding_window: 1 (must be true or false)"}}) {
+    Json config = ForeignConfig("Qwen3ForCausalLM", "qwen3");
+    config["use_sliding_window"] = true;
+    config["sliding_window"] = 9;
+    config["layer_types"] = LayerTypes("fs");
+    config[refusal.key] = refusal.value;
+    EXPECT_THAT(ReadForeignModel(config),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(refusal.reason)));
+  }
+  Json config = ForeignConfig("Qwen2ForCausalLM", "qwen2");
+  config["use_sliding_window"] = true;
+  config["max_window_layers"] = -1;
+  EXPECT_THAT(ReadForeignModel(config),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("sliding_window: 9 (that of all layers, but only 1 of 2")));
+                       HasSubstr("max_window_layers: -1 (must be a whole number, 0 or more)")));
 }
 
 TEST(ImportForeignFolder, RefusesDamagedFoldersAndLeavesNothingBehind) {
@@ -416,6 +634,13 @@ TEST(ImportForeignFolder, RefusesDamagedFoldersAndLeavesNothingBehind) {
          std::ofstream(path / "config.json") << "[]";
        },
        "not a JSON object"},
+      {"a value as deep as the stack does not hold",
+       [&](auto* folder, const auto& path) {
+         write(folder, path);
+         std::ofstream(path / "config.json") << "{\"head_dim\":" << std::string(1'000'000, '[')
+                                             << std::string(1'000'000, ']') << "}";
+       },
+       "not a JSON object (at most 100 levels deep)"},
   };
   for (const Damage& damage : damages) {
     const TempDir dir;

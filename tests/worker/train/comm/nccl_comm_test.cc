@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <latch>
@@ -12,10 +13,12 @@
 
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/environment.h"
 #include "kernels/dtype.h"
 #include "tests/testing/fakes/fake_nccl.h"
 #include "tests/testing/paths.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/worker/train/comm/on_ranks.h"
 #include "worker/train/comm/nccl_library.h"
 #include "worker/train/comm/nccl_log.h"
 
@@ -59,19 +62,7 @@ class NcclCommTest : public ::testing::Test {
 
   // Runs `body` on one thread per rank.
   void RunRanks(int world, const std::function<void(Comm*)>& body) {
-    const TempDir dir;
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < world; ++rank) {
-      threads.emplace_back([&, rank] {
-        auto comm = ConnectTcp({.rank = rank,
-                                .world_size = world,
-                                .rendezvous_dir = dir.path(),
-                                .timeout = absl::Seconds(20)});
-        ASSERT_TRUE(comm.ok()) << comm.status();
-        body(comm->get());
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    OnRanks(world, body, absl::Seconds(20));
   }
 
   FakeNcclSetFunction set_ = nullptr;
@@ -463,6 +454,27 @@ TEST(NcclEnvironment, UsesExactlyTheInterfaceOfTheRanksUnlessTheUserNamedOne) {
   nccl::UseInterface("eth1");
   EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "ib0");
   unsetenv("NCCL_SOCKET_IFNAME");
+}
+
+// Runs in a process of its own, because what counts is what the process was started with.
+TEST(NcclEnvironmentDeathTest, SaysWhichVariablesOfTheUserItHasReplaced) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto start = [] {
+    for (const auto& [name, value] : nsa::VariablesWith("NCCL_")) unsetenv(name.c_str());
+    setenv("NCCL_ALGO", "Tree", 1);
+    setenv("NCCL_COMM_ID", "10.0.0.1:5\n", 1);
+    setenv("NCCL_DEBUG", "INFO", 1);
+    setenv("NCCL_IB_HCA", "mlx5_0", 1);
+    setenv("NCCL_NVLS_ENABLE", "0", 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    nccl::SetEnvironment();
+    nccl::UseInterface("eth1");
+    std::fputs(nccl::ReplacedText(nccl::ReplacedEnvironment()).c_str(), stderr);
+    std::_Exit(3);
+  };
+  EXPECT_EXIT(start(), ::testing::ExitedWithCode(3),
+              ::testing::StrEq("NCCL_ALGO=Ring (Tree was set), NCCL_COMM_ID is removed "
+                               "(10.0.0.1:5\\n was set), NCCL_SOCKET_IFNAME==eth1 (lo was set)"));
 }
 
 }  // namespace

@@ -333,6 +333,30 @@ TEST(LoadCorpus, CountsTheFilesOfZeroBytesOfBothSides) {
   EXPECT_EQ(SummaryOf(corpus->info).empty_files(), 3);
 }
 
+TEST(LoadCorpus, AFilterChoosesTheRecordsOfEachSet) {
+  const TempDir dir;
+  const std::string file = (dir / "a.jsonl").string();
+  Write(file,
+        "{\"book\": \"p\", \"text\": \"one\"}\n{\"book\": \"q\", \"text\": \"two\"}\n"
+        "{\"book\": \"r\", \"text\": \"three\"}\n{\"text\": \"four\"}\n");
+  v1::DataSpec spec = Spec(v1::DATA_SOURCE_JSONL, {file});
+  (*spec.mutable_val())["books"] = file;
+  (*spec.mutable_except())["book"].add_value("r");
+  auto& set = *(*spec.mutable_val_where())["books"].mutable_field();
+  set["book"].add_value("r");
+  const auto corpus = Load(spec);
+  ASSERT_OK(corpus);
+  EXPECT_THAT(DocumentsOf(*corpus->parts[0].train),
+              testing::UnorderedElementsAre("one", "two", "four"));
+  EXPECT_THAT(DocumentsOf(*corpus->sets[0].tokens), testing::ElementsAre("three"));
+  EXPECT_EQ(corpus->info.dropped_documents, 0);
+
+  set["book"].set_value(0, "s");
+  EXPECT_THAT(Load(spec), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("data.val_where.books.book: none of 4 records has "
+                                             "the value 's'")));
+}
+
 TEST(LoadCorpus, NamesTheFieldWhoseDocumentsAreThoseOfTraining) {
   const TempDir dir;
   Write(dir / "one.jsonl", "{\"text\": \"one\"}\n");

@@ -75,21 +75,22 @@ class DecodeCase {
   std::span<const int32_t> starts() const { return starts_; }
   // The keys that layer `layer` must have read for the first `tokens` tokens.
   std::array<int64_t, kBranches> KeysExpected(int32_t layer, int32_t tokens) const {
-    NsaLayerConfig config = ModelConfigOf(spec_).AttentionOf(layer);
-    config.shape.batch = 1;
-    config.shape.seq_len = tokens;
-    return nsa::KeysExpected(config, starts_.empty() ? starts() : starts().first(tokens));
+    ModelConfig config = ModelConfigOf(spec_);
+    config.attention.shape.batch = 1;
+    config.attention.shape.seq_len = tokens;
+    return nsa::KeysExpected(config.AttentionOf(layer),
+                             starts_.empty() ? starts() : starts().first(tokens));
   }
 
   const Arena& parameters() const { return parameters_; }
 
-  DecoderOptions Options(int32_t context) const {
-    DecoderOptions options{.context = context};
+  DecoderOptions Options(int32_t context, int32_t slots = 1) const {
+    DecoderOptions options{.context = context, .slots = slots};
     if (spec_.data().document_mask()) options.separator = kSeparator;
     return options;
   }
-  std::unique_ptr<Decoder> MakeDecoder(int32_t context) const {
-    auto decoder = Decoder::Create(Exec{}, spec_, &parameters_, Options(context));
+  std::unique_ptr<Decoder> MakeDecoder(int32_t context, int32_t slots = 1) const {
+    auto decoder = Decoder::Create(Exec{}, spec_, &parameters_, Options(context, slots));
     EXPECT_OK(decoder);
     return decoder.ok() ? *std::move(decoder) : nullptr;
   }

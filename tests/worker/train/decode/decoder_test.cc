@@ -6,9 +6,9 @@
 
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/worker/train/decode/batch_bits.h"
 #include "tests/worker/train/decode/decode_case.h"
 #include "tests/worker/train/decode/variants.h"
-#include "worker/train/decode/cpu_decoder.h"
 #include "worker/train/model/model_config.h"
 
 namespace nsa::train {
@@ -83,6 +83,15 @@ TEST_P(DecoderVariants, ReadsTheKeysOfTheFormulaHoweverTheTextIsDivided) {
       ASSERT_OK(decoder->Step(example.text()[decoder->tokens()]));
     }
   }
+}
+
+TEST_P(DecoderVariants, InABatchEverySequenceHasTheBitsThatItHasAlone) {
+  const DecodeCase example(Spec(), 200, 3);
+  const auto alone = example.MakeDecoder(), together = example.MakeDecoder(200, kBatchSlots);
+  ASSERT_NE(alone, nullptr);
+  ASSERT_NE(together, nullptr);
+  ExpectTheBitsOfEachAlone(example, alone.get(), together.get());
+  ExpectTheBitsOfTheWhole(example.text(), alone.get());
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoder, DecoderVariants, testing::ValuesIn(kVariants),
@@ -209,10 +218,29 @@ TEST(Decoder, RefusesWhatDoesNotFitAndKeepsItsSequence) {
   EXPECT_THAT(decoder->Step(1), StatusIs(absl::StatusCode::kOutOfRange));
 }
 
-TEST(Decoder, RefusesAContextOutsideTheLimits) {
+TEST(Decoder, RefusesAStepThatDoesNotFitAndKeepsItsSequences) {
+  const DecodeCase example(TinyJob(), 24, 7);
+  const auto decoder = example.MakeDecoder(4, 2);
+  ASSERT_OK(decoder->Prefill(1, example.text().first(4)));
+  const auto step = [&](std::vector<SlotToken> tokens) { return decoder->Step(tokens).status(); };
+  for (const std::vector<SlotToken>& bad :
+       {std::vector<SlotToken>{}, {{2, 1}}, {{-1, 1}}, {{0, 1}, {0, 2}}, {{0, 11}}}) {
+    EXPECT_THAT(step(bad), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("decode: ")));
+  }
+  EXPECT_THAT(step({{0, 1}, {1, 1}}), StatusIs(absl::StatusCode::kOutOfRange));
+  EXPECT_EQ(decoder->tokens(0), 0);
+  EXPECT_EQ(decoder->tokens(1), 4);
+  EXPECT_OK(step({{0, 1}}));
+}
+
+TEST(Decoder, RefusesAContextAndSlotsOutsideTheLimits) {
   const DecodeCase example(TinyJob(), 2, 8);
+  for (const int32_t slots : {-1, 0, 65}) {
+    EXPECT_THAT(Decoder::BytesFor(example.spec(), Backend::kCpu, {.context = 24, .slots = slots}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("slots (from 1 to 64)")));
+  }
   for (const int32_t context : {-1, 0, 1'048'577}) {
-    EXPECT_THAT(CpuDecoder::BytesFor(example.spec(), context),
+    EXPECT_THAT(Decoder::BytesFor(example.spec(), Backend::kCpu, {.context = context}),
                 StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("seq_len")));
   }
 }
@@ -223,16 +251,22 @@ TEST(Decoder, NeedsTheMemoryItSays) {
     variant.change(&spec);
     const DecodeCase example(spec, 2, 9);
     for (const int32_t context : {1, 24, 1000}) {
-      EXPECT_EQ(*CpuDecoder::BytesFor(spec, context), example.MakeDecoder(context)->bytes())
-          << variant.name;
+      for (const int32_t slots : {1, 3}) {
+        EXPECT_EQ(*Decoder::BytesFor(spec, Backend::kCpu, {.context = context, .slots = slots}),
+                  example.MakeDecoder(context, slots)->bytes())
+            << variant.name;
+      }
     }
   }
   // A token of a longer context costs its selected keys and values, and a block every d tokens, in
   // each of two layers; the window and the workspace do not grow.
-  const int64_t more =
-      *CpuDecoder::BytesFor(TinyJob(), 20'000) - *CpuDecoder::BytesFor(TinyJob(), 10'000);
+  const auto bytes = [](int32_t context, int32_t slots) {
+    return *Decoder::BytesFor(TinyJob(), Backend::kCpu, {.context = context, .slots = slots});
+  };
   const int64_t row = 2 * (16 + 16) * 4;
-  EXPECT_EQ(more, 2 * (10'000 * row + 10'000 / 4 * row));
+  const int64_t more = 2 * (10'000 * row + 10'000 / 4 * row);
+  EXPECT_EQ(bytes(20'000, 1) - bytes(10'000, 1), more);
+  EXPECT_EQ(bytes(20'000, 5) - bytes(10'000, 5), 5 * more);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "kernels/cuda/device.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/worker/train/decode/batch_bits.h"
 #include "tests/worker/train/decode/decode_case.h"
 #include "tests/worker/train/decode/variants.h"
 #include "tests/worker/train/tiny_job.h"
@@ -46,12 +47,18 @@ class OnGpu {
     if (!weights.ok()) return;
     weights_ = *std::move(weights);
     EXPECT_OK(CopyArena(gpu_->exec(), example.parameters(), &weights_));
-    auto decoder = Decoder::Create(gpu_->exec(), example.spec(), &weights_,
-                                   example.Options(static_cast<int32_t>(example.text().size())));
-    EXPECT_OK(decoder);
-    if (decoder.ok()) decoder_ = *std::move(decoder);
+    decoder_ = MakeDecoder(example, 1);
   }
   Decoder* decoder() { return decoder_.get(); }
+
+  // Another one, whose matrix products have the same algorithms.
+  std::unique_ptr<Decoder> MakeDecoder(const DecodeCase& example, int32_t slots) {
+    auto decoder =
+        Decoder::Create(gpu_->exec(), example.spec(), &weights_,
+                        example.Options(static_cast<int32_t>(example.text().size()), slots));
+    EXPECT_OK(decoder);
+    return decoder.ok() ? *std::move(decoder) : nullptr;
+  }
 
  private:
   std::unique_ptr<Gpu> gpu_;
@@ -141,6 +148,16 @@ TEST_P(GpuDecoderVariants, ReadsTheKeysOfTheFormulaHoweverTheTextIsDivided) {
       ASSERT_OK(on_gpu.decoder()->Step(example.text()[tokens]));
     }
   }
+}
+
+TEST_P(GpuDecoderVariants, InABatchEverySequenceHasTheBitsThatItHasAlone) {
+  const DecodeCase example(Spec(), 200, 3, DecodeCase::Weights::kForGpu);
+  OnGpu on_gpu(example);
+  ASSERT_NE(on_gpu.decoder(), nullptr);
+  const auto together = on_gpu.MakeDecoder(example, kBatchSlots);
+  ASSERT_NE(together, nullptr);
+  ExpectTheBitsOfEachAlone(example, on_gpu.decoder(), together.get());
+  ExpectTheBitsOfTheWhole(example.text(), on_gpu.decoder());
 }
 
 class DecoderOnGpu : public testing::Test {

@@ -54,6 +54,17 @@ inline constexpr Variant kVariants[] = {
        SetBranches(spec, {v1::BRANCH_WIN});
        spec->mutable_nsa()->set_w(1000);
      }},
+    {"FullAndWindowsAndBlocks",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_n_layers(3);
+       SetLayers(spec, {"full", "win", "sel"});
+     }},
+    {"FullWithoutRotationAndDocuments",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
+       SetLayers(spec, {"cmp+win", "full"});
+       spec->mutable_data()->set_document_mask(true);
+     }},
     {"Documents", [](v1::JobSpec* spec) { spec->mutable_data()->set_document_mask(true); }},
     {"DocumentsWithoutCmp",
      [](v1::JobSpec* spec) {
@@ -64,6 +75,11 @@ inline constexpr Variant kVariants[] = {
      [](v1::JobSpec* spec) {
        spec->mutable_model()->set_rope_scale(4);
        spec->mutable_model()->set_rope_base(500);
+     }},
+    {"RotationInWindows",
+     [](v1::JobSpec* spec) {
+       spec->mutable_model()->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
+       SetLayers(spec, {"win", "cmp+sel"});
      }},
     {"RopeScalingOfLlama3",
      [](v1::JobSpec* spec) {

@@ -397,6 +397,22 @@ INSTANTIATE_TEST_SUITE_P(
                   s->mutable_model()->set_qk_norm_weights(true);
                   SetLayers(s, {"win", "cmp+sel"});
                 }},
+        Variant{"RotationInWindows",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
+                  s->mutable_model()->set_qk_norm(true);
+                  SetLayers(s, {"win", "cmp+sel"});
+                }},
+        Variant{"FullAndWindowsAndBlocks",
+                [](v1::JobSpec* s) {
+                  SetLayers(s, {"full", "win", "sel"});
+                }},
+        Variant{"FullWithoutRotationWithDocuments",
+                [](v1::JobSpec* s) {
+                  s->mutable_model()->set_rope_layers(v1::ROPE_LAYERS_WINDOW);
+                  SetLayers(s, {"win", "full"});
+                },
+                true},
         Variant{"Swiglu",
                 [](v1::JobSpec* s) {
                   s->mutable_model()->set_mlp(v1::MLP_SWIGLU);

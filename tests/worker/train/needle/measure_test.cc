@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/status_matchers.h"
@@ -38,7 +39,7 @@ class MeasureTest : public testing::Test {
 TEST_F(MeasureTest, ADocumentFillsTheContext) {
   const TextTokenizer& tokenizer = trained_->tokenizer();
   for (const int32_t length : {129, 130, 200, 333, 1'024}) {
-    const auto tokens = NeedleOf(tokenizer, Filler(), length, 0.5, 9);
+    const auto tokens = NeedleOf(tokenizer, NeedleTask::kKey, Filler(), length, 0.5, 9);
     ASSERT_OK(tokens);
     EXPECT_EQ(tokens->prompt.size() + tokens->answer.size(), static_cast<size_t>(length));
     EXPECT_EQ(tokens->prompt[0], tokenizer.separator());
@@ -47,8 +48,32 @@ TEST_F(MeasureTest, ADocumentFillsTheContext) {
     const std::string answer = TextOf(tokenizer, tokens->answer);
     EXPECT_THAT(prompt, HasSubstr("\nThe pass key is" + answer + ". Remember it."));
   }
-  EXPECT_THAT(NeedleOf(tokenizer, Filler(), 128, 0.5, 9).status().message(),
-              HasSubstr("length 128 (at least 129"));
+}
+
+TEST_F(MeasureTest, TheShortestDocumentOfATaskIsTheShortestLength) {
+  const auto why = [&](NeedleTask task, int32_t length) {
+    return std::string(
+        NeedleOf(trained_->tokenizer(), task, Filler(), length, 0.5, 9).status().message());
+  };
+  EXPECT_THAT(why(NeedleTask::kKey, 128),
+              HasSubstr("length 128 (at least 129, the shortest document of the task key in"));
+  EXPECT_EQ(why(NeedleTask::kKey, 129), "");
+  for (const NeedleTask task :
+       {NeedleTask::kKeys, NeedleTask::kValues, NeedleTask::kTrace, NeedleTask::kCount}) {
+    EXPECT_THAT(why(task, 255),
+                HasSubstr(absl::StrCat("(at least 256, the shortest document of the task ",
+                                       NameOf(task), " in this model's tokens); choose")));
+    EXPECT_EQ(why(task, 256), "");
+  }
+}
+
+TEST_F(MeasureTest, EachTaskIsMeasured) {
+  for (const NeedleTask task :
+       {NeedleTask::kKeys, NeedleTask::kValues, NeedleTask::kTrace, NeedleTask::kCount}) {
+    const auto cells = Measure({.task = task, .lengths = {300}, .depths = 1, .trials = 1});
+    ASSERT_OK(cells);
+    EXPECT_EQ(*cells, (std::vector<NeedleCell>{{300, 0.5, 0, 1}})) << NameOf(task);
+  }
 }
 
 // An untrained model never guesses six tokens.
@@ -78,10 +103,11 @@ TEST(NeedleTable, HasARowForEachDepthAndAColumnForEachLength) {
             "   0%     100%      50%\n"
             "  50%      90%     100%\n"
             " 100%       0%     100%\n");
-  EXPECT_EQ(NeedleCsv({{512, 0.25, 9, 10}}), "length,depth,found,trials\n512,0.25,9,10\n");
-  EXPECT_EQ(
-      NeedleDocument({{512, 0.25, 9, 10}}, 7).dump(),
-      R"({"step":7,"cells":[{"context_tokens":512,"depth_ratio":0.25,"found":9,"trials":10}]})");
+  EXPECT_EQ(NeedleCsv({{512, 0.25, 9, 10}}, NeedleTask::kTrace),
+            "length,depth,found,trials,task\n512,0.25,9,10,trace\n");
+  EXPECT_EQ(NeedleDocument({{512, 0.25, 9, 10}}, NeedleTask::kKeys, 7).dump(),
+            R"({"step":7,"task":"keys","cells":[)"
+            R"({"context_tokens":512,"depth_ratio":0.25,"found":9,"trials":10}]})");
 }
 
 }  // namespace

@@ -76,6 +76,107 @@ TEST(Evaluate, RefusesAFileWithoutATokenToPredict) {
   }
 }
 
+// The job of the model has these files in val_path, and this set "notes".
+std::unique_ptr<TrainedModel> WithSets(const TempDir& dir, const std::vector<std::string>& val_path,
+                                       const std::string& notes,
+                                       v1::LossOn loss_on = v1::LOSS_ON_UNSPECIFIED) {
+  SaveSmallModel(dir, [&](v1::JobSpec* spec) {
+    v1::DataSpec* const data = spec->mutable_data();
+    for (const std::string& path : val_path) data->add_val_path(path);
+    if (!notes.empty()) (*data->mutable_val())["notes"] = notes;
+    data->set_loss_on(loss_on);
+  });
+  auto trained = TrainedModel::Load(dir.path());
+  EXPECT_OK(trained);
+  return *std::move(trained);
+}
+
+TEST(EvaluateSets, MeasuresTheFilesOfValPathTogetherAndEachNamedSet) {
+  const TempDir dir;
+  std::ofstream(dir / "one.txt") << "the first text";
+  std::ofstream(dir / "two.txt") << "and another";
+  std::ofstream(dir / "notes-1.jsonl") << "{\"text\": \"a note\"}\n";
+  const auto trained = WithSets(dir, {dir / "one.txt", dir / "two.txt"}, dir / "notes-*.jsonl");
+  const auto sets = EvaluateSets(*trained);
+  ASSERT_OK(sets);
+  ASSERT_EQ(sets->size(), 2u);
+  const auto one = EvaluateFile(*trained, {dir / "one.txt"});
+  const auto two = EvaluateFile(*trained, {dir / "two.txt"});
+  const auto note = EvaluateFile(*trained, {dir / "notes-1.jsonl"});
+  EXPECT_EQ((*sets)[0].name, "validation");
+  EXPECT_EQ((*sets)[0].evaluation.all.tokens, 25);
+  EXPECT_DOUBLE_EQ((*sets)[0].evaluation.all.nats, one->all.nats + two->all.nats);
+  EXPECT_EQ((*sets)[0].evaluation.by_context[0].tokens, 2);
+  EXPECT_EQ((*sets)[1].name, "notes");
+  EXPECT_EQ((*sets)[1].evaluation.all.nats, note->all.nats);
+}
+
+TEST(EvaluateSets, CountTheRecordsThatPassTheirFilter) {
+  const TempDir dir;
+  std::ofstream(dir / "notes.jsonl") << "{\"book\": \"a\", \"text\": \"a note\"}\n"
+                                        "{\"book\": \"b\", \"text\": \"another note\"}\n"
+                                        "{\"book\": \"b\"}\n";
+  const auto sets_with = [&](const std::string& book) {
+    const TempDir model;
+    SaveSmallModel(model, [&](v1::JobSpec* spec) {
+      v1::DataSpec& data = *spec->mutable_data();
+      data.set_source(v1::DATA_SOURCE_JSONL);
+      data.add_val_path(dir / "notes.jsonl");
+      (*data.mutable_except())["book"].add_value("b");
+      (*data.mutable_val())["notes"] = dir / "notes.jsonl";
+      (*(*data.mutable_val_where())["notes"].mutable_field())["book"].add_value(book);
+    });
+    const auto trained = TrainedModel::Load(model.path());
+    EXPECT_OK(trained);
+    return EvaluateSets(**trained);
+  };
+  const auto sets = sets_with("a");
+  ASSERT_OK(sets);
+  ASSERT_EQ(sets->size(), 2u);
+  for (const EvaluatedSet& set : *sets) {
+    EXPECT_EQ(set.evaluation.all.tokens, 6) << set.name;
+  }
+  EXPECT_THAT(sets_with("c"), StatusIs(absl::StatusCode::kInvalidArgument,
+                                       testing::HasSubstr("data.val_where.notes.book: none of 3 "
+                                                          "records has the value 'c'")));
+}
+
+TEST(EvaluateSets, RefusesWhatIsNoTextOfThisMachineByItsKey) {
+  const TempDir dir;
+  std::ofstream(dir / "notes.jsonl") << "{}\n";
+  const auto refused = [&](const std::string& notes, v1::LossOn loss_on = v1::LOSS_ON_ALL) {
+    const TempDir model;
+    return std::string(EvaluateSets(*WithSets(model, {}, notes, loss_on)).status().message());
+  };
+  EXPECT_EQ(refused("https://host/notes.txt"),
+            "data.val.notes: https://host/notes.txt (text, JSON lines or Parquet on this machine); "
+            "name such a file");
+  EXPECT_THAT(refused(dir / "notes.tokens"), testing::StartsWith("data.val.notes: "));
+  EXPECT_THAT(refused(dir / "notes.jsonl", v1::LOSS_ON_ASSISTANT),
+              testing::HasSubstr("notes.jsonl has conversations (text"));
+  EXPECT_THAT(refused(dir / "*.none"), testing::HasSubstr("*.none"));
+  EXPECT_THAT(refused(""), testing::StartsWith("data.val_path, data.val: none"));
+}
+
+TEST(EvaluateSets, AreShownBesideEachOther) {
+  const ScoreSummary all = {.bytes = 8, .tokens = 4, .nats = 4 * std::log(16.0)};
+  const std::vector<EvaluatedSet> sets = {{"validation", {all, {{1, 4}, {2, 5}, {}, {1, 0.25}}}},
+                                          {"books-of-others", {{2, 1, 3}, {{1, 3}}}}};
+  EXPECT_EQ(SetsText(sets),
+            "tokens seen      validation  books-of-others\n"
+            "1                    4.0000           3.0000\n"
+            "2-3                  2.5000                -\n"
+            "8-15                 0.2500                -\n"
+            "all                  2.7726           3.0000\n"
+            "bits a byte          2.0000           2.1640\n"
+            "tokens                    4                1\n");
+  const nlohmann::ordered_json document = SetsDocument(sets, 7);
+  EXPECT_EQ(document["step"], 7);
+  EXPECT_EQ(document["sets"][0]["by_context"].size(), 3u);
+  EXPECT_EQ(document["sets"][1]["name"], "books-of-others");
+  EXPECT_EQ(document["sets"][1]["loss_nats_per_token"], 3);
+}
+
 TEST(Evaluate, IsShownInLossPerplexityBitsAndByContext) {
   Evaluation evaluation;
   evaluation.all = {.bytes = 8, .tokens = 4, .nats = 4 * std::log(16.0)};

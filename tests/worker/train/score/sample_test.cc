@@ -127,6 +127,18 @@ TEST(Sample, EndsAfterSoManyTokensOrBytes) {
   EXPECT_EQ(size({.bytes = 0}), 0u);
 }
 
+TEST(Sample, EndsBehindTheFirstOfItsEnds) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  SampleOptions options{.bytes = 100, .seed = 3};
+  const std::string whole = *Sample(*trained, options);
+  const std::string first = whole.substr(40, 3), later = whole.substr(60, 5);
+  options.ends = {later, first};
+  EXPECT_EQ(*Sample(*trained, options), whole.substr(0, whole.find(first) + 3));
+  options.ends = {"\n never drawn \n"};
+  EXPECT_EQ(*Sample(*trained, options), whole);
+}
+
 TEST(Sample, SeesAsMuchAsTheContextSaysAlsoMoreThanItWasTrainedOn) {
   const TempDir dir;
   const auto trained = SmallModel(dir);

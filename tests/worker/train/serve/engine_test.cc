@@ -1,11 +1,11 @@
 #include "worker/train/serve/engine.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +21,7 @@
 #include "worker/train/score/sample.h"
 #include "worker/train/score/score.h"
 #include "worker/train/score/utf8.h"
+#include "worker/train/serve/call.h"
 
 namespace nsa::train::serve {
 namespace {
@@ -38,31 +39,39 @@ struct Answered {
   Usage usage;
 };
 
+// What a call has written.
+absl::StatusOr<Answered> Collect(Call* call) {
+  Answered answered;
+  while (std::optional<AnswerPiece> piece = call->Take(absl::ZeroDuration())) {
+    EXPECT_FALSE(piece->empty());
+    EXPECT_EQ(ValidUtf8(piece->text), piece->text);
+    const auto index = static_cast<size_t>(piece->choice);
+    if (answered.choices.size() <= index) answered.choices.resize(index + 1);
+    AnswerPiece& choice = answered.choices[index];
+    EXPECT_EQ(choice.finish_reason, "") << "the last piece has it";
+    choice.text += piece->text;
+    std::move(piece->tokens.begin(), piece->tokens.end(), std::back_inserter(choice.tokens));
+    choice.finish_reason = piece->finish_reason;
+  }
+  NSA_ASSIGN_OR_RETURN(answered.usage, call->result());
+  return answered;
+}
+
+absl::StatusOr<Answered> AnswerTo(Engine* engine, const Task& task) {
+  const auto call = std::make_shared<Call>(task);
+  engine->batch()->Add(call);
+  while (engine->batch()->Compute()) {
+  }
+  return Collect(call.get());
+}
+
 class EngineTest : public testing::Test {
  protected:
-  EngineTest() : trained_(SmallModel(dir_)), engine_(*Engine::Create(trained_.get(), 0)) {}
+  EngineTest() : trained_(SmallModel(dir_)), engine_(*Engine::Create(trained_.get(), {})) {}
 
   absl::StatusOr<Answered> Try(CompletionRequest request) {
     NSA_ASSIGN_OR_RETURN(const Task task, engine_->Prepare(std::move(request)));
-    return Run(engine_.get(), task);
-  }
-
-  static absl::StatusOr<Answered> Run(Engine* engine, const Task& task) {
-    Answered answered;
-    const auto take = [&](AnswerPiece piece) {
-      EXPECT_FALSE(piece.empty());
-      EXPECT_EQ(ValidUtf8(piece.text), piece.text);
-      const auto index = static_cast<size_t>(piece.choice);
-      if (answered.choices.size() <= index) answered.choices.resize(index + 1);
-      AnswerPiece& choice = answered.choices[index];
-      EXPECT_EQ(choice.finish_reason, "") << "the last piece has it";
-      choice.text += piece.text;
-      std::move(piece.tokens.begin(), piece.tokens.end(), std::back_inserter(choice.tokens));
-      choice.finish_reason = piece.finish_reason;
-    };
-    NSA_ASSIGN_OR_RETURN(answered.usage,
-                         engine->Complete(task, {.wanted = [] { return true; }, .take = take}));
-    return answered;
+    return AnswerTo(engine_.get(), task);
   }
 
   Answered Complete(CompletionRequest request) {
@@ -270,26 +279,16 @@ TEST_F(EngineTest, WritesAsMuchAsTheContextHasRoomFor) {
 }
 
 TEST_F(EngineTest, SeesAsMuchAsTheContextSays) {
-  const auto engine = Engine::Create(trained_.get(), 64);
+  const auto engine = Engine::Create(trained_.get(), {.context = 64});
   ASSERT_OK(engine);
   EXPECT_EQ((*engine)->context(), 64);
   EXPECT_OK((*engine)->Prepare({.prompts = {std::string(63, 'a')}}));
-  EXPECT_EQ(Engine::Create(trained_.get(), 2'000'000).status().code(),
+  EXPECT_EQ(Engine::Create(trained_.get(), {.context = 2'000'000}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(EngineTest, EndsSoonAfterNobodyWantsTheAnswer) {
-  const auto task = engine_->Prepare({.prompts = {"To be"}, .max_tokens = 100'000});
-  ASSERT_OK(task);
-  int pieces = 0;
-  const auto usage = engine_->Complete(
-      *task, {.wanted = [&] { return pieces < 3; }, .take = [&](AnswerPiece) { ++pieces; }});
-  EXPECT_EQ(usage.status().code(), absl::StatusCode::kCancelled);
-  EXPECT_LE(pieces, 5);
-}
-
 TEST_F(EngineTest, AChatIsItsConversationInTheFormatOfTheModel) {
-  const auto engine = Engine::Create(trained_.get(), 128);
+  const auto engine = Engine::Create(trained_.get(), {.context = 128});
   ASSERT_OK(engine);
   const auto task = (*engine)->Prepare({.messages = {{"user", "Hi"}}, .max_tokens = 1000});
   ASSERT_OK(task);
@@ -303,12 +302,12 @@ TEST_F(EngineTest, AChatIsItsConversationInTheFormatOfTheModel) {
 }
 
 TEST_F(EngineTest, AnAnswerEndsBeforeAStopTokenAndHasNoLead) {
-  const auto engine = Engine::Create(trained_.get(), 128);
+  const auto engine = Engine::Create(trained_.get(), {.context = 128});
   ASSERT_OK(engine);
   auto task = (*engine)->Prepare(
       {.messages = {{"user", "Hi"}}, .max_tokens = 60, .logprobs = 0, .seed = 1});
   ASSERT_OK(task);
-  const auto whole = Run(engine->get(), *task);
+  const auto whole = AnswerTo(engine->get(), *task);
   ASSERT_OK(whole);
   const auto& tokens = whole->choices[0].tokens;
   ASSERT_EQ(tokens.size(), 60u);
@@ -321,7 +320,7 @@ TEST_F(EngineTest, AnAnswerEndsBeforeAStopTokenAndHasNoLead) {
   ASSERT_LT(end, 60u);
   task->stop_tokens = {byte(end)};
   task->lead = tokens[0].token.bytes;
-  const auto ended = Run(engine->get(), *task);
+  const auto ended = AnswerTo(engine->get(), *task);
   ASSERT_OK(ended);
   EXPECT_EQ(ended->choices[0].finish_reason, "stop");
   EXPECT_EQ(ended->usage.completion_tokens, static_cast<int64_t>(end) + 1) << "counted, not shown";
@@ -331,7 +330,7 @@ TEST_F(EngineTest, AnAnswerEndsBeforeAStopTokenAndHasNoLead) {
 }
 
 TEST_F(EngineTest, TheSeparatorIsGeneratedWhereItEndsAnAnswer) {
-  const auto engine = Engine::Create(trained_.get(), 128);
+  const auto engine = Engine::Create(trained_.get(), {.context = 128});
   ASSERT_OK(engine);
   // Whether one of so many answers ends by itself.
   const auto ends = [&](const std::vector<int32_t>& stops, int64_t answers) {
@@ -340,7 +339,7 @@ TEST_F(EngineTest, TheSeparatorIsGeneratedWhereItEndsAnAnswer) {
           (*engine)->Prepare({.messages = {{"user", "Hi"}}, .max_tokens = 70, .seed = seed});
       EXPECT_OK(task);
       task->stop_tokens = stops;
-      if (Run(engine->get(), *task)->choices[0].finish_reason == "stop") return true;
+      if (AnswerTo(engine->get(), *task)->choices[0].finish_reason == "stop") return true;
     }
     return false;
   };
@@ -367,7 +366,7 @@ TEST(EngineOfATemplate, AChatBeginsOnceAndEndsAtTheTokensOfItsFormat) {
   const TempDir dir;
   std::ifstream file(SourceDir() + "/tests/common/chat/templates/llama2.jinja");
   const auto trained = ModelOfTemplate(dir, {std::istreambuf_iterator<char>(file), {}});
-  const auto engine = Engine::Create(trained.get(), 128);
+  const auto engine = Engine::Create(trained.get(), {.context = 128});
   ASSERT_OK(engine);
   const auto task = (*engine)->Prepare({.messages = {{"user", "Hi"}}});
   ASSERT_OK(task);
@@ -383,7 +382,7 @@ TEST(EngineOfATemplate, AChatBeginsOnceAndEndsAtTheTokensOfItsFormat) {
 TEST(EngineOfATemplate, AChatInAFormatThatIsNotKnownIsRefusedAndCompletionsAreNot) {
   const TempDir dir;
   const auto trained = ModelOfTemplate(dir, "{{ messages }}");
-  const auto engine = Engine::Create(trained.get(), 128);
+  const auto engine = Engine::Create(trained.get(), {.context = 128});
   ASSERT_OK(engine);
   const absl::Status refused = (*engine)->Prepare({.messages = {{"user", "Hi"}}}).status();
   EXPECT_EQ(HttpStatusOf(refused), 400);
@@ -402,19 +401,14 @@ TEST(EngineOfConversations, ASeparatorHidesNothingThatIsBeforeIt) {
     });
     const auto trained = TrainedModel::Load(dir.path());
     EXPECT_OK(trained);
-    const auto engine = Engine::Create(trained->get(), 0);
+    const auto engine = Engine::Create(trained->get(), {});
     EXPECT_OK(engine);
     const auto task = (*engine)->Prepare(
         {.prompts = {std::move(prompt)}, .max_tokens = 0, .echo = true, .logprobs = 0});
     EXPECT_OK(task);
-    float logprob = 0;
-    EXPECT_OK((*engine)->Complete(*task, {.wanted = [] { return true; },
-                                          .take =
-                                              [&](const AnswerPiece& piece) {
-                                                if (piece.tokens.empty()) return;
-                                                logprob = *piece.tokens.back().token.logprob;
-                                              }}));
-    return logprob;
+    const auto answered = AnswerTo(engine->get(), *task);
+    EXPECT_OK(answered);
+    return *answered->choices[0].tokens.back().token.logprob;
   };
   const std::vector<int32_t> alone = {0, 'b', 'c'}, behind = {0, 'a', 'x', 0, 'b', 'c'};
   EXPECT_NEAR(last_logprob(v1::LOSS_ON_ALL, behind), last_logprob(v1::LOSS_ON_ALL, alone),
@@ -422,6 +416,61 @@ TEST(EngineOfConversations, ASeparatorHidesNothingThatIsBeforeIt) {
   EXPECT_GT(std::abs(last_logprob(v1::LOSS_ON_ASSISTANT, behind) -
                      last_logprob(v1::LOSS_ON_ASSISTANT, alone)),
             10 * kRounding);
+}
+
+TEST_F(EngineTest, HasAsManySlotsAsMemoryAllows) {
+  EXPECT_EQ(engine_->slots(), 8) << "the caches are small";
+  const auto one = Engine::Create(trained_.get(), {.context = 64, .slots = 1});
+  const auto three = Engine::Create(trained_.get(), {.context = 64, .slots = 3});
+  ASSERT_OK(one);
+  ASSERT_OK(three);
+  EXPECT_EQ((*three)->slots(), 3);
+  EXPECT_GT((*three)->bytes(), (*one)->bytes());
+  EXPECT_EQ(Engine::Create(trained_.get(), {.slots = 65}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(SlotsThatFit(1'000, 400, 200), 4);
+  EXPECT_EQ(SlotsThatFit(999, 400, 200), 3);
+  EXPECT_EQ(SlotsThatFit(100, 400, 200), 1) << "the user has asked for this context";
+  EXPECT_EQ(SlotsThatFit(1'000'000, 400, 200), 8);
+}
+
+TEST_F(EngineTest, ManyRequestsAtOnceHaveTheTextsThatEachHasAlone) {
+  std::vector<Task> tasks;
+  for (int i = 0; i < 12; ++i) {
+    const auto task = engine_->Prepare({.prompts = {std::string(static_cast<size_t>(i) * 2, 'a')},
+                                        .max_tokens = 10 + i * 7,
+                                        .n = 1 + i % 3,
+                                        .echo = i % 4 == 0,
+                                        .logprobs = i % 2,
+                                        .seed = i});
+    ASSERT_OK(task);
+    tasks.push_back(*task);
+  }
+  std::vector<std::shared_ptr<Call>> calls;
+  for (const Task& task : tasks) {
+    calls.push_back(std::make_shared<Call>(task));
+    engine_->batch()->Add(calls.back());
+  }
+  while (engine_->batch()->Compute()) {
+  }
+  const auto one = Engine::Create(trained_.get(), {.slots = 1});
+  ASSERT_OK(one);
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    const auto alone = AnswerTo(one->get(), tasks[i]);
+    const auto together = Collect(calls[i].get());
+    ASSERT_OK(alone);
+    ASSERT_OK(together);
+    ASSERT_EQ(together->choices.size(), alone->choices.size());
+    for (size_t c = 0; c < alone->choices.size(); ++c) {
+      EXPECT_EQ(together->choices[c].text, alone->choices[c].text) << i;
+      ASSERT_EQ(together->choices[c].tokens.size(), alone->choices[c].tokens.size());
+      for (size_t t = 0; t < alone->choices[c].tokens.size(); ++t) {
+        EXPECT_EQ(together->choices[c].tokens[t].token.logprob,
+                  alone->choices[c].tokens[t].token.logprob);
+      }
+    }
+    EXPECT_EQ(together->usage.completion_tokens, alone->usage.completion_tokens);
+  }
 }
 
 // One request leaves nothing behind for the next.

@@ -28,11 +28,13 @@ inline constexpr char kEndless[] = R"({"prompt": "a", "max_tokens": 262143})";
 
 class RunningServer {
  protected:
-  static void Start() {
+  // With one slot, requests are computed one after another.
+  static void Start(int32_t slots = 1) {
     dir_ = std::make_unique<TempDir>();
     trained_ = SmallModel(*dir_);
     auto started = CompletionServer::Start(
-        trained_.get(), &clock_, {.listen = "127.0.0.1:0", .context = kContext, .threads = 1});
+        trained_.get(), &clock_,
+        {.listen = "127.0.0.1:0", .engine = {.context = kContext, .slots = slots}, .threads = 1});
     ASSERT_OK(started);
     server_ = *std::move(started);
     address_ = server_->url().substr(sizeof("http://") - 1);
@@ -78,14 +80,15 @@ class RunningServer {
   }
   // Whether the model is free: it answers a short request.
   static bool Free() { return StatusOf(Post(R"({"prompt": "a", "max_tokens": 1})")) == 200; }
-  // Whether it computes something long: a short request gets no answer in a third of a second.
+  // Whether all slots compute something long: a short request gets no answer in a third of a
+  // second.
   static bool Busy() {
     const Fd probe = HttpSend(address_, Request(R"({"prompt": "a", "max_tokens": 1})"));
     const timeval soon{.tv_sec = 0, .tv_usec = 300'000};
     setsockopt(probe.get(), SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon));
     return HttpRead(probe).empty();
   }
-  // Connections with requests that never end; the first is computed.
+  // Connections with requests that never end; the first is computed, with one slot.
   static std::vector<Fd> Occupy(size_t count) {
     std::vector<Fd> all;
     for (size_t i = 0; i < count; ++i) all.push_back(HttpSend(address_, Request(kEndless)));

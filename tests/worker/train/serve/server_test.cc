@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -133,6 +134,8 @@ TEST_F(ServerTest, CountsWhatItAnswersAndWhatItRefuses) {
   EXPECT_EQ(added("nsa_serve_first_piece_seconds_count"), 2);
   EXPECT_EQ(added("nsa_serve_request_seconds_count"), 3);
   EXPECT_EQ(added("nsa_serve_token_seconds_count"), 2);
+  EXPECT_EQ(SeriesOf(after, "nsa_serve_slots"), 1);
+  EXPECT_EQ(SeriesOf(after, "nsa_serve_waiting_requests"), 0);
 }
 
 TEST_F(ServerTest, AStreamHasTheSameTextInPieces) {
@@ -297,6 +300,62 @@ TEST_F(ServerTest, AHundredSilentConnectionsDoNotStopIt) {
     silent.push_back(HttpSend(address_, Request(R"({"prompt": "a"})").substr(0, 90)));
   }
   EXPECT_TRUE(Free());
+}
+
+// A server that writes several choices at the same time.
+class SlotsOfAServerTest : public RunningServer, public testing::Test {
+ protected:
+  static void SetUpTestSuite() { Start(3); }
+  static void TearDownTestSuite() { End(); }
+};
+
+TEST_F(SlotsOfAServerTest, RequestsAreAnsweredWhileAnotherIsWritten) {
+  const Fd lengthy = HttpSend(address_, Request(kEndless));
+  const auto used = [] { return SeriesOf(BodyOf(Get("/metrics")), "nsa_serve_used_slots"); };
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return used() == 1; }));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Free());
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return used() == 1; })) << "that one still is";
+  std::vector<Fd> more = Occupy(2);
+  EXPECT_TRUE(Within(absl::Seconds(20), [&] { return used() == 3; }));
+  EXPECT_TRUE(Busy());
+  more.clear();
+  EXPECT_TRUE(Within(absl::Seconds(20), [] { return Free(); }));
+}
+
+TEST_F(SlotsOfAServerTest, ManyAtOnceHaveTheTextsThatEachHasAlone) {
+  const auto body = [](int i) {
+    return absl::StrCat(R"({"prompt": ")", std::string(static_cast<size_t>(i) * 9, 'b'),
+                        R"(", "max_tokens": )", 20 + 30 * i, R"(, "n": 2, "seed": )", i, "}");
+  };
+  std::vector<json> alone;
+  for (int i = 0; i < 8; ++i) alone.push_back(json::parse(BodyOf(Post(body(i)))));
+  std::vector<Fd> clients;
+  for (int i = 0; i < 8; ++i) clients.push_back(HttpSend(address_, Request(body(i))));
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const json together = json::parse(BodyOf(HttpRead(clients[i])), nullptr, false);
+    EXPECT_EQ(together["choices"], alone[i]["choices"]) << i;
+    EXPECT_EQ(together["usage"], alone[i]["usage"]);
+  }
+}
+
+TEST_F(SlotsOfAServerTest, EveryChoiceOfAStreamedChatHasItsRoleOnce) {
+  const std::string more = R"(, "max_completion_tokens": 20, "seed": 2, "n": 3)";
+  const json whole = json::parse(BodyOf(Chat(Talk("Hi", more))));
+  const std::string answer =
+      Send(Request(Talk("Hi", more + R"(, "stream": true)"), "", "1.0", kChat));
+  const std::vector<std::string> events = absl::StrSplit(BodyOf(answer), "\n\n", absl::SkipEmpty());
+  std::vector<std::string> texts(3);
+  std::vector<int> roles(3), order;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json choice = json::parse(events[i].substr(6))["choices"][0];
+    const auto index = choice["index"].get<size_t>();
+    roles[index] += choice["delta"].contains("role") ? 1 : 0;
+    texts[index] += choice["delta"].value("content", "");
+    order.push_back(static_cast<int>(index));
+  }
+  EXPECT_EQ(roles, std::vector<int>(3, 1));
+  EXPECT_FALSE(std::is_sorted(order.begin(), order.end())) << "they are written together";
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(texts[i], whole["choices"][i]["message"]["content"]);
 }
 
 }  // namespace

@@ -36,8 +36,9 @@ Norms AfterOneStep(double grad_clip) {
                                           "optimizer-00000-of-00001.safetensors");
   EXPECT_TRUE(file.ok()) << file.status();
   if (!file.ok()) return {};
-  std::vector<float> moment((*file)->tensors().at("exp_avg").size);
-  EXPECT_TRUE((*file)->Read("exp_avg", moment).ok());
+  const SafetensorsFile::Tensor& stored = (*file)->tensors().at("exp_avg");
+  std::vector<float> moment(stored.size);
+  EXPECT_TRUE((*file)->ReadBytes(stored, 0, std::as_writable_bytes(std::span(moment))).ok());
   double squares = 0;
   for (const float value : moment) squares += static_cast<double>(value) * value;
   return {.reported = result.steps[0].grad_norm(),

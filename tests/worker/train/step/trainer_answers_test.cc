@@ -6,13 +6,12 @@
 #include <cmath>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
+#include "tests/worker/train/step/executor_ranks.h"
 #include "tests/worker/train/step/trainer_jobs.h"
-#include "worker/train/comm/comm.h"
 #include "worker/train/step/executor.h"
 
 namespace nsa::train {
@@ -58,47 +57,22 @@ struct Sum {
 // A step up to its gradients on `world` ranks; what rank 0 has.
 Sum StepOn(int world, Answers answers) {
   const v1::JobSpec spec = AnswersJob();
-  const TempDir meeting;
-  const RealClock clock;
-  std::vector<std::thread> threads;
   std::vector<Sum> sums(static_cast<size_t>(world));
-  std::vector<double> losses(static_cast<size_t>(world));
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      const ParameterLayout layout(spec);
-      v1::WorkerLaunch launch;
-      *launch.mutable_spec() = spec;
-      launch.set_rank(rank);
-      launch.set_world_size(world);
-      const auto comm = ConnectTcp({.rank = rank,
-                                    .world_size = world,
-                                    .rendezvous_dir = meeting.path(),
-                                    .timeout = absl::Seconds(60)});
-      ASSERT_OK(comm);
-      StatusPage page;
-      const auto executor = MakeCpuExecutor({.launch = &launch,
-                                             .layout = &layout,
-                                             .comm = comm->get(),
-                                             .page = &page,
-                                             .clock = &clock});
-      ASSERT_OK(executor->Open());
-      Initialize(spec.train().seed(), &executor->state().parameters);
-      v1::StepRecord record;
-      int64_t all = 0;
-      for (int r = 0; r < kRows * kMicroBatches; ++r) all += answers(r);
-      record.set_answer_tokens(all);
-      for (int micro = 0; micro < kMicroBatches; ++micro) {
-        const int rows = kRows / world;
-        ASSERT_OK(executor->AddMicroBatch(micro, RowsOf(micro, rank * rows, rows, answers).batch(),
-                                          &record));
-      }
-      ASSERT_OK(executor->CompleteGradients(&record));
-      const std::span<const float> gradients = executor->state().gradients.flat();
-      sums[static_cast<size_t>(rank)] = {
-          record.loss(), record.grad_norm(), {gradients.begin(), gradients.end()}};
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnExecutors(spec, world, [&](int rank, StepExecutor* executor) {
+    v1::StepRecord record;
+    int64_t all = 0;
+    for (int r = 0; r < kRows * kMicroBatches; ++r) all += answers(r);
+    record.set_answer_tokens(all);
+    for (int micro = 0; micro < kMicroBatches; ++micro) {
+      const int rows = kRows / world;
+      ASSERT_OK(executor->AddMicroBatch(micro, RowsOf(micro, rank * rows, rows, answers).batch(),
+                                        &record));
+    }
+    ASSERT_OK(executor->CompleteGradients(&record));
+    const std::span<const float> gradients = executor->state().gradients.flat();
+    sums[static_cast<size_t>(rank)] = {
+        record.loss(), record.grad_norm(), {gradients.begin(), gradients.end()}};
+  });
   double loss = 0;
   for (const Sum& sum : sums) loss += sum.loss / world;  // as Conclude() does
   sums[0].loss = loss;

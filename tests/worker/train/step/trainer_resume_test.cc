@@ -70,7 +70,6 @@ TEST(Trainer, ResumesBitForBitWithMuon) {
       [](v1::JobSpec* spec) {
         spec->mutable_train()->set_optimizer(v1::OPTIMIZER_MUON);
         spec->mutable_train()->set_muon_lr(0.01);
-        spec->mutable_model()->set_zero_init_outputs(true);
       },
       {5});
 }

@@ -1,5 +1,7 @@
 // A run whose tokens do not fit into 16 bits.
 #include <cmath>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -56,7 +58,8 @@ std::vector<float> Embedding(const v1::JobSpec& spec, int64_t step) {
                                           CheckpointName(step) / "model.safetensors");
   EXPECT_OK(file);
   std::vector<float> values(static_cast<size_t>(kVocab) * spec.model().dim());
-  EXPECT_OK((*file)->Read("embed.weight", values));
+  EXPECT_OK((*file)->ReadBytes((*file)->tensors().at("embed.weight"), 0,
+                               std::as_writable_bytes(std::span(values))));
   return values;
 }
 

@@ -186,6 +186,18 @@ TEST(Reporter, EnvironmentShowsWhatMattersAndNoSecret) {
   EXPECT_THAT(text, testing::Not(HasSubstr("hunter2")));
 }
 
+TEST(Reporter, EnvironmentSaysWhichVariablesOfNcclAreNotTheUsers) {
+  const TempDir dir;
+  ReporterOptions options = Options(dir);
+  options.nccl_replaced = {{.name = "NCCL_ALGO", .given = "Tree", .used = "Ring"},
+                           {.name = "NCCL_COMM_ID", .given = "10.0.0.1:5"}};
+  ASSERT_OK(Reporter::Open(options));
+  const auto environment = nlohmann::json::parse(*ReadWholeFile(dir / "out/env.json"));
+  EXPECT_EQ(environment["nccl_replaced"],
+            nlohmann::json({{"NCCL_ALGO", {{"given", "Tree"}, {"used", "Ring"}}},
+                            {"NCCL_COMM_ID", {{"given", "10.0.0.1:5"}, {"used", nullptr}}}}));
+}
+
 TEST(Reporter, AResumedRunWritesNoStepTwice) {
   const TempDir dir;
   ReporterOptions options = Options(dir);

@@ -12,7 +12,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "nsa/v1/telemetry.pb.h"
 #include "worker/train/folder.h"

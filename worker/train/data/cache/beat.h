@@ -7,7 +7,6 @@
 #include <optional>
 #include <thread>
 
-#include "absl/time/time.h"
 #include "common/base/mutex.h"
 
 namespace nsa::train {

@@ -6,7 +6,6 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/log.h"
 #include "worker/train/data/cache/entry_lock.h"
 

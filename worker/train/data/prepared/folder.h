@@ -1,7 +1,6 @@
 // Reads a folder of prepared data (common/job/data/prepared.h).
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>

@@ -115,13 +115,10 @@ absl::Status AddDocument(const Document& document, const Reading& reading,
 
 absl::Status ReadFiles(const DataFiles& files, const std::vector<std::string>& paths,
                        const Reading& reading, Inspector* to) {
-  DocumentReader reader({.source = files.source,
-                         .files = {paths.begin(), paths.end()},
-                         .text_field = files.text_field,
-                         .conversations = files.conversations,
-                         .separator = reading.separator,
-                         .passage_bytes = reading.passage_bytes},
-                        reading.progress);
+  DocumentOptions options = ReadingOfSet(files, paths);
+  options.separator = reading.separator;
+  options.passage_bytes = reading.passage_bytes;
+  DocumentReader reader(std::move(options), reading.progress);
   Document document;
   std::vector<Token> tokens;
   while (true) {

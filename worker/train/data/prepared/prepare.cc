@@ -217,6 +217,10 @@ v1::JobSpec JobOnPrepared(const v1::JobSpec& spec, const fs::path& folder) {
     data->set_tokenizer(v1::TOKENIZER_BYTE);
   }
   data->clear_text_field();
+  data->clear_where();
+  data->clear_except();
+  data->clear_val_where();
+  data->clear_val_except();
   data->clear_stream();  // prepared data is mapped
   data->clear_shuffle_window();
   const v1::DataSpec before = *data;
@@ -228,6 +232,8 @@ v1::JobSpec JobOnPrepared(const v1::JobSpec& spec, const fs::path& folder) {
   for (v1::MixSource& mix : *data->mutable_mix()) {
     mix.set_source(v1::DATA_SOURCE_TOKENS);
     mix.clear_text_field();
+    mix.clear_where();
+    mix.clear_except();
     mix.clear_path();
     mix.add_path(place(FolderNamed(absl::StrCat("mix-", mix.name()))));
   }

@@ -26,6 +26,7 @@ absl::StatusOr<v1::PreparedManifest> SetWriter::Write(const fs::path& folder) {
   NSA_RETURN_IF_ERROR(WriteDocuments(&writer));
   NSA_RETURN_IF_ERROR(CheckUnchanged());
   if (manifest_.documents() == 0) {
+    NSA_RETURN_IF_ERROR(CheckFilter(options_.files, tally_));
     return absl::InvalidArgumentError(
         absl::StrCat(options_.files.field, ": no document; are the files empty?"));
   }
@@ -52,6 +53,9 @@ void SetWriter::BeginManifest() {
   if (options_.files.conversations) {
     manifest_.mutable_conversations()->set_chat_format(options_.chat_format);
   }
+  if (options_.files.filter != nullptr) {
+    options_.files.filter->Describe(manifest_.mutable_filter());
+  }
   if (HasPassages(source, encoder_.separator_or_none())) {
     manifest_.set_passage_bytes(static_cast<int64_t>(options_.passage_bytes));
   }
@@ -69,13 +73,10 @@ absl::Status SetWriter::DescribeFiles() {
 }
 
 absl::Status SetWriter::WriteDocuments(ShardWriter* writer) {
-  DocumentReader reader({.source = options_.files.source,
-                         .files = {options_.paths.begin(), options_.paths.end()},
-                         .text_field = options_.files.text_field,
-                         .conversations = options_.files.conversations,
-                         .separator = encoder_.separator(),
-                         .passage_bytes = options_.passage_bytes},
-                        progress_);
+  DocumentOptions reading = ReadingOfSet(options_.files, options_.paths);
+  reading.separator = encoder_.separator();
+  reading.passage_bytes = options_.passage_bytes;
+  DocumentReader reader(std::move(reading), progress_);
   Document document;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
@@ -84,6 +85,10 @@ absl::Status SetWriter::WriteDocuments(ShardWriter* writer) {
     if (options_.on_document) NSA_RETURN_IF_ERROR(options_.on_document(manifest_));
   }
   manifest_.set_null_rows(reader.nulls());
+  tally_ = reader.tally();
+  if (manifest_.has_filter()) {
+    manifest_.mutable_filter()->set_left_out(tally_.records - tally_.passed);
+  }
   return absl::OkStatus();
 }
 

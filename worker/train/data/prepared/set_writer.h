@@ -73,6 +73,7 @@ class SetWriter {
   ReadProgress* const progress_;
   const SourceFiles sources_;
   v1::PreparedManifest manifest_;
+  FilterTally tally_;
   bool folder_failed_ = false;
 };
 

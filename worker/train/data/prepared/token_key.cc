@@ -81,6 +81,7 @@ std::string Described(const SetOptions& set, int32_t separator) {
   AddText(source.has_fields() ? set.files.text_field : "", &text);
   absl::StrAppend(&text, source.has_text() ? static_cast<int>(set.tokenizer) : 0, "\n");
   AddText(source.has_text() ? set.tokenizer_sha256 : "", &text);
+  if (set.files.filter != nullptr) AddText(set.files.filter->Identity(), &text);
   if (set.files.conversations) AddText(absl::StrCat("conversations ", set.chat_format), &text);
   return text;
 }

@@ -11,8 +11,8 @@ namespace nsa::train {
 
 // A SHA-256 as 64 hexadecimal digits over everything that decides the tokens: of each local file
 // path, size, inode and the times of its last change (of content and of attributes, in
-// nanoseconds), of each URL size, ETag and date; what the files hold, and text_field; the tokenizer
-// and the hash of its files, the separator, passages, and the width of a token.
+// nanoseconds), of each URL size, ETag and date; what the files hold, text_field and the filter;
+// the tokenizer and the hash of its files, the separator, passages, and the width of a token.
 //
 // Nothing if a URL has neither ETag nor date, because its versions cannot be told apart. Two keys,
 // one taken before reading and one after it, are equal only if no file changed in

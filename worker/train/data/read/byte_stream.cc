@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/job/data/file_kind.h"
+#include "common/job/data/file_text.h"
 #include "common/job/data/url.h"
 #include "worker/train/data/read/data_file.h"
 
@@ -288,8 +288,7 @@ absl::StatusOr<std::unique_ptr<ByteStream>> ByteStream::Open(const std::filesyst
 }
 
 bool ByteStream::IsCompressed(const std::filesystem::path& path) {
-  const std::string_view name = WithoutQuery(path.native());
-  return name.ends_with(".gz") || name.ends_with(".zst");
+  return nsa::IsCompressed(WithoutQuery(path.native()));
 }
 
 absl::StatusOr<bool> LineReader::Next(std::string_view* line) {

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/train/data/remote/progress.h"
 

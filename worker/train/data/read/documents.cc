@@ -10,6 +10,15 @@
 #include "worker/train/data/read/source_files.h"
 
 namespace nsa::train {
+
+DocumentOptions ReadingOfSet(const DataFiles& files, const std::vector<std::string>& paths) {
+  return {.source = files.source,
+          .files = {paths.begin(), paths.end()},
+          .text_field = files.text_field,
+          .conversations = files.conversations,
+          .filter = files.filter};
+}
+
 DocumentReader::DocumentReader(DocumentOptions options, ReadProgress* progress)
     : options_(std::move(options)),
       source_(DataSourceInfoOf(options_.source)),
@@ -29,6 +38,7 @@ absl::StatusOr<bool> DocumentReader::Next(Document* document) {
       nulls_ = nulls();
       rows_.reset();
       conversations_.reset();
+      row_filter_.reset();
       ++file_;
     } else if (!document->text.empty() || !document->tokens.empty()) {
       if (file_ > 0 || document->index >= skip_to_) return true;
@@ -48,11 +58,8 @@ absl::Status DocumentReader::OpenFile() {
   }
   if (source_.format == DocumentFormat::kTokens) {
     NSA_RETURN_IF_ERROR(OpenTokens(path));
-  } else if (source_.format == DocumentFormat::kRows && options_.conversations) {
-    NSA_ASSIGN_OR_RETURN(conversations_,
-                         parquet::ConversationReader::Open(path, options_.text_field, progress_));
   } else if (source_.format == DocumentFormat::kRows) {
-    NSA_ASSIGN_OR_RETURN(rows_, parquet::ColumnReader::Open(path, options_.text_field, progress_));
+    NSA_RETURN_IF_ERROR(OpenRows(path));
   } else {
     NSA_RETURN_IF_ERROR(OpenText(path));
   }
@@ -68,9 +75,22 @@ absl::Status DocumentReader::OpenTokens(const std::filesystem::path& path) {
       std::string(kSetSeparator)));
 }
 
+absl::Status DocumentReader::OpenRows(const std::filesystem::path& path) {
+  if (options_.conversations) {
+    NSA_ASSIGN_OR_RETURN(conversations_,
+                         parquet::ConversationReader::Open(path, options_.text_field, progress_));
+  } else {
+    NSA_ASSIGN_OR_RETURN(rows_, parquet::ColumnReader::Open(path, options_.text_field, progress_));
+  }
+  if (options_.filter == nullptr) return absl::OkStatus();
+  NSA_ASSIGN_OR_RETURN(row_filter_, parquet::RowFilter::Open(path, options_.filter, progress_));
+  return absl::OkStatus();
+}
+
 // What is left to pass of the file, Next() passes.
 absl::Status DocumentReader::Skip() {
   if (rows_ != nullptr) rows_->SkipGroups(skip_to_);
+  if (rows_ != nullptr && row_filter_ != nullptr) row_filter_->SkipGroups(skip_to_);
   std::string_view line;
   while (lines_ != nullptr && lines_->line_number() < skip_to_) {
     NSA_ASSIGN_OR_RETURN(const bool found, lines_->Next(&line));
@@ -109,7 +129,7 @@ absl::StatusOr<bool> DocumentReader::NextOfFile(Document* document) {
     case DocumentFormat::kTokens:
       return NextTokens(document);
     case DocumentFormat::kRows:
-      return options_.conversations ? NextConversation(document) : NextRow(document);
+      return NextPassingRow(document);
     default:
       return NextPassage(document);
   }
@@ -125,28 +145,43 @@ absl::StatusOr<bool> DocumentReader::NextLine(Document* document) {
         absl::StrFormat("%s:%d", options_.files[file_].string(), lines_->line_number());
     document->line = lines_->line_number();
     document->index = document->line - 1;
-    const absl::StatusOr<bool> has_text = ReadLine(line, document);
+    bool passes = true;
+    const absl::StatusOr<bool> has_text = ReadLine(line, document, &passes);
     NSA_RETURN_IF_ERROR(Annotate(has_text.status(), document->place));
     if (*has_text) return true;
-    ++nulls_;
+    nulls_ += passes ? 1 : 0;
   }
 }
 
-// False if the line has no text.
-absl::StatusOr<bool> DocumentReader::ReadLine(std::string_view line, Document* document) const {
+// False if the line does not pass the filter, or has no text.
+absl::StatusOr<bool> DocumentReader::ReadLine(std::string_view line, Document* document,
+                                              bool* passes) {
+  NSA_ASSIGN_OR_RETURN(JsonLine record, JsonLine::Parse(line, options_.conversations));
+  *passes = record.Passes(options_.filter.get(), &tally_);
+  if (!*passes) return false;
   if (!options_.conversations) {
-    NSA_ASSIGN_OR_RETURN(std::optional<std::string> text,
-                         TextOfJsonLine(line, options_.text_field));
+    NSA_ASSIGN_OR_RETURN(std::optional<std::string> text, record.TakeText(options_.text_field));
     if (!text) return false;
     document->text = *std::move(text);
     return true;
   }
   NSA_ASSIGN_OR_RETURN(std::optional<std::vector<ChatMessage>> messages,
-                       MessagesOfJsonLine(line, options_.text_field));
+                       record.TakeMessages(options_.text_field));
   if (!messages) return false;
   document->messages = *std::move(messages);
   document->text = TextOfMessages(document->messages);
   return true;
+}
+
+absl::StatusOr<bool> DocumentReader::NextPassingRow(Document* document) {
+  while (true) {
+    document->messages.clear();
+    NSA_ASSIGN_OR_RETURN(const bool found,
+                         options_.conversations ? NextConversation(document) : NextRow(document));
+    if (!found || row_filter_ == nullptr) return found;
+    NSA_ASSIGN_OR_RETURN(const bool passes, row_filter_->Passes(document->line, &tally_));
+    if (passes) return true;
+  }
 }
 
 absl::StatusOr<bool> DocumentReader::NextRow(Document* document) {

@@ -10,11 +10,14 @@
 
 #include "absl/status/statusor.h"
 #include "common/chat/render.h"
+#include "common/job/data/data_files.h"
+#include "common/job/data/record_filter.h"
 #include "common/job/data_source.h"
 #include "nsa/v1/job.pb.h"
 #include "worker/train/data/read/byte_stream.h"
 #include "worker/train/data/read/parquet/column_reader.h"
 #include "worker/train/data/read/parquet/conversation_reader.h"
+#include "worker/train/data/read/parquet/row_filter.h"
 #include "worker/train/data/read/passage_reader.h"
 #include "worker/train/data/read/token_reader.h"
 
@@ -40,6 +43,8 @@ struct DocumentOptions {
   std::string text_field = std::string(kDefaultTextField);
   // Documents of jsonl and parquet files are conversations, and text_field has their messages.
   bool conversations = false;
+  // The records of jsonl and parquet files that are read; null: all of them.
+  std::shared_ptr<const RecordFilter> filter;
   // The token between documents in a token file, or kNoSeparator: then a file is one document, or
   // is divided into passages. Without a value only files that know their documents (Megatron) can
   // be read; of these the separator is only removed from the beginning and the end of each
@@ -54,6 +59,10 @@ struct DocumentOptions {
   size_t largest_decompressed = size_t{1} << 30;
 };
 
+// How the documents of a set are read from these of its files: without a separator, and text files
+// without passages.
+DocumentOptions ReadingOfSet(const DataFiles& files, const std::vector<std::string>& paths);
+
 // Reads one file at a time, as a stream. Memory: the largest document, and up to 6 MiB; of parquet
 // files what parquet/column_reader.h says.
 class DocumentReader {
@@ -61,10 +70,10 @@ class DocumentReader {
   DocumentReader(DocumentOptions options, ReadProgress* progress);
   ~DocumentReader();
 
-  // Reads the next document that is not empty; false at the end. Lines and rows whose text is null
-  // are skipped. Errors name the file and the line: NotFound, InvalidArgument (a line that
-  // is not what the source expects, a file that is not a token file or needs a separator),
-  // DataLoss.
+  // Reads the next document that is not empty; false at the end. Lines and rows that do not pass
+  // the filter, and those whose text is null, are skipped; the former need no text. Errors name the
+  // file and the line: NotFound, InvalidArgument (a line that is not what the source expects, a
+  // file that is not a token file or needs a separator), DataLoss.
   absl::StatusOr<bool> Next(Document* document);
 
   // Passes the documents of the first file whose index is below this one, as cheaply as its format
@@ -73,8 +82,11 @@ class DocumentReader {
   // errors.
   void SkipTo(int64_t index) { skip_to_ = index; }
 
-  // Lines and rows without a text that Next() skipped.
+  // Lines and rows without a text that Next() skipped. Of parquet files also such that do not pass
+  // the filter.
   int64_t nulls() const;
+  // What the filter has met: lines, and rows with a text.
+  const FilterTally& tally() const { return tally_; }
   // Files of 0 bytes that Next() passed, whatever their format.
   int64_t empty_files() const { return empty_files_; }
 
@@ -85,7 +97,9 @@ class DocumentReader {
   absl::StatusOr<bool> NextTokens(Document* document);
   absl::StatusOr<bool> NextRow(Document* document);
   absl::StatusOr<bool> NextConversation(Document* document);
-  absl::StatusOr<bool> ReadLine(std::string_view line, Document* document) const;
+  absl::StatusOr<bool> NextPassingRow(Document* document);
+  absl::StatusOr<bool> ReadLine(std::string_view line, Document* document, bool* passes);
+  absl::Status OpenRows(const std::filesystem::path& path);
   absl::Status AppendTokens(int64_t end, int32_t separator, Document* document);
   absl::Status OpenFile();
   absl::Status OpenTokens(const std::filesystem::path& path);
@@ -102,6 +116,8 @@ class DocumentReader {
   std::unique_ptr<TokenReader> tokens_;                         // for token files
   std::unique_ptr<parquet::ColumnReader> rows_;                 // for parquet files of texts
   std::unique_ptr<parquet::ConversationReader> conversations_;  // for those of conversations
+  std::unique_ptr<parquet::RowFilter> row_filter_;              // for both, with a filter
+  FilterTally tally_;
   int64_t nulls_ = 0;  // of jsonl files, and of the parquet files before this one
   int64_t empty_files_ = 0;
   int64_t next_index_ = 0;  // of text and token files: of the next document

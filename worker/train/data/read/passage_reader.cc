@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"

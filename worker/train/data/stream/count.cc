@@ -1,7 +1,5 @@
 #include "worker/train/data/stream/count.h"
 
-#include <utility>
-
 #include "absl/time/time.h"
 #include "common/base/status.h"
 #include "common/estimate/estimate.h"
@@ -33,6 +31,7 @@ absl::Status CountSource(const std::shared_ptr<const StreamPlan>& plan, size_t s
   info->null_rows += documents.nulls();
   info->empty_files += documents.empty_files();
   info->tokens += tokens;
+  NSA_RETURN_IF_ERROR(CheckFilter(plan->sources[source].files, documents.tally()));
   if (tokens <= seq_len) return TooFewTokens(plan->sources[source].files.field, tokens, seq_len);
   info->rows += (tokens - 1) / seq_len;
   return absl::OkStatus();

@@ -50,6 +50,7 @@ absl::StatusOr<const Document*> DocumentStream::Next(StreamPlace* place) {
       NSA_RETURN_IF_ERROR(CheckUnchanged(file()));
       nulls_ += reader_->nulls();
       empty_files_ += reader_->empty_files();
+      tally_.Add(reader_->tally());
       reader_.reset();
       place_.document = 0;
       ++place_.file;

@@ -38,6 +38,8 @@ class DocumentStream {
   int64_t dropped() const { return dropped_; }
   int64_t nulls() const { return nulls_; }
   int64_t empty_files() const { return empty_files_; }
+  // What the filter has met in the files that were read to their end.
+  const FilterTally& tally() const { return tally_; }
 
  private:
   const StreamFile& file() const;
@@ -53,6 +55,7 @@ class DocumentStream {
   int64_t dropped_ = 0;
   int64_t nulls_ = 0;
   int64_t empty_files_ = 0;
+  FilterTally tally_;
 };
 
 }  // namespace nsa::train

@@ -31,12 +31,10 @@ StreamPlan::Fate StreamPlan::FateOf(const DocumentHash& hash) const {
 }
 
 DocumentOptions StreamPlan::OptionsFor(const StreamSource& source, const StreamFile& file) const {
-  return {.source = source.files.source,
-          .files = {file.path},
-          .text_field = source.files.text_field,
-          .conversations = source.files.conversations,
-          .separator = encoder->separator(),
-          .passage_bytes = kPassageBytes};
+  DocumentOptions options = ReadingOfSet(source.files, {file.path});
+  options.separator = encoder->separator();
+  options.passage_bytes = kPassageBytes;
+  return options;
 }
 
 absl::StatusOr<StreamPlan> PlanStream(const v1::DataSpec& data, const SourceFiles& files,
@@ -45,6 +43,7 @@ absl::StatusOr<StreamPlan> PlanStream(const v1::DataSpec& data, const SourceFile
   plan.val_fraction = data.val_path().empty() ? data.val_fraction() : 0;
   fingerprint->AddStream(data.shuffle_window());
   for (DataFiles& one : TrainingFiles(data)) {
+    if (one.filter != nullptr) fingerprint->AddFilter(*one.filter);
     NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, files.Expand(one));
     StreamSource source = {.files = std::move(one)};
     for (const std::string& path : paths) {

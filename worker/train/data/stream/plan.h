@@ -2,7 +2,6 @@
 // training.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
@@ -54,8 +53,8 @@ struct StreamPlan {
 };
 
 // Lists the files of the training data and adds them to the fingerprint: names and sizes, of URLs
-// also ETags, and the size of the window, but not the content, which is not read. The errors of
-// SourceFiles; InvalidArgument for a folder of prepared data.
+// also ETags, filters, and the size of the window, but not the content, which is not read. The
+// errors of SourceFiles; InvalidArgument for a folder of prepared data.
 absl::StatusOr<StreamPlan> PlanStream(const v1::DataSpec& data, const SourceFiles& files,
                                       Fingerprint* fingerprint);
 

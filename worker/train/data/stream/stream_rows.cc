@@ -80,6 +80,7 @@ absl::Status StreamRows::AppendDocument(const Document& document, StreamPlace pl
 absl::Status StreamRows::EndEpoch() {
   const int32_t least = options_.windows.seq_len + 1;
   if (whole_epoch_ && epoch_tokens_ < least) {
+    NSA_RETURN_IF_ERROR(CheckFilter(input().files, documents_.tally()));
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d tokens for training (at least train.seq_len + 1 = %d); add text or use a smaller "
         "train.seq_len",

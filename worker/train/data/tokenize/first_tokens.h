@@ -1,7 +1,6 @@
 // The tokens with which the merging of a piece of text begins.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>

@@ -1,7 +1,6 @@
 #include "worker/train/data/tokenize/split_pattern.h"
 
 #include <algorithm>
-#include <array>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"

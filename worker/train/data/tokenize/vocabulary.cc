@@ -11,6 +11,7 @@
 #include "common/base/characters/utf8.h"
 #include "common/base/clean_text.h"
 #include "common/base/job_file.h"
+#include "common/base/json_shape.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/job/data/file_kind.h"
@@ -60,7 +61,8 @@ absl::StatusOr<std::string> ReadTokenizerText(const fs::path& path) {
 
 absl::StatusOr<nlohmann::json> ReadTokenizerObject(const fs::path& path) {
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadTokenizerText(path));
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json json;
+  if (IsShallow(text)) json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
   return absl::InvalidArgumentError(absl::StrCat(path.string(), ": not a JSON object"));
 }

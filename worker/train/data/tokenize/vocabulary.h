@@ -1,7 +1,6 @@
 // What the readers of tokenizer files share: their texts, and the vocabulary that they collect.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>

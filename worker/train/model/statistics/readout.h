@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "kernels/cuda/device.h"

@@ -88,6 +88,27 @@ TEST_F(PreparedTest, TheManifestSaysWhatWasRead) {
   EXPECT_GT(manifest->sources(0).version().size(), 15u);  // nanoseconds since 1970
 }
 
+TEST_F(PreparedTest, TheManifestSaysWhichRecordsWereChosenAndTheJobNoLonger) {
+  Write(dir_ / "kinds.jsonl", LinesOfKinds(60));
+  v1::DataSpec& data = *spec_.mutable_data();
+  data.set_path(0, dir_ / "kinds.jsonl");
+  (*data.mutable_where())["kind"].add_value("1");
+  ASSERT_OK(PrepareInto(dir_ / "ones", spec_));
+  const auto manifest = ReadPrepared(dir_ / "ones/train.tokens");
+  ASSERT_OK(manifest);
+  EXPECT_EQ(manifest->documents(), 20);
+  EXPECT_EQ(manifest->filter().where().at("kind").value(0), "1");
+  EXPECT_EQ(manifest->filter().left_out(), 40);
+  EXPECT_TRUE(JobOnPrepared(spec_, dir_ / "ones").data().where().empty());
+  EXPECT_FALSE(ReadPrepared(out_ / "train.tokens")->has_filter());
+
+  (*data.mutable_where())["kind"].set_value(0, "3");
+  EXPECT_THAT(PrepareInto(dir_ / "none", spec_),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("data.where.kind: none of 60 records has the value '3'; check the "
+                                 "spelling: the first other values are '0', '1', '2'")));
+}
+
 TEST_F(PreparedTest, PreparingAgainGivesTheSameBytes) {
   ASSERT_OK(PrepareInto(dir_ / "again", spec_));
   for (const fs::directory_entry& entry : fs::directory_iterator(out_ / "train.tokens")) {

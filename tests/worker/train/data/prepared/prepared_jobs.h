@@ -26,6 +26,16 @@ inline std::string Lines(int count, const std::string& field = "text") {
   return lines;
 }
 
+// `count` JSON lines with a field `kind`, which is 0, 1 or 2 in turn.
+inline std::string LinesOfKinds(int count) {
+  std::string lines;
+  for (int i = 0; i < count; ++i) {
+    absl::StrAppend(&lines, "{\"kind\": ", i % 3, ", \"text\": \"document ", i, " ",
+                    std::string(static_cast<size_t>(i * 37 % 90), 'a' + i % 26), "\"}\n");
+  }
+  return lines;
+}
+
 // Little-endian uint16: documents of 1 to 40 tokens, each behind `separator`.
 inline std::string TokenFile(int documents, int separator) {
   std::string bytes;
@@ -78,6 +88,7 @@ inline void AddMix(v1::DataSpec* data, const std::string& name, v1::DataSource s
 inline void WriteFilesOfEverySource(const TempDir& dir) {
   Write(dir / "train.jsonl", Lines(300));
   Write(dir / "more.jsonl.gz", Gzip(Lines(40)));
+  Write(dir / "kinds.jsonl", LinesOfKinds(200));
   Write(dir / "body.jsonl.zst", Zstd(Lines(120, "body")));
   Write(dir / "val.jsonl", Lines(20));
   std::string text;
@@ -109,6 +120,14 @@ inline void AddJobsOnLines(const TempDir& dir, JobsByName* all) {
     (*data->mutable_val())["short"] = dir / "b.txt";
     (*data->mutable_val())["long"] = dir / "a.txt";
     data->set_document_mask(true);
+  });
+  jobs["jsonl, chosen by a field"] = JobOn([&](v1::DataSpec* data) {
+    data->set_source(v1::DATA_SOURCE_JSONL);
+    data->add_path(dir / "kinds.jsonl");
+    data->set_val_fraction(0.1);
+    (*data->mutable_except())["kind"].add_value("2");
+    (*data->mutable_val())["kind"] = dir / "kinds.jsonl";
+    (*(*data->mutable_val_where())["kind"].mutable_field())["kind"].add_value("2");
   });
   jobs["text, the default fraction"] = JobOn([&](v1::DataSpec* data) {
     data->set_source(v1::DATA_SOURCE_TEXT);

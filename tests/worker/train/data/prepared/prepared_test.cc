@@ -45,6 +45,7 @@ TEST(Prepared, KeepsTheCountsOfWhatTheTestsAreAbout) {
   const auto jobs = JobsOfEverySource(dir);
   EXPECT_THAT(CorpusOf(jobs.at("jsonl, val_path and sets")),
               AllOf(Not(HasSubstr(" 0 dropped")), HasSubstr("2 inner separators")));
+  EXPECT_THAT(CorpusOf(jobs.at("jsonl, chosen by a field")), HasSubstr(" 0 dropped"));
   EXPECT_THAT(CorpusOf(jobs.at("mixture")), HasSubstr("1 null"));
   EXPECT_THAT(CorpusOf(jobs.at("text, a fraction that holds out one")), HasSubstr(" 1 held out"));
 }

@@ -117,6 +117,16 @@ TEST_F(TokenCacheTest, WhateverDecidesTheTokensMakesOthers) {
   EXPECT_EQ(others(lines), 1u);
   Write(dir_ / "train.jsonl", Lines(60));  // the same bytes at another time
   EXPECT_EQ(others(lines), 1u);
+  Write(dir_ / "kinds.jsonl", LinesOfKinds(90));
+  lines = JobOnLines(dir_ / "kinds.jsonl");
+  EXPECT_EQ(others(lines), 1u);
+  (*lines.mutable_data()->mutable_where())["kind"].add_value("1");
+  EXPECT_EQ(others(lines), 1u);
+  EXPECT_EQ(others(lines), 0u);
+  (*lines.mutable_data()->mutable_where())["kind"].add_value("0");
+  EXPECT_EQ(others(lines), 1u);
+  lines.mutable_data()->mutable_where()->swap(*lines.mutable_data()->mutable_except());
+  EXPECT_EQ(others(lines), 1u);
 }
 
 // Size and time of the last change are easily the same; the time of the inode's change is not.

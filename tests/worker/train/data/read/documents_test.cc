@@ -43,6 +43,32 @@ TEST(DocumentReader, TheLastLineNeedsNoNewline) {
               testing::ElementsAre("one", "two"));
 }
 
+TEST(DocumentReader, LinesThatDoNotPassTheFilterAreSkippedAndKeepTheirNumbers) {
+  const TempDir dir;
+  Write(dir / "a.jsonl",
+        "{\"kind\": \"x\"}\n{\"kind\": \"y\", \"text\": \"one\"}\n"
+        "{\"kind\": \"y\", \"text\": null}\n{\"text\": \"two\"}\n");
+  Write(dir / "b.jsonl", "{\"text\": \"three\", \"kind\": \"y\"}\n");
+  RecordFilter::Fields where;
+  where["kind"].add_value("y");
+  ReadProgress progress;
+  DocumentReader reader({.source = v1::DATA_SOURCE_JSONL,
+                         .files = {dir / "a.jsonl", dir / "b.jsonl"},
+                         .filter = RecordFilter::Make(where, "data.where", {}, "data.except")},
+                        &progress);
+  Document document;
+  for (const auto& [text, line] :
+       std::vector<std::pair<std::string, int64_t>>{{"one", 2}, {"three", 1}}) {
+    ASSERT_TRUE(*reader.Next(&document));
+    EXPECT_EQ(document.text, text);
+    EXPECT_EQ(document.line, line);
+  }
+  EXPECT_FALSE(*reader.Next(&document));
+  EXPECT_EQ(reader.nulls(), 1);
+  EXPECT_EQ(reader.tally().records, 5);
+  EXPECT_EQ(reader.tally().passed, 3);
+}
+
 TEST(DocumentReader, LinesWithoutATextAreCountedAndKeepTheirNumbers) {
   const TempDir dir;
   Write(dir / "a.jsonl", "\x1e{\"text\": \"one\"}\n\x1e\n{\"text\": null}\n{\"text\": \"two\"}\n");

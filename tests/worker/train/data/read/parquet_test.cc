@@ -104,6 +104,64 @@ TEST(Parquet, RowsBecomeDocumentsAndNullsAreCounted) {
   EXPECT_EQ(places[4], "a.parquet: row 9");
 }
 
+// A file with the columns doc.text and doc.kind, of seven rows in three row groups.
+std::string ParquetOfKinds() {
+  const auto rows = [](const std::vector<std::string>& values) {
+    NestedRows all;
+    for (const std::string& value : values) all.push_back({{0, value.empty() ? 1 : 2, value}});
+    return all;
+  };
+  const ParquetOptions options = {
+      .path = {{"doc", 1}, {"text", 1}}, .twin = "kind", .page_rows = 2, .group_pages = 1};
+  return ParquetText(rows({"a", "b", "", "d", "e", "f", "g"}), options)
+      .Twin(rows({"x", "y", "x", "", "y", "x", "x"}))
+      .Write();
+}
+
+TEST(Parquet, RowsThatDoNotPassTheFilterAreSkippedAndKeepTheirNumbers) {
+  const TempDir dir;
+  Write(dir / "a.parquet", ParquetOfKinds());
+  RecordFilter::Fields kinds;
+  kinds["doc.kind"].add_value("x");
+  const auto read = [&](std::shared_ptr<const RecordFilter> filter, int64_t skip_to) {
+    ReadProgress progress;
+    DocumentReader reader({.source = v1::DATA_SOURCE_PARQUET,
+                           .files = {dir / "a.parquet"},
+                           .text_field = "doc.text",
+                           .filter = std::move(filter)},
+                          &progress);
+    reader.SkipTo(skip_to);
+    std::string texts;
+    Document document;
+    while (*reader.Next(&document)) absl::StrAppend(&texts, document.text, document.line, " ");
+    return texts;
+  };
+  const auto where = RecordFilter::Make(kinds, "data.where", {}, "data.except");
+  const auto except = RecordFilter::Make({}, "data.where", kinds, "data.except");
+  EXPECT_EQ(read(where, 0), "a1 f6 g7 ");
+  EXPECT_EQ(read(except, 0), "b2 d4 e5 ") << "a null is no value";
+  EXPECT_EQ(read(where, 5), "f6 g7 ");
+  EXPECT_EQ(read(except, 4), "e5 ");
+}
+
+TEST(Parquet, AFilterIsRefusedWithTheColumnsThatThereAre) {
+  const TempDir dir;
+  Write(dir / "a.parquet", ParquetOfKinds());
+  RecordFilter::Fields kinds;
+  kinds["kind"].add_value("x");
+  ReadProgress progress;
+  DocumentReader reader({.source = v1::DATA_SOURCE_PARQUET,
+                         .files = {dir / "a.parquet"},
+                         .text_field = "doc.text",
+                         .filter = RecordFilter::Make(kinds, "data.where", {}, "data.except")},
+                        &progress);
+  Document document;
+  EXPECT_THAT(reader.Next(&document),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("no column 'kind' (doc.text, doc.kind)"),
+                             HasSubstr("set data.where.kind"))));
+}
+
 TEST(Parquet, AColumnThatIsNotThereIsRefusedWithThoseThatAre) {
   const TempDir dir;
   Write(dir / "a.parquet", ParquetText(SomeRows(), {.column = "body"}).Write());

@@ -71,7 +71,7 @@ TEST(Hub, TheTokenDoesNotFollowARedirectToAnotherHost) {
     return Reply{.status = 302, .headers = {{"Location", store.url("/blob")}}};
   });
   RemoteOptions options = HubOptions(server);
-  options.policy = UrlPolicy::Everything();
+  options.policy = *UrlPolicy::Make({"*"});
   EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kHubContent);
   EXPECT_EQ(server.seen().front().header("authorization"), "Bearer hf_secret");
   ASSERT_FALSE(store.seen().empty());
@@ -81,7 +81,7 @@ TEST(Hub, TheTokenDoesNotFollowARedirectToAnotherHost) {
 TEST(Hub, TheTokenDoesNotGoToAPlainUrlOfTheSameHost) {
   DataServer server([](const Request& request) { return DataServer::Serve(request, kHubContent); });
   RemoteOptions options = HubOptions(server);
-  options.policy = UrlPolicy::Everything();
+  options.policy = *UrlPolicy::Make({"*"});
   EXPECT_EQ(*ReadAll(server.url("/a.txt"), options), kHubContent);
   for (const Request& request : server.seen()) EXPECT_EQ(request.header("authorization"), "");
 }
@@ -90,7 +90,7 @@ TEST(Hub, TheTokenDoesNotGoToAnHttpProxy) {
   DataServer proxy([](const Request& request) { return DataServer::Serve(request, kHubContent); });
   DataServer server([](const Request& request) { return DataServer::Serve(request, kHubContent); });
   RemoteOptions options = HubOptions(server);
-  options.policy = UrlPolicy::Everything();
+  options.policy = *UrlPolicy::Make({"*"});
   for (const char* name : {"no_proxy", "NO_PROXY"}) unsetenv(name);
   setenv("http_proxy", proxy.url("").c_str(), 1);
   EXPECT_EQ(*ReadAll("hf://datasets/o/n/a.txt", options), kHubContent);

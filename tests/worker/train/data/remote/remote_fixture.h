@@ -19,7 +19,7 @@ namespace nsa::train {
 inline RemoteOptions QuickOptions() {
   unsetenv("http_proxy");  // which would be asked for everything
   RemoteOptions options;
-  options.policy = UrlPolicy::Everything();
+  options.policy = *UrlPolicy::Make({"*"});
   options.patience = absl::Minutes(2);
   options.stall = absl::Minutes(1);
   options.first_pause = absl::Milliseconds(1);

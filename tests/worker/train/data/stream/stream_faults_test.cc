@@ -123,6 +123,9 @@ TEST(StreamFaults, ACheckpointOfOtherDataOrAnotherWindowIsRefused) {
   EXPECT_THAT(Open(options)->Seek(cursor), StatusIs(absl::StatusCode::kFailedPrecondition));
   options.spec.mutable_data()->set_stream(true);
   EXPECT_OK(Open(options)->Seek(cursor));
+  (*options.spec.mutable_data()->mutable_except())["text"].add_value("none of them");
+  EXPECT_THAT(Open(options)->Seek(cursor), StatusIs(absl::StatusCode::kFailedPrecondition));
+  options.spec.mutable_data()->clear_except();
 
   const auto refused = [&](const std::function<void(v1::DataCursor*)>& change) {
     v1::DataCursor bad = cursor;
@@ -163,6 +166,12 @@ TEST(StreamFaults, TooLittleDataIsRefused) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("0 tokens")));
 
   options = StreamOn(dir, SomeTexts(1, 6), 5);
+  (*options.spec.mutable_data()->mutable_where())["kind"].add_value("x");
+  EXPECT_THAT(Open(options)->Next(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("data.where.kind: none of 6 records has a text, number or bool")));
+
+  options = StreamOn(dir, SomeTexts(1, 6), 5);
   options.spec.mutable_data()->set_val_fraction(1e-9);
   EXPECT_THAT(DataLoader::Open(options),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("holds out 0 tokens")));
@@ -187,7 +196,7 @@ TEST(StreamFaults, PreparedDataIsNotStreamed) {
 TEST(StreamFaults, AStallIsTold) {
   const TempDir dir;
   LoaderOptions options = StreamOn(dir, {}, 1000, /*batch_size=*/1);
-  options.spec.mutable_data()->set_loader_timeout_seconds(1.5);
+  options.spec.mutable_data()->set_loader_timeout_seconds(3);
   const std::string pipe = dir / "pipe.jsonl";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   options.spec.mutable_data()->add_path(pipe);
@@ -196,7 +205,7 @@ TEST(StreamFaults, AStallIsTold) {
   std::thread writer([&] {
     const Fd fd(open(pipe.c_str(), O_WRONLY | O_CLOEXEC));
     const std::string line = LinesOf({std::string(100, 'x')});
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < 6; ++i) {
       EXPECT_EQ(write(fd.get(), line.data(), line.size()), std::ssize(line));
       std::this_thread::sleep_for(std::chrono::milliseconds(700));
     }

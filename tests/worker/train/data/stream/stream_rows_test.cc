@@ -281,5 +281,28 @@ TEST(StreamRows, CopiesOfValidationDocumentsAreDropped) {
   EXPECT_EQ(loader[0]->eval_sets(), 1);
 }
 
+TEST(StreamRows, AreOfTheRecordsThatPassAFilter) {
+  const TempDir dir;
+  Texts texts = SomeTexts(3, 40);
+  LoaderOptions options = StreamOn(dir, texts, 9);
+  for (size_t file = 0; file < texts.size(); ++file) {
+    std::string lines;
+    std::vector<std::string> passing;
+    for (size_t i = 0; i < texts[file].size(); ++i) {
+      absl::StrAppend(&lines, "{\"kind\": ", i % 3, ", \"text\": \"", texts[file][i], "\"}\n");
+      if (i % 3 != 1) passing.push_back(texts[file][i]);
+    }
+    Write(options.spec.data().path(static_cast<int>(file)), lines);
+    texts[file] = std::move(passing);
+  }
+  (*options.spec.mutable_data()->mutable_except())["kind"].add_value("1");
+  EXPECT_EQ(Take(options, 60), PlainRows(texts, 9, 240));
+  // A run goes on at the same document.
+  const Loaders loader = OpenRanks(options, 1);
+  const std::vector<TokenRow> before = Take(loader, 17);
+  const v1::DataCursor cursor = loader[0]->cursor();
+  EXPECT_EQ(Take(OpenRanks(options, 1, &cursor), 10), Take(loader, 10));
+}
+
 }  // namespace
 }  // namespace nsa::train

@@ -7,12 +7,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "common/estimate/estimate.h"
+#include "tests/worker/train/step/executor_ranks.h"
 #include "tests/worker/train/step/ranks/shares_jobs.h"
-#include "worker/train/comm/comm.h"
 #include "worker/train/step/executor.h"
 
 namespace nsa::train {
@@ -37,40 +36,16 @@ Rows RowsOf(const v1::JobSpec& spec, int rank, int micro) {
 // Takes one step's micro-batches through the executor of each rank, up to the sums. `take` sees
 // each rank's state then, one at a time.
 void SumOnRanks(const v1::JobSpec& spec, const std::function<void(ModelState*)>& take) {
-  const TempDir meeting;
-  const RealClock clock;
   std::mutex mutex;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kWorld; ++rank) {
-    threads.emplace_back([&, rank] {
-      const ParameterLayout layout(spec);
-      v1::WorkerLaunch launch;
-      *launch.mutable_spec() = spec;
-      launch.set_rank(rank);
-      launch.set_world_size(kWorld);
-      const auto comm = ConnectTcp({.rank = rank,
-                                    .world_size = kWorld,
-                                    .rendezvous_dir = meeting.path(),
-                                    .timeout = absl::Seconds(60)});
-      ASSERT_OK(comm);
-      StatusPage page;
-      const auto executor = MakeCpuExecutor({.launch = &launch,
-                                             .layout = &layout,
-                                             .comm = comm->get(),
-                                             .page = &page,
-                                             .clock = &clock});
-      ASSERT_OK(executor->Open());
-      Initialize(spec.train().seed(), &executor->state().parameters);
-      v1::StepRecord record;
-      for (int micro = 0; micro < kMicroBatches; ++micro) {
-        ASSERT_OK(executor->AddMicroBatch(micro, RowsOf(spec, rank, micro).batch(), &record));
-      }
-      ASSERT_OK(executor->CompleteGradients(&record));
-      const std::lock_guard lock(mutex);
-      take(&executor->state());
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnExecutors(spec, kWorld, [&](int rank, StepExecutor* executor) {
+    v1::StepRecord record;
+    for (int micro = 0; micro < kMicroBatches; ++micro) {
+      ASSERT_OK(executor->AddMicroBatch(micro, RowsOf(spec, rank, micro).batch(), &record));
+    }
+    ASSERT_OK(executor->CompleteGradients(&record));
+    const std::lock_guard lock(mutex);
+    take(&executor->state());
+  });
 }
 
 // The gradients of one micro-batch of a rank by themselves.

@@ -1,30 +1,21 @@
 #include "worker/train/step/ranks/group_statistics.h"
 
-#include <thread>
 #include <vector>
 
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/temp_dir.h"
+#include "tests/worker/train/comm/on_ranks.h"
 
 namespace nsa::train {
 namespace {
 
 // What each rank has of its layer after it was shared in groups of this many.
 std::vector<v1::LayerStats> Shared(const std::vector<v1::LayerStats>& layers, int context) {
-  const TempDir dir;
   std::vector<v1::StepRecord> records(layers.size());
-  std::vector<std::thread> ranks;
-  for (size_t rank = 0; rank < layers.size(); ++rank) {
+  OnRanks(static_cast<int>(layers.size()), [&](Comm* comm) {
+    const auto rank = static_cast<size_t>(comm->rank());
     *records[rank].add_layers() = layers[rank];
-    ranks.emplace_back([&, rank] {
-      const auto comm = ConnectTcp({.rank = static_cast<int>(rank),
-                                    .world_size = static_cast<int>(layers.size()),
-                                    .rendezvous_dir = dir.path()});
-      ASSERT_OK(comm.status());
-      EXPECT_OK(ShareLayers(comm->get(), context, &records[rank]));
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
+    EXPECT_OK(ShareLayers(comm, context, &records[rank]));
+  });
   std::vector<v1::LayerStats> shared;
   for (const v1::StepRecord& record : records) shared.push_back(record.layers(0));
   return shared;

@@ -3,12 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/testing/status_matchers.h"
-#include "tests/testing/temp_dir.h"
+#include "tests/worker/train/comm/on_ranks.h"
 
 namespace nsa::train {
 namespace {
@@ -19,27 +18,16 @@ using Parts = std::vector<DataPart>;
 
 // What each rank with this data gets.
 std::vector<absl::Status> Compare(const std::vector<Parts>& data) {
-  const TempDir dir;
-  const int world = static_cast<int>(data.size());
   std::vector<absl::Status> results(data.size());
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto comm = ConnectTcp({.rank = rank,
-                              .world_size = world,
-                              .rendezvous_dir = dir.path(),
-                              .timeout = absl::Seconds(60)});
-      ASSERT_OK(comm.status());
-      std::string fingerprint;
-      for (const DataPart& part : data[static_cast<size_t>(rank)]) {
-        absl::StrAppend(&fingerprint, part.name.substr(part.name.rfind('/') + 1), part.content);
-      }
-      results[static_cast<size_t>(rank)] =
-          CheckSameData(fingerprint, data[static_cast<size_t>(rank)], comm->get());
-      EXPECT_OK((*comm)->Barrier("afterwards")) << "the ranks are still together";
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  OnRanks(static_cast<int>(data.size()), [&](Comm* comm) {
+    const auto rank = static_cast<size_t>(comm->rank());
+    std::string fingerprint;
+    for (const DataPart& part : data[rank]) {
+      absl::StrAppend(&fingerprint, part.name.substr(part.name.rfind('/') + 1), part.content);
+    }
+    results[rank] = CheckSameData(fingerprint, data[rank], comm);
+    EXPECT_OK(comm->Barrier("afterwards")) << "the ranks are still together";
+  });
   return results;
 }
 

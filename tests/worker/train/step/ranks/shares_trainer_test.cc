@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,10 +89,12 @@ TEST_P(SharesTest, ARankWritesTheMomentsOfItsShareOnly) {
   RunToTheEnd(spec, 3);
   const ParameterLayout layout(spec);
   const Shares shares(layout, spec.train(), 3);
+  const auto folder = CheckpointsDir(spec.train().out_dir()) / CheckpointName(kShareSteps);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder), {}), 5)
+      << "weights, three shares of the moments and state.json, and nothing that was handed over";
   for (int rank = 0; rank < 3; ++rank) {
-    const auto file =
-        SafetensorsFile::Open(CheckpointsDir(spec.train().out_dir()) / CheckpointName(kShareSteps) /
-                              absl::StrFormat("optimizer-%05d-of-00003.safetensors", rank));
+    const auto file = SafetensorsFile::Open(
+        folder / absl::StrFormat("optimizer-%05d-of-00003.safetensors", rank));
     ASSERT_OK(file);
     EXPECT_EQ((*file)->metadata().at("begin"), absl::StrCat(shares.of(rank).begin));
     EXPECT_EQ((*file)->metadata().at("end"), absl::StrCat(shares.of(rank).end));

@@ -48,9 +48,10 @@ absl::StatusOr<std::string_view> TakeLevels(std::string_view kind, int64_t encod
 absl::StatusOr<std::unique_ptr<ColumnReader>> ColumnReader::Open(const std::filesystem::path& path,
                                                                  std::string_view column,
                                                                  ReadProgress* progress,
-                                                                 std::string_view field) {
+                                                                 std::string_view field,
+                                                                 std::string_view key) {
   NSA_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, progress));
-  NSA_ASSIGN_OR_RETURN(ColumnLayout layout, ReadLayout(file, column, field));
+  NSA_ASSIGN_OR_RETURN(ColumnLayout layout, ReadLayout(file, column, field, key));
   return std::unique_ptr<ColumnReader>(
       new ColumnReader(std::move(file), std::move(layout), std::string(column)));
 }

@@ -34,12 +34,14 @@ namespace nsa::train::parquet {
 // (metadata.h), and the texts of a list, of at most 1 GiB.
 class ColumnReader {
  public:
-  // The errors of DataFile::Open() and ReadLayout(), which says what `field` is. `progress` must
-  // outlive the reader.
-  static absl::StatusOr<std::unique_ptr<ColumnReader>> Open(const std::filesystem::path& path,
-                                                            std::string_view column,
-                                                            ReadProgress* progress,
-                                                            std::string_view field = {});
+  // The errors of DataFile::Open() and ReadLayout(), which says what `field` and `key` are.
+  // `progress` must outlive the reader.
+  static absl::StatusOr<std::unique_ptr<ColumnReader>> Open(
+      const std::filesystem::path& path, std::string_view column, ReadProgress* progress,
+      std::string_view field = {}, std::string_view key = "data.text_field");
+
+  // Whether a row is a list of texts.
+  bool has_lists() const { return layout_.repetition > 0; }
 
   // The text of the next row that has one, valid until the next call; false at the end. Errors
   // name the file, the byte of the page and the column: DataLoss for a damaged file,

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_format.h"
 #include "common/base/status.h"
 
 namespace nsa::train::parquet {

@@ -1,6 +1,5 @@
 #include "worker/train/data/read/parquet/metadata.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -173,11 +172,11 @@ class RowGroups {
 }  // namespace
 
 absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view column,
-                                        std::string_view field) {
+                                        std::string_view field, std::string_view key) {
   int64_t begin = 0;
   NSA_ASSIGN_OR_RETURN(const std::string footer, ReadFooter(file, &begin));
   const absl::StatusOr<TextColumn> text =
-      field.empty() ? FindTextColumn(footer, column) : FindFieldOfList(footer, column, field);
+      field.empty() ? FindTextColumn(footer, column, key) : FindFieldOfList(footer, column, field);
   if (absl::IsDataLoss(text.status())) {
     return Damaged(file, begin, absl::StrCat("footer: ", text.status().message()));
   }

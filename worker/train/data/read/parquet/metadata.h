@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,8 +31,9 @@ struct ColumnLayout {
 // structure, a list within a list, a number) and for an unknown codec; DataLoss for a damaged
 // footer. Memory: the footer, of at most 64 MiB, and once more as much.
 // With `field` it is the column of that field of the structures in the list `column`
-// (nsa::parquet::FindFieldOfList()).
+// (nsa::parquet::FindFieldOfList()). `key`: the key of the job that names the column.
 absl::StatusOr<ColumnLayout> ReadLayout(const DataFile& file, std::string_view column,
-                                        std::string_view field = {});
+                                        std::string_view field = {},
+                                        std::string_view key = "data.text_field");
 
 }  // namespace nsa::train::parquet

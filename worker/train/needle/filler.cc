@@ -1,14 +1,11 @@
-#include "worker/train/needle/pass_key.h"
+#include "worker/train/needle/filler.h"
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "worker/train/data/random.h"
 #include "worker/train/score/utf8.h"
 
 namespace nsa::train {
@@ -16,8 +13,6 @@ namespace {
 
 constexpr char kSentences[] =
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
-constexpr char kQuestion[] = "\nWhat is the pass key? The pass key is";
-constexpr uint32_t kLeastKey = 10'000, kMostKey = 99'999;
 
 std::vector<std::string> WordsOf(std::string_view text) {
   return absl::StrSplit(absl::string_view(text.data(), text.size()), absl::ByAnyChar(" \t\r\n\v\f"),
@@ -33,13 +28,6 @@ bool HasControls(std::string_view text) {
 
 absl::Status Wrong(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("filler: ", what));
-}
-
-// Exactly `bytes` bytes: words, and dots where no further word fits.
-std::string Padded(const Filler& filler, size_t bytes, size_t* next) {
-  std::string text = filler.Words(bytes, next);
-  text.append(bytes - text.size(), '.');
-  return text;
 }
 
 }  // namespace
@@ -70,22 +58,6 @@ std::string Filler::Words(size_t bytes, size_t* next) const {
     absl::StrAppend(&text, word, " ");
     *next = (*next + 1) % words_.size();
   }
-}
-
-PassKeyDocument MakePassKeyDocument(const Filler& filler, size_t bytes, double depth,
-                                    uint64_t seed) {
-  KeyedRandom random(seed);
-  const uint32_t key = kLeastKey + random.Below(kMostKey - kLeastKey + 1);
-  const std::string needle =
-      absl::StrFormat("\nThe pass key is %d. Remember it. %d is the pass key.\n", key, key);
-  PassKeyDocument document{.answer = absl::StrCat(" ", key)};
-  const size_t fixed = needle.size() + sizeof(kQuestion) - 1 + document.answer.size();
-  const size_t filled = std::max(bytes, kLeastPassKeyBytes) - fixed;
-  const auto before = static_cast<size_t>(std::lround(depth * static_cast<double>(filled)));
-  size_t next = random.Below(static_cast<uint32_t>(filler.size()));
-  document.prompt = Padded(filler, before, &next);
-  absl::StrAppend(&document.prompt, needle, Padded(filler, filled - before, &next), kQuestion);
-  return document;
 }
 
 }  // namespace nsa::train
