@@ -1,6 +1,7 @@
 """A headless Chromium for tests of the live page, and a small job to look at."""
 import base64
 import functools
+import itertools
 import pathlib
 import struct
 import subprocess
@@ -121,6 +122,17 @@ class Browser:
     def point(self, x, y):
         """Moves the mouse there, in pixels of the window."""
         self.driver.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": x, "y": y})
+
+    def point_until(self, place, condition, what):
+        """Points where the script `place` says, until the condition holds. While the page still moves, something else may come under the mouse; a person would
+        follow it, too. Every second time it is a pixel further, because a mouse that does not move points at nothing new."""
+        turn = itertools.count()
+
+        def reached():
+            x, y = self.run(place)
+            self.point(x + next(turn) % 2, y)
+            return self.run(f"return ({condition})")
+        self.until(reached, what)
 
     def back(self):
         self.driver.back()

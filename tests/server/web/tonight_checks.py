@@ -211,13 +211,11 @@ def check_many_runs(stub, browser):
     opened(browser, f"#/?on={','.join(job['id'] for job in jobs)}", 24)
     browser.until(f"{LOSS}.plot && {LOSS}.many && new Set({LOSS}.curves.map((one) => one.name)).size === 24", "24 curves")
     assert browser.text(".ticked .chart .values") == "24 runs; point at one"
-    # By the mouse: left where a check before put it, over a chart, it points at nothing there whenever the page moves below it.
-    browser.point(*browser.run("""const row = document.querySelector('[data-id=j-run7]'); row.scrollIntoView({ block: 'nearest' });
-        const box = row.getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2]"""))
-    browser.until("document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run7'", "the run of the row")
-    place = browser.run(f"const box = {LOSS}.plot.over.getBoundingClientRect(); return [box.left + {LOSS}.plot.valToPos(50, 'x'), box.top + {LOSS}.plot.valToPos(2.25, 'y')]")
-    browser.point(*place)
-    browser.until("document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run12' && document.querySelector('tr.current').dataset.id === 'j-run12'", "the run of the line")
+    browser.point_until("""const row = document.querySelector('[data-id=j-run7]'); row.scrollIntoView({ block: 'nearest' });
+        const box = row.getBoundingClientRect(); return [box.left + box.width / 2, box.top + box.height / 2]""",
+                        "document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run7'", "the run of the row")
+    browser.point_until(f"const box = {LOSS}.plot.over.getBoundingClientRect(); return [box.left + {LOSS}.plot.valToPos(50, 'x'), box.top + {LOSS}.plot.valToPos(2.25, 'y')]",
+                        "document.querySelector('.ticked .chart .values [data-name]')?.dataset.name === 'run12' && document.querySelector('tr.current').dataset.id === 'j-run12'", "the run of the line")
     print("ok: many runs")
 
 
