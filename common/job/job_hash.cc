@@ -1,4 +1,3 @@
-
 #include "absl/strings/str_format.h"
 #include "common/job/load.h"
 #include "xxhash.h"
