@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "common/base/host_port.h"
 #include "common/base/status.h"
 #include "common/job/data/url_policy.h"
@@ -29,14 +30,15 @@ fs::path BesideThisProgram(const std::string& name) {
 absl::Status CheckTimes(const Options& options) {
   if (options.node_unknown < absl::Seconds(1)) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("node_unknown_seconds: %g (at least 1); heartbeats come every half second",
-                        absl::ToDoubleSeconds(options.node_unknown)));
+        absl::StrFormat("node_unknown_seconds: %s (at least 1); heartbeats come every half second",
+                        Number(absl::ToDoubleSeconds(options.node_unknown))));
   }
   if (options.node_lost <= options.node_unknown) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "node_lost_seconds: %g (more than node_unknown_seconds, %g); a job must not be restarted "
+        "node_lost_seconds: %s (more than node_unknown_seconds, %s); a job must not be restarted "
         "on a short silence",
-        absl::ToDoubleSeconds(options.node_lost), absl::ToDoubleSeconds(options.node_unknown)));
+        Number(absl::ToDoubleSeconds(options.node_lost)),
+        Number(absl::ToDoubleSeconds(options.node_unknown))));
   }
   if (options.log_quota_bytes < 64 << 10) {
     return absl::InvalidArgumentError(
@@ -49,8 +51,8 @@ absl::StatusOr<absl::Duration> RetentionOf(double days) {
   // Written so that NaN is refused too.
   if (!(days >= 0 && days <= kLongestRetentionDays)) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "job_retention_days: %g (from 0 to %g); 0 keeps the records of jobs for ever", days,
-        kLongestRetentionDays));
+        "job_retention_days: %s (from 0 to %s); 0 keeps the records of jobs for ever", Number(days),
+        Number(kLongestRetentionDays)));
   }
   return days * absl::Hours(24);
 }
@@ -63,9 +65,9 @@ absl::StatusOr<SchedulingPolicy> SchedulingOf(const v1::SchedulingConfig& config
     // Written so that NaN is refused too.
     if (!(seconds >= 0 && seconds <= kLongestPreemptAfterSeconds)) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("scheduling.preempt_after_seconds: %g (from 0 to %g); a job must have "
+          absl::StrFormat("scheduling.preempt_after_seconds: %s (from 0 to %s); a job must have "
                           "time to do some work between two starts",
-                          seconds, kLongestPreemptAfterSeconds));
+                          Number(seconds), Number(kLongestPreemptAfterSeconds)));
     }
     policy.preempt_after = absl::Seconds(seconds);
   }
@@ -77,8 +79,9 @@ absl::StatusOr<double> DefaultHoursOf(const v1::CoordinatorConfig& config) {
   const double hours = config.default_limits().hours();
   // Written so that NaN is refused too.
   if (hours > 0 && hours <= kLongestHours) return hours;
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "default_limits.hours: %g (above 0, at most %g); correct it", hours, kLongestHours));
+  return absl::InvalidArgumentError(
+      absl::StrFormat("default_limits.hours: %s (above 0, at most %s); correct it", Number(hours),
+                      Number(kLongestHours)));
 }
 
 absl::Status CheckRoots(const Options& options) {

@@ -10,6 +10,7 @@
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "client/show/metrics_view.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
 #include "common/estimate/run_time.h"
 #include "common/estimate/state_title.h"
@@ -245,7 +246,7 @@ void PrintAlerts(Session& session, const v1::Job& job) {
     const bool has_value = known != all.end() && known->has_value();
     const bool raised = known != all.end() && known->raised();
     rows.push_back({alert.when(), raised ? absl::StrCat("since step ", known->since_step()) : "no",
-                    has_value ? absl::StrFormat("%.6g", known->value()) : "-",
+                    has_value ? Number(known->value(), 6) : "-",
                     absl::StrJoin(alert.notify(), ", ")});
   }
   PrintRows(session, "Alerts", Table({{"WHEN"}, {"RAISED"}, {"NOW", true}, {"NOTIFY"}}), rows);

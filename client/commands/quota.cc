@@ -4,6 +4,7 @@
 #include "absl/strings/str_format.h"
 #include "client/cli.h"
 #include "client/show/human.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
 
 namespace nsa::client {
@@ -24,8 +25,8 @@ std::vector<Table::Cell> Row(const v1::OwnerUse& use) {
           Of(absl::StrCat(use.ranks()), quota.has_ranks(), absl::StrCat(quota.ranks()),
              use.ranks() >= quota.ranks()),
           Of(absl::StrFormat("%.1f", use.gpu_seconds() / 3600), quota.has_gpu_time(),
-             absl::StrFormat("%g", time.hours()), use.free_unix_nanos() != 0),
-          absl::StrFormat("%g d", use.window_days()),
+             Number(time.hours()), use.free_unix_nanos() != 0),
+          absl::StrCat(Number(use.window_days()), " d"),
           quota.has_highest_priority() ? absl::StrCat(quota.highest_priority()) : "-",
           use.free_unix_nanos() == 0 ? "-" : Timestamp(use.free_unix_nanos())};
 }

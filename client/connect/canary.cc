@@ -1,6 +1,7 @@
 #include "client/connect/canary.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -152,9 +153,9 @@ absl::Status CheckCanary(const CanaryResult& result, const v1::JobSpec& spec) {
   const double floor = spec.guard().min_tokens_per_second();
   if (result.tokens_per_second >= floor) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
-      "guard.min_tokens_per_second: %g (the canary reached %.0f): the guard would end the job, "
+      "guard.min_tokens_per_second: %s (the canary reached %s): the guard would end the job, "
       "which was not submitted; find out why it is slow, or lower the floor",
-      floor, result.tokens_per_second));
+      Number(floor), Number(std::round(result.tokens_per_second))));
 }
 
 }  // namespace nsa::client

@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/show/human.h"
+#include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/estimate/fewer_ranks.h"
 #include "common/estimate/health.h"
@@ -234,7 +235,7 @@ std::vector<std::vector<std::string>> SourceRows(const v1::Job& job) {
   for (const v1::MixSource& mix : job.spec().data().mix()) {
     const v1::SourceProgress& source = known[mix.name()];
     const double share = 100.0 * static_cast<double>(source.rows()) / std::max<double>(all, 1);
-    rows.push_back({mix.name(), absl::StrFormat("%g", mix.weight()),
+    rows.push_back({mix.name(), Number(mix.weight()),
                     all > 0 ? absl::StrFormat("%.1f %%", share) : "-",
                     all > 0 ? absl::StrCat(source.epoch()) : "-",
                     source.has_loss() ? HumanLoss(source.loss()) : "-", FilesText(mix.path())});

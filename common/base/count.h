@@ -1,9 +1,12 @@
 // Numbers in messages.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 #include <string_view>
+
+#include "absl/strings/str_format.h"
 
 namespace nsa {
 
@@ -22,6 +25,15 @@ inline std::string Grouped(int64_t number) {
     grouped += digits[i];
   }
   return grouped;
+}
+
+// "1,000,000", "0.5", "1e-10": all digits before the point, never "1e+06", and of another number
+// than a whole one at most `digits` in all.
+inline std::string Number(double value, int digits = 10) {
+  const double size = std::abs(value);
+  const bool whole = size == std::trunc(size) || size >= std::pow(10, digits);
+  if (whole && size < 9e15) return Grouped(std::llround(value));  // those are exact
+  return absl::StrFormat("%.*g", digits, value);
 }
 
 }  // namespace nsa

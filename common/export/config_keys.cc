@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
+#include "common/base/count.h"
 
 namespace nsa {
 
@@ -30,7 +31,7 @@ absl::Status ConfigKeys::ReadInt(const char* key, int64_t most, int32_t* value) 
 absl::Status ConfigKeys::ReadPositive(const char* key, double most, double* value) const {
   const nlohmann::json& found = (*this)[key];
   if (!found.is_number() || !(found.get<double>() > 0) || !(found.get<double>() <= most)) {
-    return Wrong(key, absl::StrFormat("a number above 0 and at most %g", most));
+    return Wrong(key, absl::StrFormat("a number above 0 and at most %s", Number(most)));
   }
   *value = found.get<double>();
   return absl::OkStatus();
@@ -40,7 +41,7 @@ absl::Status ConfigKeys::ReadWithin(const char* key, double least, double most,
                                     double* value) const {
   const nlohmann::json& found = (*this)[key];
   if (!found.is_number() || !(found.get<double>() >= least) || !(found.get<double>() <= most)) {
-    return Wrong(key, absl::StrFormat("a number from %g to %g", least, most));
+    return Wrong(key, absl::StrFormat("a number from %s to %s", Number(least), Number(most)));
   }
   *value = found.get<double>();
   return absl::OkStatus();

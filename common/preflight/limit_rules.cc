@@ -15,27 +15,28 @@ Problems LimitsRange(const PreflightFacts& facts) {
   const v1::LimitSpec& limits = facts.spec.limits();
   if (!limits.has_hours() || IsInside(limits.hours())) return {};
   return {{"limits.hours",
-           absl::StrFormat("%.10g (above 0, at most %g)", limits.hours(), kMostHours),
+           absl::StrFormat("%s (above 0, at most %s)", Number(limits.hours()), Number(kMostHours)),
            "set a value within the limits, or remove the key"}};
 }
 
 Problems TimeLimitShort(const PreflightFacts& facts) {
   const v1::LimitSpec& limits = facts.spec.limits();
   const double seconds = ExpectedSeconds(facts);
+  const double hours = seconds / 3600 * 1.2;
   if (!limits.has_hours() || !IsInside(limits.hours()) || seconds <= limits.hours() * 3600) {
     return {};
   }
   const auto done = StepsDone(facts) + static_cast<int64_t>(static_cast<double>(StepsLeft(facts)) *
                                                             limits.hours() * 3600 / seconds);
-  return {
-      {"limits.hours",
-       absl::StrFormat("%g (the run is expected to take %s): it will stop after about %s of %s "
-                       "steps, with a checkpoint",
-                       limits.hours(), Duration(seconds), Grouped(done),
-                       Grouped(facts.spec.train().steps())),
-       absl::StrFormat("set hours: %.3g or more, or let it stop: nsactl resume gives it as many "
-                       "hours again",
-                       seconds / 3600 * 1.2)}};
+  return {{"limits.hours",
+           absl::StrFormat("%s (the run is expected to take %s): it will stop after about %s of %s "
+                           "steps, with a checkpoint",
+                           Number(limits.hours()), Duration(seconds), Grouped(done),
+                           Grouped(facts.spec.train().steps())),
+           absl::StrFormat("set hours: %s or more, or let it stop: nsactl resume gives it as many "
+                           "hours again",
+                           // To be copied, so without commas.
+                           absl::StrFormat(hours < 100 ? "%.3g" : "%.0f", hours))}};
 }
 
 Problems CordonedMachine(const PreflightFacts& facts) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "common/estimate/communication.h"
 #include "common/estimate/passes.h"
 #include "common/estimate/shares.h"
@@ -80,12 +81,13 @@ Problems CommunicationSlow(const PreflightFacts& facts) {
   const StepSeconds times = TimesOver(facts, *link);
   if (times.communicating <= kMostCommunication * times.computing) return {};
   return {{"resources.gpus",
-           absl::StrFormat("%d ranks: %s %.0f MB a step; at %s %.2g s; step %.2g s "
-                           "(communication of %g times the step): a step will take %.2g to %.2g s",
+           absl::StrFormat("%d ranks: %s %.0f MB a step; at %s %s; step %s "
+                           "(communication of %s times the step): a step will take %s to %s",
                            facts.ranks(), Sent(facts),
                            static_cast<double>(GradientBytes(facts.spec)) / 1e6, link->name,
-                           times.communicating, times.computing, kMostCommunication,
-                           times.Overlapped(), times.OneAfterTheOther()),
+                           Duration(times.communicating), Duration(times.computing),
+                           Number(kMostCommunication), Duration(times.Overlapped()),
+                           Duration(times.OneAfterTheOther())),
            WhatToDo(facts)}};
 }
 

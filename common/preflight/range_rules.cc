@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "common/estimate/model_options.h"
 #include "common/estimate/optimizer_traits.h"
 #include "common/preflight/rules.h"
@@ -98,11 +99,11 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
     const bool inside =
         (limit.above_min ? value > limit.min : value >= limit.min) && value <= limit.max;
     if (inside) continue;  // NaN is never inside
-    const std::string bounds = limit.above_min
-                                   ? absl::StrFormat("above %g, at most %g", limit.min, limit.max)
-                                   : absl::StrFormat("from %g to %g", limit.min, limit.max);
-    problems.push_back({std::string(limit.field), absl::StrFormat("%.10g (%s)", value, bounds),
-                        "set a value within the limits"});
+    problems.push_back(
+        {std::string(limit.field),
+         absl::StrFormat(limit.above_min ? "%s (above %s, at most %s)" : "%s (from %s to %s)",
+                         Number(value), Number(limit.min), Number(limit.max)),
+         "set a value within the limits"});
   }
   return problems;
 }
@@ -133,23 +134,23 @@ void CheckRopeScaling(const v1::RopeScaling& scaling, Problems* problems) {
   const auto check = [&](bool good, const char* key, double value, const char* limits) {
     if (good) return;
     problems->push_back({absl::StrCat("model.rope_scaling.", key),
-                         absl::StrFormat("%.10g (%s)", value, limits),
+                         absl::StrCat(Number(value), " (", limits, ")"),
                          "set a value within the limits"});
   };
   if (scaling.type() == v1::ROPE_SCALING_TYPE_UNSPECIFIED) {
     problems->push_back({"model.rope_scaling.type", "not set (must be llama3 or yarn)", "set it"});
   }
   check(scaling.factor() >= 1 && scaling.factor() <= 1e6, "factor", scaling.factor(),
-        "from 1 to 1e+06");
+        "from 1 to 1,000,000");
   check(scaling.original_seq_len() >= 1 && scaling.original_seq_len() <= 1'000'000'000,
-        "original_seq_len", scaling.original_seq_len(), "from 1 to 1e+09");
+        "original_seq_len", scaling.original_seq_len(), "from 1 to 1,000,000,000");
   const bool yarn = scaling.type() == v1::ROPE_SCALING_TYPE_YARN;
   const double low = yarn ? scaling.beta_slow() : scaling.low_freq_factor();
   const double high = yarn ? scaling.beta_fast() : scaling.high_freq_factor();
   check(low > 0 && low <= 1e6, yarn ? "beta_slow" : "low_freq_factor", low,
-        "above 0, at most 1e+06");
+        "above 0, at most 1,000,000");
   check(high > low && high <= 1e6, yarn ? "beta_fast" : "high_freq_factor", high,
-        yarn ? "above beta_slow, at most 1e+06" : "above low_freq_factor, at most 1e+06");
+        yarn ? "above beta_slow, at most 1,000,000" : "above low_freq_factor, at most 1,000,000");
 }
 
 // The keys of `model` that may be absent.
@@ -159,7 +160,8 @@ void CheckModelSizes(const v1::ModelSpec& model, Problems* problems) {
   };
   const double eps = NormEpsOf(model);
   check(eps >= kLeastNormEps && eps <= kMostNormEps, "model.norm_eps",
-        absl::StrFormat("%.10g (must be from %g to %g)", eps, kLeastNormEps, kMostNormEps));
+        absl::StrFormat("%s (must be from %s to %s)", Number(eps), Number(kLeastNormEps),
+                        Number(kMostNormEps)));
   if (model.has_rope_scaling()) CheckRopeScaling(model.rope_scaling(), problems);
   const int32_t units = model.mlp_dim();
   check(units == 0 || (units >= 16 && units <= kMostMlpUnits && units % kMlpUnitsMultiple == 0),

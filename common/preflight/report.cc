@@ -60,10 +60,8 @@ std::string FindingLine(const v1::Finding& finding, const std::string& file) {
 
 std::string Value(const v1::EstimateItem& item) {
   if (item.unit() == "bytes") return Bytes(item.value());
-  if (item.unit() == "seconds") {
-    return item.value() < 10 ? absl::StrFormat("%.2g s", item.value()) : Duration(item.value());
-  }
-  if (item.unit() == "flops") return absl::StrFormat("%.4g MFLOP", item.value() / 1e6);
+  if (item.unit() == "seconds") return Duration(item.value());
+  if (item.unit() == "flops") return absl::StrCat(Number(item.value() / 1e6, 4), " MFLOP");
   if (item.unit() == "tokens_per_second") {
     return absl::StrCat(Grouped(std::llround(std::min(item.value(), 1e18))), " tok/s");
   }
@@ -91,6 +89,7 @@ std::string EstimateTable(const v1::PreflightReport& report) {
 
 std::string Duration(double seconds) {
   if (!std::isfinite(seconds)) return "unknown";
+  if (seconds < 10) return absl::StrFormat("%.2g s", seconds);
   if (seconds < 90) return absl::StrFormat("%.0f s", seconds);
   if (seconds < 5400) return absl::StrFormat("%.0f min", seconds / 60);
   if (seconds < 36 * 3600) return absl::StrFormat("%.1f h", seconds / 3600);

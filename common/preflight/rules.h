@@ -172,7 +172,7 @@ double TokensOfRun(const PreflightFacts& facts);
 // kGuardsSizes rules pass.
 std::vector<v1::EstimateItem> LinkEstimates(const PreflightFacts& facts);
 
-// "42 s", "12 min", "2.2 h", "3.0 days".
+// "0.25 s", "42 s", "12 min", "2.2 h", "3.0 days".
 std::string Duration(double seconds);
 
 // "1.25 GiB".

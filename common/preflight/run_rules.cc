@@ -1,5 +1,6 @@
 // Rules that protect a long run: precision, checkpoints, model size, schedule, guards.
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <string>
 #include <string_view>
@@ -171,9 +172,9 @@ Problems LrTooLarge(const PreflightFacts& facts) {
   if (lr <= kLargestLr) return {};
   return {
       {"train.lr",
-       absl::StrFormat("%g (at most %g with AdamW): each step changes a weight by about that "
+       absl::StrFormat("%s (at most %s with AdamW): each step changes a weight by about that "
                        "much, and the initial weights are about 0.02",
-                       lr, kLargestLr),
+                       Number(lr), Number(kLargestLr)),
        "set lr to 2.0e-4 to 1.0e-3, or up to 4.0e-3 for a model with under a million parameters"}};
 }
 
@@ -205,9 +206,9 @@ Problems ThroughputGuardTooLow(const PreflightFacts& facts) {
   const double third = ExpectedSpeed(facts) / 3;
   if (facts.machine() == nullptr || floor <= 0 || floor >= third) return {};
   return {{"guard.min_tokens_per_second",
-           absl::StrFormat("%g (at least a third of the expected speed, %s tok/s): a run that has "
+           absl::StrFormat("%s (at least a third of the expected speed, %s tok/s): a run that has "
                            "become much slower would go on",
-                           floor, Grouped(static_cast<int64_t>(third))),
+                           Number(floor), Grouped(static_cast<int64_t>(third))),
            HalfOfExpected(facts)}};
 }
 
@@ -215,8 +216,8 @@ Problems ThroughputGuardTooHigh(const PreflightFacts& facts) {
   const double floor = facts.spec.guard().min_tokens_per_second();
   if (facts.machine() == nullptr || floor <= ExpectedSpeed(facts)) return {};
   return {{"guard.min_tokens_per_second",
-           absl::StrFormat("%g (at most the expected %s tok/s): the guard would end a healthy run",
-                           floor, Grouped(static_cast<int64_t>(ExpectedSpeed(facts)))),
+           absl::StrFormat("%s (at most the expected %s tok/s): the guard would end a healthy run",
+                           Number(floor), Grouped(static_cast<int64_t>(ExpectedSpeed(facts)))),
            HalfOfExpected(facts)}};
 }
 
@@ -226,8 +227,8 @@ Problems HangTimeoutShort(const PreflightFacts& facts) {
   const double timeout = facts.spec.restart().hang_timeout_seconds();
   if (timeout >= 5 * step) return {};
   return {{"restart.hang_timeout_seconds",
-           absl::StrFormat("%g (at least five steps; a step is expected to take about %.2g s)",
-                           timeout, step),
+           absl::StrFormat("%s (at least five steps; a step is expected to take about %s)",
+                           Number(timeout), Duration(step)),
            absl::StrFormat("set it to at least %.0f", 5 * step + 1)}};
 }
 
@@ -237,14 +238,13 @@ Problems LongRun(const PreflightFacts& facts) {
   const int64_t steps = StepsLeft(facts);
   const double tokens = static_cast<double>(steps) * static_cast<double>(TokensPerStep(facts.spec));
   const bool overruled = facts.spec.preflight().policy() == v1::PREFLIGHT_POLICY_EXPERIMENT;
-  return {
-      {"train.steps",
-       absl::StrFormat("%s%s steps are about %s and %.4g million tokens: production rules apply",
-                       StepsDone(facts) > 0 ? "the last " : "", Grouped(steps),
-                       Duration(ExpectedSeconds(facts)), tokens / 1e6),
-       overruled ? "policy: experiment has no effect on a run of 5,000 steps or an hour; fix "
-                   "the job, or waive single rules with reasons in preflight.waive"
-                 : "follow it with nsactl watch"}};
+  return {{"train.steps",
+           absl::StrFormat("%s%s steps are about %s and %s tokens: production rules apply",
+                           StepsDone(facts) > 0 ? "the last " : "", Grouped(steps),
+                           Duration(ExpectedSeconds(facts)), Number(std::round(tokens))),
+           overruled ? "policy: experiment has no effect on a run of 5,000 steps or an hour; fix "
+                       "the job, or waive single rules with reasons in preflight.waive"
+                     : "follow it with nsactl watch"}};
 }
 
 constexpr PreflightRule kRunRules[] = {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "common/estimate/sampling.h"
 #include "common/job/text_check.h"
 #include "common/preflight/data/data_facts.h"
@@ -42,7 +43,7 @@ Problems SampleRange(const PreflightFacts& facts) {
   const double temperature = sample.temperature();
   if (!(temperature >= 0 && temperature <= kHottest)) {  // also NaN
     problems.push_back({"sample.temperature",
-                        absl::StrFormat("%.10g (from 0 to %g)", temperature, kHottest),
+                        absl::StrFormat("%s (from 0 to %s)", Number(temperature), Number(kHottest)),
                         "set a value within the limits"});
   }
   return problems;

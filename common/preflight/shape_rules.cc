@@ -271,9 +271,9 @@ Problems RopeBase(const PreflightFacts& facts) {
     return {};
   }
   return {{"model.rope_base",
-           absl::StrFormat("%g (it suits some thousand tokens: docs/settings.md), and layers that "
+           absl::StrFormat("%s (it suits some thousand tokens: docs/settings.md), and layers that "
                            "rotate read far back in sequences of %s tokens",
-                           model.rope_base(), Grouped(seq_len)),
+                           Number(model.rope_base()), Grouped(seq_len)),
            "set rope_layers: window with nsa.layers: [win, sel], or rope_base: 1e6; with either "
            "every key was found in 16,384 tokens (docs/commands.md, A key in a long context)"}};
 }

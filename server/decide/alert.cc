@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/record/alert.h"
 #include "server/decide/job_event.h"
@@ -101,7 +102,7 @@ int AlertIndex(std::string_view word) {
 }
 
 std::string AlertText(const v1::AlertProgress& alert) {
-  return absl::StrCat(alert.when(), absl::StrFormat(": now %.6g", alert.value()));
+  return absl::StrCat(alert.when(), ": now ", Number(alert.value(), 6));
 }
 
 std::vector<v1::JobEvent> FoldAlerts(const v1::WorkerRecord& record,

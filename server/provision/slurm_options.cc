@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
 #include "common/rpc/rpc.h"
 
@@ -47,8 +48,9 @@ absl::Status CheckNumbers(const v1::SlurmConfig& config) {
   }
   // Written so that NaN is refused too.
   if (config.has_hours() && !(config.hours() > 0 && config.hours() <= kMostHours)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "hours: %g (above 0, at most %g); set another", config.hours(), kMostHours));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("hours: %s (above 0, at most %s); set another", Number(config.hours()),
+                        Number(kMostHours)));
   }
   for (const std::string& option : config.options()) {
     if (absl::StartsWith(option, "--")) continue;

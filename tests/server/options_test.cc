@@ -152,7 +152,7 @@ TEST(Options, NobodyGivesWayUnlessTheConfigurationSaysSo) {
     EXPECT_THAT(ResolveOptions(config).status(),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("scheduling.preempt_after_seconds: "),
-                               HasSubstr("(from 0 to 86400)"))));
+                               HasSubstr("(from 0 to 86,400)"))));
   }
 }
 

@@ -120,7 +120,7 @@ Table TableOf(const TraceTotals& totals) {
   const auto steps = static_cast<double>(std::max<int64_t>(totals.steps, 1));
   for (const KindRow& row : TopRows(totals)) {
     table.Add({row.kind, ClipMiddle(row.name, kNameColumns),
-               absl::StrFormat("%.4g", static_cast<double>(row.time.calls) / steps),
+               Number(static_cast<double>(row.time.calls) / steps, 4),
                absl::StrFormat("%.3f", row.time.microseconds / steps * 1e-3),
                absl::StrFormat("%.1f %%", 100 * ShareOf(totals, row))});
   }

@@ -143,12 +143,11 @@ Problems TooSmallFor(const PreflightFacts& facts, const DataFiles& files) {
   }
   const double wanted = TokensOfRun(facts);
   if (facts.spec.data().on_exhausted() == v1::ON_EXHAUSTED_STOP && *have < wanted) {
-    return {
-        {files.field,
-         absl::StrFormat("about %.4g million tokens (%d steps need %.4g million, and on_exhausted "
-                         "is stop)",
-                         *have / 1e6, train.steps(), wanted / 1e6),
-         "add text, train fewer steps, or set on_exhausted: repeat"}};
+    return {{files.field,
+             absl::StrFormat("about %s tokens (%s steps need %s, and on_exhausted is stop)",
+                             Number(std::round(*have)), Grouped(train.steps()),
+                             Number(std::round(wanted))),
+             "add text, train fewer steps, or set on_exhausted: repeat"}};
   }
   return {};
 }
@@ -177,8 +176,8 @@ Problems Repeated(const PreflightFacts& facts) {
     const double wanted = TokensOfRun(facts) * files.weight / weights;
     if (have <= 0 || !(wanted / have > kManyEpochs)) continue;
     problems.push_back({files.field,
-                        absl::StrFormat("every token would be read about %.0f times (at most %.0f)",
-                                        wanted / have, kManyEpochs),
+                        absl::StrFormat("every token would be read about %s times (at most %s)",
+                                        Number(std::round(wanted / have)), Number(kManyEpochs)),
                         "add text or train fewer steps"});
   }
   return problems;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/count.h"
 #include "common/base/limits.h"
 #include "common/job/data/conversations.h"
 #include "common/job/enum_words.h"
@@ -83,15 +84,17 @@ void CheckSource(const std::string& field, const v1::MixSource& mix, double weig
   }
   const double weight = mix.weight();
   if (!(weight > 0 && weight <= kLargestWeight)) {
-    problems->push_back({absl::StrCat(field, ".weight"),
-                         mix.has_weight() ? absl::StrFormat("%g (above 0, at most 1e6)", weight)
-                                          : "not set (above 0, at most 1e6)",
-                         "set the source's share of the sequences, relative to the others"});
-  } else if (weight / weights < kSmallestShare) {
     problems->push_back(
         {absl::StrCat(field, ".weight"),
-         absl::StrFormat("%g is %.2g of the sum (at least 0.001)", weight, weight / weights),
-         "give the source a larger weight, or leave it out"});
+         mix.has_weight()
+             ? absl::StrFormat("%s (above 0, at most %s)", Number(weight), Number(kLargestWeight))
+             : absl::StrFormat("not set (above 0, at most %s)", Number(kLargestWeight)),
+         "set the source's share of the sequences, relative to the others"});
+  } else if (weight / weights < kSmallestShare) {
+    problems->push_back({absl::StrCat(field, ".weight"),
+                         absl::StrFormat("%s is %.2g of the sum (at least %s)", Number(weight),
+                                         weight / weights, Number(kSmallestShare)),
+                         "give the source a larger weight, or leave it out"});
   }
 }
 

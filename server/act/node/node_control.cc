@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/clean_text.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
 #include "server/watch/nodes_view.h"
 
@@ -34,8 +35,8 @@ absl::Status Check(const v1::CordonNodeRequest& request) {
   }
   if (deadline >= kShortestDeadline && deadline <= kLongestDeadline) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("deadline_seconds: %g (from %g to %g, or 0 for none); choose another",
-                      deadline, kShortestDeadline, kLongestDeadline));
+      absl::StrFormat("deadline_seconds: %s (from %s to %s, or 0 for none); choose another",
+                      Number(deadline), Number(kShortestDeadline), Number(kLongestDeadline)));
 }
 
 }  // namespace

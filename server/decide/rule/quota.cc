@@ -64,9 +64,9 @@ std::string GpuTimeText(const v1::QuotaConfig& quota, const std::string& owner,
   const absl::Duration window = WindowOf(&quota);
   const absl::Time again = WhenBelow(absl::Hours(quota.gpu_time().hours()), hours, window, now);
   return absl::StrFormat(
-      "%s has used %.1f GPU hours in the last %g days (below %g, quotas in coordinator.yaml)%s",
-      owner, absl::ToDoubleHours(GpuTimeIn(hours, window, now)), quota.gpu_time().days(),
-      quota.gpu_time().hours(),
+      "%s has used %.1f GPU hours in the last %s days (below %s, quotas in coordinator.yaml)%s",
+      owner, absl::ToDoubleHours(GpuTimeIn(hours, window, now)), Number(quota.gpu_time().days()),
+      Number(quota.gpu_time().hours()),
       again == absl::InfiniteFuture()
           ? std::string("; use device: cpu")
           : absl::StrCat("; again from ", UtcText(absl::ToUnixNanos(again)),

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/count.h"
 #include "server/decide/lifecycle.h"
 
 namespace nsa::server {
@@ -57,8 +58,8 @@ std::string TimeLeftText(const v1::StoredJob& job, absl::Time now) {
 
 std::string TimeIsUpText(const v1::Job& job) {
   return absl::StrFormat(
-      "its ranks have run for limits.hours: %g; to give it as many hours again: nsactl resume %s",
-      job.spec().limits().hours(), job.id());
+      "its ranks have run for limits.hours: %s; to give it as many hours again: nsactl resume %s",
+      Number(job.spec().limits().hours()), job.id());
 }
 
 }  // namespace nsa::server

@@ -275,10 +275,10 @@ TEST(DataRules, ASetMayBeOfTheSameFileIfTrainingLeavesItsRecordsOut) {
 TEST(DataRules, OnlyWhatPassesCounts) {
   JobOnBooks job;
   Data(&job)->set_on_exhausted(v1::ON_EXHAUSTED_STOP);
-  EXPECT_THAT(FoundBy(job, "DATA_TOO_SMALL"), HasSubstr("about 6 million tokens"));
+  EXPECT_THAT(FoundBy(job, "DATA_TOO_SMALL"), HasSubstr("about 6,000,000 tokens"));
   job.Except("b");
   job.Except("c");
-  EXPECT_THAT(FoundBy(job, "DATA_TOO_SMALL"), HasSubstr("about 2 million tokens"));
+  EXPECT_THAT(FoundBy(job, "DATA_TOO_SMALL"), HasSubstr("about 2,000,000 tokens"));
 }
 
 TEST(DataRules, AFieldOrAValueThatNoRecordHasIsRefused) {

@@ -115,12 +115,13 @@ TEST(ModelKeys, TheNumbersOfAScaledRotationHaveLimits) {
     });
   };
   EXPECT_THAT(refused([](v1::RopeScaling* scaling) { scaling->set_factor(0.5); }),
-              ElementsAre("MODEL_RANGE: model.rope_scaling.factor: 0.5 (from 1 to 1e+06)"));
-  EXPECT_THAT(refused([](v1::RopeScaling* scaling) { scaling->set_original_seq_len(0); }),
-              ElementsAre("MODEL_RANGE: model.rope_scaling.original_seq_len: 0 (from 1 to 1e+09)"));
+              ElementsAre("MODEL_RANGE: model.rope_scaling.factor: 0.5 (from 1 to 1,000,000)"));
+  EXPECT_THAT(
+      refused([](v1::RopeScaling* scaling) { scaling->set_original_seq_len(0); }),
+      ElementsAre("MODEL_RANGE: model.rope_scaling.original_seq_len: 0 (from 1 to 1,000,000,000)"));
   EXPECT_THAT(refused([](v1::RopeScaling* scaling) { scaling->set_high_freq_factor(1); }),
               ElementsAre("MODEL_RANGE: model.rope_scaling.high_freq_factor: 1 (above "
-                          "low_freq_factor, at most 1e+06)"));
+                          "low_freq_factor, at most 1,000,000)"));
 }
 
 TEST(ModelKeys, SomeExcludeEachOther) {

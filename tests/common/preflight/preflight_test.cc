@@ -36,19 +36,19 @@ const RuleCase kCases[] = {
     {"TRAIN_RANGE", "train.lr", "0 (from 1e-10 to 1)", [](GoodJob* job) { Train(job)->set_lr(0); }},
     {"TRAIN_UNUSED", "train.decay_steps", "no such phase",
      [](GoodJob* job) { Train(job)->set_decay_steps(1); }},
-    {"NSA_RANGE", "nsa.audit_every", "-1 (from 0 to 1e+09)",
+    {"NSA_RANGE", "nsa.audit_every", "-1 (from 0 to 1,000,000,000)",
      [](GoodJob* job) { job->spec.mutable_nsa()->set_audit_every(-1); }},
     {"DATA_RANGE", "data.loader_timeout_seconds", "-1",
      [](GoodJob* job) { Data(job)->set_loader_timeout_seconds(-1); }},
     {"RESOURCES_RANGE", "resources.gpus", "0 (from 1 to",
      [](GoodJob* job) { job->spec.mutable_resources()->set_gpus(0); }},
-    {"RESTART_RANGE", "restart.hang_timeout_seconds", "0 (from 1 to 86400)",
+    {"RESTART_RANGE", "restart.hang_timeout_seconds", "0 (from 1 to 86,400)",
      [](GoodJob* job) { job->spec.mutable_restart()->set_hang_timeout_seconds(0); }},
     {"GUARD_RANGE", "guard.max_gate_collapse", "1.5 (from 0 to 1)",
      [](GoodJob* job) { job->spec.mutable_guard()->set_max_gate_collapse(1.5); }},
-    {"PREFLIGHT_RANGE", "preflight.max_lost_seconds", "59 (from 60 to 86400)",
+    {"PREFLIGHT_RANGE", "preflight.max_lost_seconds", "59 (from 60 to 86,400)",
      [](GoodJob* job) { job->spec.mutable_preflight()->set_max_lost_seconds(59); }},
-    {"LIMITS_RANGE", "limits.hours", "0 (above 0, at most 87600)",
+    {"LIMITS_RANGE", "limits.hours", "0 (above 0, at most 87,600)",
      [](GoodJob* job) { job->spec.mutable_limits()->set_hours(0); }},
     {"TIME_LIMIT_SHORT", "limits.hours", "it will stop after about",
      [](GoodJob* job) { job->spec.mutable_limits()->set_hours(0.01); }},
@@ -439,6 +439,9 @@ TEST(Preflight, SaysWhatMessagesGoldenHas) {
   if (std::getenv("NSA_WRITE_GOLDEN") != nullptr) std::ofstream(path) << messages;
   std::ifstream in(path);
   EXPECT_EQ(messages, std::string(std::istreambuf_iterator<char>(in), {}));
+  EXPECT_THAT(messages,
+              testing::Not(testing::ContainsRegex("(from|to|above|most|least) [0-9.]+e[+]")))
+      << "a limit is written with Number()";
 }
 
 TEST(Preflight, HasACaseHereForEveryRule) {
@@ -461,7 +464,7 @@ TEST(Preflight, AcceptsTheGoodJobWithNothingButItsLength) {
   ASSERT_EQ(report.findings_size(), 1) << report.DebugString();
   EXPECT_EQ(report.findings(0).rule(), "LONG_RUN");
   EXPECT_THAT(report.findings(0).problem(), testing::AllOf(HasSubstr("5,000 steps are about "),
-                                                           HasSubstr(" and 20.48 million tokens")));
+                                                           HasSubstr(" and 20,480,000 tokens")));
 }
 
 // Of what an invalid value would lead to nothing is said, of other mistakes everything.
