@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "client/show/human.h"
 #include "common/base/clean_text.h"
+#include "common/estimate/state_title.h"
 
 namespace nsa::client {
 namespace {
@@ -183,9 +184,7 @@ std::string RecordLine(const v1::WatchRecordsResponse& response) {
       return absl::StrFormat("rank %d: %s: %s", response.rank(), record.event().reason(),
                              record.event().text());
     case v1::WorkerRecord::kFinished:
-      return absl::StrFormat("rank %d: ended after step %d: %s %s", response.rank(),
-                             record.finished().step(), record.finished().reason(),
-                             record.finished().text());
+      return absl::StrFormat("rank %d ended: %s", response.rank(), EndText(record.finished()));
     default:
       return "";
   }

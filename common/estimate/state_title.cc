@@ -45,4 +45,21 @@ bool WasDropped(const v1::Job& job) {
   return ReasonFromWord(job.reason()) == Reason::kSweepDropped;
 }
 
+bool NamesStep(std::string_view text, int64_t step) {
+  const std::string name = absl::StrCat("step ", step);
+  for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    if (end == text.size() || text[end] < '0' || text[end] > '9') return true;
+  }
+  return false;
+}
+
+std::string EndText(const v1::WorkerFinished& end) {
+  // Of a good end the text is "all 500 steps done", or says why it came earlier and where.
+  const bool well = end.outcome() == v1::OUTCOME_COMPLETED || end.outcome() == v1::OUTCOME_STOPPED;
+  const bool named = !end.text().empty() && (well || NamesStep(end.text(), end.step()));
+  return absl::StrCat(end.reason(), named ? "" : absl::StrCat(" after step ", end.step()),
+                      end.text().empty() ? "" : ": ", end.text());
+}
+
 }  // namespace nsa

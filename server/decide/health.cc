@@ -108,6 +108,14 @@ Health Queued(const v1::Job& job, int64_t now) {
               job.message().empty() ? "" : absl::StrCat(job.message(), next));
 }
 
+// Of a job that ended early. The words do not name the step twice.
+Health EndedAtStep(HealthLevel level, const std::string& how, const v1::Job& job,
+                   const std::string& why) {
+  Health health = Made(level, absl::StrCat(how, " at ", AtStep(job.progress())), why);
+  if (NamesStep(why, job.progress().step())) health.words = absl::StrCat(how, ": ", why);
+  return health;
+}
+
 // A run that has diverged has not done well, although it did all its steps.
 Health Succeeded(const v1::Job& job) {
   const double seconds = RunSeconds(job, absl::FromUnixNanos(job.end_unix_nanos()));
@@ -129,8 +137,7 @@ Health Stopped(const v1::Job& job) {
         "");
   }
   if (WasDropped(job)) {
-    return Made(HealthLevel::kWaiting, absl::StrCat("dropped at ", AtStep(job.progress())),
-                job.message());
+    return EndedAtStep(HealthLevel::kWaiting, "dropped", job, job.message());
   }
   return Made(HealthLevel::kWaiting, absl::StrCat("stopped at ", AtStep(job.progress())), "");
 }
@@ -176,7 +183,7 @@ Health HealthOf(const v1::Job& job, int64_t now_unix_nanos) {
     case v1::Job::STATE_SUCCEEDED:
       return Succeeded(job);
     case v1::Job::STATE_FAILED:
-      return Made(HealthLevel::kBad, absl::StrCat("failed at ", AtStep(progress)), Because(job));
+      return EndedAtStep(HealthLevel::kBad, "failed", job, Because(job));
     case v1::Job::STATE_STOPPED:
       return Stopped(job);
     default:

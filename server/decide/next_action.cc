@@ -142,8 +142,9 @@ std::string UnaskedStopText(const JobFacts& facts, const std::string& at) {
 // After every rank has ended as completed or stopped.
 Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   const v1::WorkerFinished& words = verdict.words;
-  const std::string text =
-      absl::StrCat("at step ", words.step(), words.text().empty() ? "" : ": ", words.text());
+  const std::string at = absl::StrCat("at step ", words.step());
+  // Says where, too.
+  const std::string text = words.text().empty() ? at : words.text();
   const bool completed = verdict.kind == GangVerdict::Kind::kCompleted;
   if (completed || ReasonFromWord(words.reason()) == Reason::kDataExhausted) {
     return action::Move{Trigger::kGangCompleted, {.reason = words.reason(), .text = text}};
@@ -151,14 +152,14 @@ Action EndWell(const JobFacts& facts, const GangVerdict& verdict) {
   const v1::StopRequest& stop = facts.job.job().stop();
   const bool at_step = stop.mode() == v1::STOP_MODE_AT_STEP;
   if (IsMoving(facts.job) && !(at_step && words.step() >= stop.at_step())) {
-    return LeaveForQueue(facts, text);
+    return LeaveForQueue(facts, at);
   }
   if (stop.mode() == v1::STOP_MODE_UNSPECIFIED || (at_step && words.step() < stop.at_step())) {
     // The allocation ends, or something other than this coordinator stopped the workers, e.g. a
     // machine that shuts down. A stop at a later step stays in force.
     return action::Move{Trigger::kRankLost,
                         {.reason = Word(Reason::kPreempted),
-                         .text = UnaskedStopText(facts, text),
+                         .text = UnaskedStopText(facts, at),
                          .severity = v1::SEVERITY_WARNING}};
   }
   if (at_step && words.step() > stop.at_step()) {

@@ -15,6 +15,7 @@
 #include "common/base/status.h"
 #include "common/base/thread_name.h"
 #include "common/base/version.h"
+#include "common/estimate/state_title.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/preflight/preflight.h"
@@ -138,8 +139,7 @@ int Train(TrainerOptions options) {
     trainer.RequestStop(stop).IgnoreError();
   });
   const v1::WorkerFinished finished = trainer.Run();
-  if (!reporting)
-    spdlog::info("{} after step {}: {}", finished.reason(), finished.step(), finished.text());
+  if (!reporting) spdlog::info("{}", EndText(finished));
   const int code = ExitCodeOf(finished.outcome());
   if (code != 0 && on_gpu) {
     // Freeing GPU memory would wait for kernels that may never end. The driver frees it anyway.

@@ -31,5 +31,25 @@ TEST(StateTitle, AJobOfAHalvedSweepWaitsUntilItIsDropped) {
   EXPECT_EQ(StateTitle(job), "dropped");
 }
 
+TEST(StateTitle, AnEndNamesItsStepOnce) {
+  v1::WorkerFinished end;
+  end.set_reason("COMPLETED");
+  end.set_step(40);
+  EXPECT_EQ(EndText(end), "COMPLETED after step 40");
+  end.set_outcome(v1::OUTCOME_COMPLETED);
+  end.set_text("all 40 steps done");
+  EXPECT_EQ(EndText(end), "COMPLETED: all 40 steps done");
+  end.set_outcome(v1::OUTCOME_STOPPED);
+  end.set_reason("STOPPED");
+  end.set_text("stopped as asked after step 40");
+  EXPECT_EQ(EndText(end), "STOPPED: stopped as asked after step 40");
+  end.set_outcome(v1::OUTCOME_FAILED_FINAL);
+  end.set_reason("DIVERGED");
+  end.set_text("the run has diverged: loss 8.07 at step 40, at best 5 at step 4");
+  EXPECT_EQ(EndText(end), "DIVERGED: " + end.text());
+  end.set_text("the run has diverged: loss 8.07 at step 400, at best 5 at step 4");
+  EXPECT_EQ(EndText(end), "DIVERGED after step 40: " + end.text());
+}
+
 }  // namespace
 }  // namespace nsa

@@ -75,6 +75,10 @@ TEST(Health, WhatIsWrongStandsAloneToo) {
   job.set_message("rank 0 was killed by signal 9");
   EXPECT_EQ(HealthOf(job, 0).why, "rank 0 was killed by signal 9");
   EXPECT_EQ(HealthOf(job, 0).state, "failed at step 620 of 1000");
+  EXPECT_EQ(HealthOf(job, 0).words, "failed at step 620 of 1000: rank 0 was killed by signal 9");
+  job.set_message("rank 0 was killed by signal 9 at step 620");
+  EXPECT_EQ(HealthOf(job, 0).words, "failed: rank 0 was killed by signal 9 at step 620");
+  EXPECT_EQ(HealthOf(job, 0).state, "failed at step 620 of 1000");
 }
 
 TEST(Health, ANoteLeavesARunGood) {
@@ -111,6 +115,8 @@ TEST(Health, AJobOfAHalvedSweepWaitsOrIsDropped) {
   job.set_reason("SWEEP_DROPPED");
   job.set_message("rank 6 of 8 by validation loss");
   EXPECT_EQ(HealthOf(job, 0).words, "dropped at step 620 of 1000: rank 6 of 8 by validation loss");
+  job.set_message("rank 6 of 8 by validation loss (2.1000 at step 620)");
+  EXPECT_EQ(HealthOf(job, 0).words, "dropped: rank 6 of 8 by validation loss (2.1000 at step 620)");
 }
 
 TEST(Health, AQueuedJobSaysWhyItWaits) {

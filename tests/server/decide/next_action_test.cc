@@ -87,6 +87,23 @@ TEST(NextAction, AStopThatNobodyAskedForNamesWhoStoppedIt) {
   EXPECT_EQ(Describe(Next(stopped.Facts())), "RANK_LOST PREEMPTED");
 }
 
+TEST(NextAction, HowAJobEndedIsToldInTheWordsOfItsRanks) {
+  const auto text = [](v1::Outcome outcome, const char* said, int64_t asked_at) {
+    Situation ended = Ended(Job::STATE_RUNNING, outcome, 7);
+    for (RankView& rank : ended.ranks) rank.finished->set_text(said);
+    Stop(&ended, v1::STOP_MODE_AT_STEP, asked_at);
+    return std::get<action::Move>(Next(ended.Facts())).cause.text;
+  };
+  EXPECT_EQ(text(v1::OUTCOME_COMPLETED, "all 7 steps done", 9), "all 7 steps done");
+  EXPECT_EQ(text(v1::OUTCOME_STOPPED, "stopped as asked after step 7", 7),
+            "stopped as asked after step 7");
+  EXPECT_EQ(text(v1::OUTCOME_STOPPED, "stopped as asked after step 7", 5),
+            "stopped as asked after step 7; the stop reached the ranks after step 5");
+  EXPECT_EQ(text(v1::OUTCOME_STOPPED, "stopped as asked after step 7", 9),
+            "the workers were stopped from outside this service at step 7");
+  EXPECT_EQ(text(v1::OUTCOME_STOPPED, "", 7), "at step 7");
+}
+
 TEST(NextAction, AHangIsDumpedThenEnded) {
   Situation stuck = In(Job::STATE_RUNNING);
   for (RankView& rank : stuck.ranks) rank.worker->set_seconds_since_progress(40);

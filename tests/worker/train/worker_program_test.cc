@@ -119,7 +119,7 @@ TEST(WorkerProgram, TrainsAJobFileByHandAndSaysHowItGoes) {
   Worker worker(dir, "worker", {"--job", "job.yaml", "--threads", "1"});
   EXPECT_EQ(worker.Wait().code, 0) << worker.output();
   EXPECT_THAT(worker.output(), HasSubstr("step 30/30 | loss"));
-  EXPECT_THAT(worker.output(), HasSubstr("COMPLETED after step 30"));
+  EXPECT_THAT(worker.output(), HasSubstr("COMPLETED: all 30 steps done"));
   EXPECT_EQ(StepsAndLosses(dir / "artifacts/tiny").size(), 31u) << "a header and 30 steps";
   EXPECT_TRUE(VerifyCheckpoint(dir / "artifacts/tiny/checkpoints/step-00000030").empty());
 }
@@ -138,7 +138,8 @@ TEST(WorkerProgram, SigtermToOneRankEndsBothAfterTheSameStepWithACheckpoint) {
   EXPECT_EQ(one.Wait().code, 0) << one.output();
   const auto all = ListCheckpoints(dir / "artifacts/tiny");
   ASSERT_TRUE(all.ok() && !all->empty());
-  const std::string last = "STOPPED after step " + std::to_string(all->back().step);
+  const std::string last =
+      "STOPPED: stopped as asked after step " + std::to_string(all->back().step);
   EXPECT_THAT(zero.output(), HasSubstr(last));
   EXPECT_THAT(one.output(), HasSubstr(last));
   EXPECT_TRUE(VerifyCheckpoint(all->back().path).empty());

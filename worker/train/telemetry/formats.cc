@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/base/clean_text.h"
+#include "common/estimate/state_title.h"
 #include "common/record/json_number.h"
 #include "common/record/quantities.h"
 #include "nlohmann/json.hpp"
@@ -391,11 +392,7 @@ std::string LogLine(const v1::WorkerRecord& record, int64_t steps) {
                            record.started().resumed_from().empty() ? "" : ", resumed from ",
                            record.started().resumed_from());
   }
-  if (record.has_finished()) {
-    return absl::StrFormat("%s after step %d%s%s", record.finished().reason(),
-                           record.finished().step(), record.finished().text().empty() ? "" : ": ",
-                           record.finished().text());
-  }
+  if (record.has_finished()) return EndText(record.finished());
   return "";
 }
 
