@@ -61,7 +61,12 @@ absl::StatusOr<std::vector<std::string>> ThingsToInspect(Session& session,
                                                          const std::string& what) {
   std::error_code error;
   const fs::path path(what);
-  if (IsUrl(what)) return std::vector{what};
+  if (IsUrl(what)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("WHAT: ", what,
+                     " (a URL; must be a file of this machine); name it in data.path of a job "
+                     "file, and inspect that"));
+  }
   if (!fs::is_directory(path, error)) {
     const bool pattern = IsPattern(what) && !fs::exists(path, error);
     NSA_RETURN_IF_ERROR(pattern ? FilesOfWord(what).status() : CheckInputFile("WHAT", what));

@@ -110,7 +110,8 @@ absl::StatusOr<std::string> RunWorker(const std::string& program,
                                       Interrupt* interrupt, const OnLine& on_line) {
   NSA_ASSIGN_OR_RETURN(Finished finished, RunProgram(program, arguments, interrupt, on_line));
   if (finished.exit.code == 0) return std::move(finished.output);
-  const absl::string_view wrote = absl::StripAsciiWhitespace(finished.output);
+  absl::string_view wrote = absl::StripAsciiWhitespace(finished.output);
+  if (on_line) wrote = wrote.substr(wrote.rfind('\n') + 1);  // the others were told
   return absl::InvalidArgumentError(
       absl::StrCat(wrote, wrote.empty() ? "" : " ", "(", EndOf(program, finished.exit), ")"));
 }
@@ -118,8 +119,10 @@ absl::StatusOr<std::string> RunWorker(const std::string& program,
 absl::Status AskWorker(const std::string& program, const std::vector<std::string>& arguments,
                        Interrupt* interrupt, google::protobuf::Message* answer,
                        const OnLine& on_line) {
+  const std::string refusal = fs::path(program).filename().string() + ": ";
   const auto tell_log = [&](const std::string& line) {
-    if (!line.starts_with('{')) on_line(line);
+    // Neither the answer nor the refusal, which is the error.
+    if (!line.starts_with('{') && !line.starts_with(refusal)) on_line(line);
   };
   NSA_ASSIGN_OR_RETURN(const std::string said, RunWorker(program, arguments, interrupt,
                                                          on_line ? OnLine(tell_log) : nullptr));

@@ -161,8 +161,8 @@ absl::StatusOr<std::vector<std::string>> PathExpander::Matches(const std::string
   const absl::StatusOr<Fd> opened = OpenJobFolder(folder);
   if (absl::IsCancelled(opened.status())) return opened.status();
   if (!opened.ok()) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": ", opened.status().message(), " (the pattern's folder)"));
+    return absl::NotFoundError(absl::StrCat(path, ": ", opened.status().message(),
+                                            " (the pattern's folder); correct the path"));
   }
   std::error_code error;
   fs::directory_iterator entry(absl::StrCat("/proc/self/fd/", opened->get()), error);
@@ -187,8 +187,8 @@ absl::StatusOr<std::vector<std::string>> PathExpander::Matches(const std::string
     names.push_back(std::move(name));
   }
   if (error) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": ", error.message(), " (", folder, ", the pattern's folder)"));
+    return absl::NotFoundError(absl::StrCat(path, ": ", error.message(), " (", folder,
+                                            ", the pattern's folder); correct the path"));
   }
   std::sort(names.begin(), names.end());
   for (std::string& name : names) name = (pattern.parent_path() / name).string();

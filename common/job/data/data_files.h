@@ -27,6 +27,10 @@
 
 namespace nsa {
 
+// What to do about a data file that is not there or cannot be read.
+inline constexpr std::string_view kGiveReadableFile =
+    "give a file that exists and is readable on the machine that runs the job";
+
 // Files that are read one after another, from one source.
 struct DataFiles {
   std::string name;   // data.mix[].name, or of a set of data.val; empty for others

@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/job_file.h"
 #include "common/base/status.h"
@@ -22,12 +22,10 @@ constexpr int64_t kMostBlocks = 64;
 class LocalFile final : public ByteFile {
  public:
   static absl::StatusOr<LocalFile> Open(const std::filesystem::path& path) {
-    absl::StatusOr<Fd> fd = OpenJobFile(path);
+    NSA_ASSIGN_OR_RETURN(Fd fd, OpenJobFile(path));
     struct stat info {};
-    if (!fd.ok() || fstat(fd->get(), &info) != 0) {
-      return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
-    }
-    return LocalFile(path, info.st_size, *std::move(fd));
+    if (fstat(fd.get(), &info) != 0) return absl::ErrnoToStatus(errno, path.string());
+    return LocalFile(path, info.st_size, std::move(fd));
   }
 
   absl::Status ReadAt(int64_t offset, std::span<char> to) const override {

@@ -15,8 +15,8 @@ struct TokenSample {
   int64_t position = 0;   // where it comes first among those
 };
 
-// Checks the file's header too, or that of its index. The errors of FindTokens() and CheckToken();
-// NotFound, naming the file, if it cannot be opened.
+// Checks the file's header too, or that of its index. The errors of OpenJobFile(), FindTokens() and
+// CheckToken().
 absl::StatusOr<TokenSample> SampleTokens(const std::filesystem::path& path);
 
 }  // namespace nsa

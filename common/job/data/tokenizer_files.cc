@@ -200,8 +200,6 @@ std::string SeparatorWords() {
 }
 
 absl::StatusOr<TokenizerFacts> ReadTokenizerFacts(const std::filesystem::path& path) {
-  const absl::StatusOr<Fd> file = OpenJobFile(path);
-  if (!file.ok()) return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be read"));
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadJobFile(path, limits::kVocabularyBytes));
   FactsReader reader;
   if (!Json::sax_parse(text, &reader)) {

@@ -53,9 +53,9 @@ struct TokenizerFacts {
   int32_t end_id = -1;
 };
 
-// Reads only these, in little memory. NotFound, or InvalidArgument for a file of more than
-// limits::kVocabularyBytes, one that is not JSON, an id that is not in [0, kMostTokens), and one
-// without tokens; each names the file.
+// Reads only these, in little memory. The errors of ReadJobFile() for a file of more than
+// limits::kVocabularyBytes, too; InvalidArgument for one that is not JSON, an id that is not in [0,
+// kMostTokens), and one without tokens; each names the file.
 absl::StatusOr<TokenizerFacts> ReadTokenizerFacts(const std::filesystem::path& path);
 
 }  // namespace nsa

@@ -108,9 +108,13 @@ Problems Unreadable(const PreflightFacts& facts) {
     for (const NamedFile& file : PlainFiles(facts, files)) {
       if (filled && IsEmpty(file)) continue;
       if (const auto fault = ReadFault(file.path)) {
+        std::error_code error;
+        const bool folder = std::filesystem::is_directory(file.path, error);
         problems.push_back(
             {file.field, absl::StrFormat("%s: %s", file.path, *fault),
-             "give a file that exists and is readable on the machine that runs the job"});
+             folder ? absl::StrFormat("list its files, or name them by a pattern: '%s'",
+                                      (std::filesystem::path(file.path) / "*.ext").string())
+                    : std::string(kGiveReadableFile)});
       }
     }
   }

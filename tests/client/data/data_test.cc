@@ -104,6 +104,10 @@ TEST_F(DataTest, InspectsJobsFilesAndFolders) {
   const Ran none = Run({"nsactl", "data", "inspect", "none.jsonl"});
   EXPECT_EQ(none.exit.code, 2);
   EXPECT_THAT(none.said, StartsWith("nsactl: WHAT: none.jsonl (No such file or directory)"));
+  const Ran url = Run({"nsactl", "data", "inspect", "hf://datasets/o/n/a.jsonl"});
+  EXPECT_EQ(url.said,
+            "nsactl: WHAT: hf://datasets/o/n/a.jsonl (a URL; must be a file of this machine); name "
+            "it in data.path of a job file, and inspect that\n");
 }
 
 TEST_F(DataTest, InspectsTheFilesOfAFolderByTheirKind) {

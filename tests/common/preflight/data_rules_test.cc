@@ -490,6 +490,16 @@ TEST(Preflight, AVocabularyHasRoomForTheTokenizersFile) {
   EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("not set (a tokenizer.json"));
 }
 
+TEST(Preflight, AFolderIsNamedByAPattern) {
+  GoodJob job;
+  std::filesystem::create_directory(job.PathOf("books"));
+  Data(&job)->set_path(0, job.PathOf("books"));
+  EXPECT_THAT(FoundBy(job, "DATA_UNREADABLE"), HasSubstr("books: is a folder (must be a file)"));
+  const v1::PreflightReport report = job.Check();
+  EXPECT_EQ(FindingOf(report, "DATA_UNREADABLE")->fix(),
+            "list its files, or name them by a pattern: '" + job.PathOf("books/*.ext") + "'");
+}
+
 TEST(Preflight, AUrlIsNoPlaceForAnythingButData) {
   GoodJob job;
   Data(&job)->set_tokenizer_path("https://example.com/gpt2");

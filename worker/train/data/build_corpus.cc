@@ -71,7 +71,7 @@ class Builder {
     corpus_.info.source = data_.source();
     NSA_RETURN_IF_ERROR(prepared_.Check(data_, vocab_, corpus_.separator));
     NSA_RETURN_IF_ERROR(prepared_.VerifyToTrain());
-    NSA_RETURN_IF_ERROR(sources_.CheckUrls(data_));
+    NSA_RETURN_IF_ERROR(sources_.CheckFiles(data_));
     NSA_RETURN_IF_ERROR(ChooseWhereTokensAre(tokenizer));
     const std::vector<DataFiles> training = TrainingFiles(data_);
     for (const DataFiles& files : training) {

@@ -206,6 +206,7 @@ absl::StatusOr<v1::DataInspection> InspectJob(const v1::JobSpec& spec, ReadProgr
   NSA_ASSIGN_OR_RETURN(const DocumentEncoder encoder,
                        DocumentEncoder::Make(data, VocabOf(spec), prepared.separator()));
   const SourceFiles sources(progress);
+  NSA_RETURN_IF_ERROR(sources.CheckFiles(data));
   const Reading reading = {.encoder = &encoder,
                            .separator = encoder.separator(),
                            .passage_bytes = PassageBytesFor(data),

@@ -104,7 +104,7 @@ class Preparer {
         told_(clock_.Monotonic()) {}
 
   absl::Status CheckSources() {
-    NSA_RETURN_IF_ERROR(sources_.CheckUrls(data_));
+    NSA_RETURN_IF_ERROR(sources_.CheckFiles(data_));
     NSA_ASSIGN_OR_RETURN(tokenizer_sha256_,
                          ReadsText(data_) ? TokenizerSha256(data_) : std::string());
     return absl::OkStatus();

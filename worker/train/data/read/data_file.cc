@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/job_file.h"
 #include "common/base/status.h"
+#include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
 #include "worker/train/data/remote/remote.h"
 
@@ -18,6 +19,10 @@ namespace nsa::train {
 
 absl::StatusOr<Fd> OpenDataFile(const std::filesystem::path& path) {
   absl::StatusOr<Fd> fd = OpenJobFile(path);
+  if (absl::IsNotFound(fd.status()) || absl::IsPermissionDenied(fd.status())) {
+    return WithMessage(fd.status(),
+                       absl::StrCat(fd.status().message(), "; ", std::string(kGiveReadableFile)));
+  }
   if (!absl::IsInvalidArgument(fd.status())) return fd;
   std::error_code error;
   if (is_directory(path, error)) {

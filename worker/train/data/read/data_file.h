@@ -18,7 +18,7 @@ namespace nsa::train {
 class RemoteFile;
 
 // Opens a file of this machine for reading. The errors of OpenJobFile(), which say what to do about
-// a folder, a pipe or a device.
+// a file that is not there or may not be read, a folder, a pipe or a device.
 absl::StatusOr<Fd> OpenDataFile(const std::filesystem::path& path);
 
 class DataFile final : public ByteFile {

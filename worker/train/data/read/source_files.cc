@@ -13,6 +13,7 @@
 #include "common/job/data/file_kind.h"
 #include "common/job/data/url.h"
 #include "common/job/data_source.h"
+#include "worker/train/data/read/data_file.h"
 #include "worker/train/data/remote/remote.h"
 
 namespace nsa::train {
@@ -38,7 +39,7 @@ absl::StatusOr<std::shared_ptr<Remote>> RemoteFor(const v1::DataSpec& data,
   return std::make_shared<Remote>(std::move(remote));
 }
 
-absl::Status SourceFiles::CheckUrls(const v1::DataSpec& data) const {
+absl::Status SourceFiles::CheckFiles(const v1::DataSpec& data) const {
   for (const DataFiles& files : AllDataFiles(data)) NSA_RETURN_IF_ERROR(CheckSet(files));
   return absl::OkStatus();
 }
@@ -49,7 +50,11 @@ absl::Status SourceFiles::CheckSet(const DataFiles& files) const {
   bool filled = false;
   for (size_t i = 0; i < files.paths.size(); ++i) {
     absl::StatusOr<std::string> found = std::string();
-    if (IsUrl(files.paths[i])) found = CheckUrl(files.paths[i], files.source);
+    if (IsUrl(files.paths[i])) {
+      found = CheckUrl(files.paths[i], files.source);
+    } else if (absl::Status here = CheckLocal(files.paths[i], files.source); !here.ok()) {
+      found = std::move(here);
+    }
     NSA_RETURN_IF_ERROR(Annotate(found.status(), files.FieldOf(i)));
     filled = filled || found->empty();
     if (!empty.ok() || found->empty()) continue;
@@ -57,6 +62,17 @@ absl::Status SourceFiles::CheckSet(const DataFiles& files) const {
         absl::StrCat(files.FieldOf(i), ": ", *found, ": is empty; give a file that has data"));
   }
   return filled ? absl::OkStatus() : empty;
+}
+
+// A file that is there is not opened: its tokens may be kept. Prepared data is a folder.
+absl::Status SourceFiles::CheckLocal(const std::string& path, v1::DataSource source) {
+  NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandPath(path));
+  const std::string& first = paths.front();
+  std::error_code error;
+  const bool tokens = DataSourceInfoOf(source).format == DocumentFormat::kTokens;
+  const bool here = tokens ? std::filesystem::exists(first, error)
+                           : std::filesystem::is_regular_file(first, error);
+  return here ? absl::OkStatus() : OpenDataFile(first).status();
 }
 
 // An empty name, or if all files of the URL are empty the first of them.

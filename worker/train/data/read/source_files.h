@@ -37,10 +37,11 @@ class SourceFiles {
   // `progress` must outlive the object.
   explicit SourceFiles(ReadProgress* progress) : progress_(progress) {}
 
-  // Asks the servers about all URLs of a job before anything is read, in the words of preflight for
-  // local files. InvalidArgument, naming the field and the URL, if all files of a set are empty
-  // or a file lacks the mark of its format; the errors of Remote.
-  absl::Status CheckUrls(const v1::DataSpec& data) const;
+  // Looks for all files of a job before anything is read, in the words of preflight; asks the
+  // servers about all URLs. Each error names the field and the file: InvalidArgument if all URLs of
+  // a set are empty or one lacks the mark of its format; the errors of Remote, of ExpandPath() and
+  // of OpenDataFile().
+  absl::Status CheckFiles(const v1::DataSpec& data) const;
 
   // The files that the paths of a set stand for, in order. Each error names the field.
   absl::StatusOr<std::vector<std::string>> Expand(const DataFiles& files) const;
@@ -57,6 +58,7 @@ class SourceFiles {
 
  private:
   absl::Status CheckSet(const DataFiles& files) const;
+  static absl::Status CheckLocal(const std::string& path, v1::DataSource source);
   absl::StatusOr<std::string> CheckUrl(const std::string& url, v1::DataSource source) const;
   absl::Status CheckMark(const std::string& url, v1::DataSource source) const;
   absl::StatusOr<std::vector<std::string>> ExpandOne(const std::string& path) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 #include "common/job/data/tokenizer_files.h"
 #include "worker/train/data/tokenize/bpe.h"
@@ -75,7 +76,12 @@ std::unique_ptr<TextTokenizer> ByteTokenizer() { return std::make_unique<Bytes>(
 absl::StatusOr<std::unique_ptr<TextTokenizer>> MakeTokenizer(const v1::DataSpec& data) {
   if (!HasTokenizerFiles(data.tokenizer())) return ByteTokenizer();
   if (!data.tokenizer_path().empty()) {
-    return LoadBpe(data.tokenizer(), data.tokenizer_path());
+    absl::StatusOr<std::unique_ptr<TextTokenizer>> loaded =
+        LoadBpe(data.tokenizer(), data.tokenizer_path());
+    if (!absl::IsNotFound(loaded.status())) return loaded;
+    return WithMessage(loaded.status(),
+                       absl::StrCat("data.tokenizer_path: ", loaded.status().message(), "; name ",
+                                    TokenizerFileWords(data.tokenizer())));
   }
   return absl::FailedPreconditionError(absl::StrCat("data.tokenizer_path: not set (",
                                                     TokenizerFileWords(data.tokenizer()),

@@ -49,11 +49,6 @@ bool IsOff(const nlohmann::json& value) {
 }
 
 absl::StatusOr<std::string> ReadTokenizerText(const fs::path& path) {
-  const absl::StatusOr<Fd> file = OpenJobFile(path);
-  if (absl::IsNotFound(file.status())) {
-    return absl::NotFoundError(absl::StrCat(path.string(), ": cannot be opened"));
-  }
-  NSA_RETURN_IF_ERROR(file.status());
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadJobFile(path, limits::kVocabularyBytes));
   NSA_RETURN_IF_ERROR(CheckIsNoStranger(path.native(), text));
   return std::string(WithoutByteOrderMark(text));

@@ -29,8 +29,9 @@ const nlohmann::json& PartOf(const nlohmann::json& object, const char* name);
 // Whether a part is not there, or says that nothing is done: null, false, "" or 0.
 bool IsOff(const nlohmann::json& value);
 
-// A file of a tokenizer, of at most limits::kVocabularyBytes, without a byte-order mark. NotFound
-// or InvalidArgument, naming it, also for a pointer of Git LFS or a web page in its place.
+// A file of a tokenizer, of at most limits::kVocabularyBytes, without a byte-order mark. The errors
+// of ReadJobFile(), or InvalidArgument, naming it, also for a pointer of Git LFS or a web page in
+// its place.
 absl::StatusOr<std::string> ReadTokenizerText(const std::filesystem::path& path);
 
 // The same, if it is a JSON object.

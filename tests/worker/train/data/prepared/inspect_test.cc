@@ -104,6 +104,17 @@ TEST(Inspect, EmptyFilesAreCountedBeforeAndAfterPreparing) {
   EXPECT_EQ(corpus->info.empty_files, 2);
 }
 
+TEST(Inspect, AMissingFileIsNamedWithItsKeyAndWhatToDo) {
+  const TempDir dir;
+  ReadProgress progress;
+  v1::JobSpec spec = JobOnLines(dir);
+  spec.mutable_data()->set_val_path(0, dir / "none.jsonl");
+  EXPECT_THAT(InspectJob(spec, &progress),
+              StatusIs(absl::StatusCode::kNotFound,
+                       AllOf(HasSubstr("data.val_path[0]: " + std::string(dir / "none.jsonl")),
+                             HasSubstr("No such file or directory; give a file that exists"))));
+}
+
 TEST(Inspect, AFileNeedsNoJob) {
   const TempDir dir;
   Write(dir / "rows.parquet", ParquetText({"one", std::nullopt, "one"}, {}).Write());

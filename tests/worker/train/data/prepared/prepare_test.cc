@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 v1::JobSpec LinesJob(const TempDir& dir) {
   Write(dir / "train.jsonl", Lines(60));
@@ -313,6 +314,39 @@ TEST_F(PreparedTest, TwoProcessesDoNotWriteTheSameFolder) {
   EXPECT_THAT(PrepareInto(dir_ / "new", spec_),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("is being written by process"), HasSubstr("wait for it"))));
+}
+
+// Before the training data is tokenized, which may take hours.
+TEST_F(PreparedTest, AMissingFileIsNamedWithItsKeyAndWhatToDo) {
+  const std::string none = dir_ / "none.jsonl";
+  const std::string said = ": " + none + ": No such file or directory; give a file that exists";
+  const auto refused = [&](const std::function<void(v1::DataSpec*)>& change) {
+    v1::JobSpec spec = spec_;
+    spec.mutable_data()->clear_val_fraction();
+    change(spec.mutable_data());
+    const absl::Status status = PrepareInto(dir_ / "new", spec);
+    EXPECT_EQ(LoadStatus(spec).message(), status.message());
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused([&](v1::DataSpec* data) { data->add_path(none); }),
+              StartsWith("data.path[1]" + said));
+  EXPECT_THAT(refused([&](v1::DataSpec* data) { data->add_val_path(none); }),
+              StartsWith("data.val_path[0]" + said));
+  EXPECT_THAT(refused([&](v1::DataSpec* data) { (*data->mutable_val())["books"] = none; }),
+              StartsWith("data.val.books" + said));
+  EXPECT_THAT(refused([&](v1::DataSpec* data) {
+                data->set_source(v1::DATA_SOURCE_TOKENS);
+                data->set_path(0, dir_ / "none.tokens");
+                data->set_separator("none");
+              }),
+              StartsWith("data.path[0]: " + std::string(dir_ / "none.tokens") + ": No such file"));
+  EXPECT_THAT(refused([&](v1::DataSpec* data) {
+                data->set_tokenizer(v1::TOKENIZER_BPE);
+                data->set_tokenizer_path(dir_ / "bpe");
+              }),
+              StartsWith("data.tokenizer_path: " + std::string(dir_ / "bpe/tokenizer.json") +
+                         ": No such file or directory; name a tokenizer.json"));
+  EXPECT_FALSE(fs::exists(dir_ / "new"));
 }
 
 TEST_F(PreparedTest, LeavesNothingAfterAFailure) {
