@@ -25,7 +25,7 @@ const std::map<std::string, Format> kFormats = {{"table", Format::kTable},
 
 constexpr char kSeeAlso[] =
     "Global flags: --address, --context, --timeout, -o/--output, --no-color, --quiet; "
-    "see 'nsactl --help'.";
+    "see `nsactl --help`.";
 
 // CLI11's help layout, without the suffixes that its checks add to flags: "--at-step N:POSITIVE
 // Excludes: --now".
@@ -184,7 +184,7 @@ CommandShape ShapeOf(const CLI::App& app) {
 // The end of `nsactl --help`.
 std::string MainFooter() {
   return absl::StrCat(
-      "'nsactl COMMAND --help' or 'nsactl help COMMAND' shows the help of one command, with "
+      "`nsactl COMMAND --help` or `nsactl help COMMAND` shows the help of one command, with "
       "examples.\n"
       "JOB is a job's id or its name. If several jobs have that name, a command that reads shows "
       "the newest that has\nnot ended, else the newest; one that changes takes the only one that "
@@ -440,8 +440,8 @@ ExitCode Cli::FailUsage(const std::string& message) {
   for (const CLI::App* up = app->get_parent(); up != nullptr; up = up->get_parent()) {
     path = absl::StrCat(up->get_name(), " ", path);
   }
-  *session_->console().err << "nsactl: " << CleanText(AsTyped(message)) << "; see '" << path
-                           << " --help'\n";
+  *session_->console().err << "nsactl: " << CleanText(AsTyped(message)) << "; see `" << path
+                           << " --help`\n";
   return ExitCode::kUsage;
 }
 

@@ -21,7 +21,7 @@ def help_of(program, *words):
 
 
 def escaped(line):
-    line = line.replace("\\", "\\e").replace("-", "\\-")
+    line = line.replace("\\", "\\e").replace("-", "\\-").replace("`", "\\(ga")
     return f"\\&{line}" if line.startswith((".", "'")) else line
 
 

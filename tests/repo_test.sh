@@ -32,6 +32,8 @@ check_words() {
   [ -z "$hits" ] || complain "words that do not belong (unfinished work, disabled tests, one machine's paths):"$'\n'"$hits"
   hits=$(git grep -nIE ' +$|'$'\r''$' -- '*.cc' '*.h' '*.sh' '*.py' '*.proto' '*.cmake' '*CMakeLists.txt' || true)
   [ -z "$hits" ] || complain "blanks or carriage returns at the end of a line:"$'\n'"$hits"
+  hits=$(git grep -nE "'(nsactl|nsa-[a-z]+) -*[a-z]" -- '*.cc' '*.h' || true)
+  [ -z "$hits" ] || complain "commands quoted otherwise than as \`nsactl list\`:"$'\n'"$hits"
 }
 
 check_scripts() {
@@ -117,6 +119,7 @@ self_test() {
   printf '%s%s later\n' TO DO >a.md; expect_complaint "unfinished work"
   printf '#!/usr/bin/env bash\nset -euo pipefail\n' >a.sh; expect_complaint "a script without a run bit"
   printf 'x = 1 \n' >a.py; expect_complaint "blanks at the end of a line"
+  printf '#pragma once\n// See %snsactl list%s.\n' "'" "'" >a.h; expect_complaint "a command in other quotes"
   printf '#!/usr/bin/env bash\nset -euo pipefail\nif\n' >a.sh; chmod +x a.sh; expect_complaint "a script that does not parse"
   if command -v shellcheck >/dev/null; then
     printf '#!/usr/bin/env bash\nset -euo pipefail\nunused=1\n' >a.sh; chmod +x a.sh; expect_complaint "a script with a finding of shellcheck"

@@ -119,7 +119,7 @@ absl::StatusOr<ExitCode> WaitUntilEmpty(Session& session, Client* client, v1::No
     if (over.ok() && !over->empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("node: ", name, " is ", *over == "CORDONED" ? "only cordoned" : "uncordoned",
-                       " now (drained): somebody ended the drain; see nsactl audit"));
+                       " now (drained): somebody ended the drain; see `nsactl audit`"));
     }
     if (session.interrupt().SleepFor(kLook)) continue;
     session.Note(absl::StrCat("\nthe drain of ", name, " goes on without this window:\n",

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kHowToMakeCertificates[] =
     "A coordinator that other machines can reach needs a certificate and a token of every client. "
-    "On its machine,\n'nsactl admin init-tls DIR --host NAME --client YOU' makes both and prints "
+    "On its machine,\n`nsactl admin init-tls DIR --host NAME --client YOU` makes both and prints "
     "what to write into the coordinator's\nconfiguration, what to copy to the client's machine, "
     "and the command with which to name it there.";
 
@@ -27,7 +27,7 @@ struct ContextFlags {
 absl::Status NoSuchContext(const std::string& name) {
   return absl::NotFoundError(absl::StrCat("context: '", name, "' is not in ",
                                           ClientConfigPath().string(),
-                                          "; see 'nsactl context list'"));
+                                          "; see `nsactl context list`"));
 }
 
 absl::StatusOr<ExitCode> ListContexts(Session& session) {
@@ -42,7 +42,7 @@ absl::StatusOr<ExitCode> ListContexts(Session& session) {
   }
   if (config.contexts().empty()) {
     session.Note(absl::StrCat("no contexts in ", ClientConfigPath().string(),
-                              "; create one with 'nsactl context set NAME --address HOST:PORT'"));
+                              "; create one with `nsactl context set NAME --address HOST:PORT`"));
     return ExitCode::kOk;
   }
   Table table({{"CURRENT"}, {"NAME"}, {"ADDRESS"}, {"TLS"}, {"TOKEN FILE"}});
@@ -106,8 +106,8 @@ absl::StatusOr<ExitCode> Set(Session& session, const ContextFlags& flags) {
   }
   if (tls->ByteSizeLong() == 0) context->clear_tls();
   NSA_RETURN_IF_ERROR(WriteClientConfig(ClientConfigPath(), config));
-  session.Note(absl::StrCat(flags.name, " is ", context->address(), "; 'nsactl context use ",
-                            flags.name, "' makes it the one in use"));
+  session.Note(absl::StrCat(flags.name, " is ", context->address(), "; `nsactl context use ",
+                            flags.name, "` makes it the one in use"));
   return ExitCode::kOk;
 }
 
@@ -158,7 +158,7 @@ void AddContext(Cli* cli) {
                "an environment variable,\nwhich overrides the context in use; without any of them "
                "nsactl calls this machine's coordinator. A\ncoordinator that other machines can "
                "reach needs a token, and a client certificate signed by its\n"
-               "tls.client_ca_file; 'nsactl admin init-tls' makes them.",
+               "tls.client_ca_file; `nsactl admin init-tls` makes them.",
        .examples = "nsactl context set lab --address lab:50951 --token-file ~/lab.token --ca-file "
                    "~/lab-ca.crt --certificate-file ~/me.crt --private-key-file ~/me.key\n"
                    "nsactl context use lab\n"

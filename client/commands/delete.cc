@@ -27,8 +27,8 @@ absl::StatusOr<std::vector<v1::Job>> FindEnded(Client* client,
     if (!HasEnded(job.state())) {
       return absl::FailedPreconditionError(
           absl::StrCat("state: job ", Title(job), " is ", StateTitle(job),
-                       " and can be deleted only when it has ended; end it with 'nsactl stop ",
-                       job.id(), "', then delete it"));
+                       " and can be deleted only when it has ended; end it with `nsactl stop ",
+                       job.id(), "`, then delete it"));
     }
     if (seen.insert(job.id()).second) jobs.push_back(std::move(job));
   }

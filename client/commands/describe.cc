@@ -148,11 +148,12 @@ void PrintHead(Session& session, const v1::Job& job) {
   }
   fields.Add("Machines", AllocationText(job));
   if (HasFewerRanks(job)) {
-    fields.Add("Ranks",
-               absl::StrCat(RanksText(job),
-                            ": there was no room for more at its last start; the next one, "
-                            "as after nsactl stop and resume, takes all that there is room "
-                            "for"));
+    fields.Add(
+        "Ranks",
+        absl::StrCat(RanksText(job),
+                     ": there was no room for more at its last start; the next one, "
+                     "as after `nsactl stop` and `nsactl resume`, takes all that there is room "
+                     "for"));
   }
   fields.Add("Unix user", job.unix_user());
   fields.Add("Submitted", When(now, job.submit_unix_nanos()));
@@ -282,7 +283,7 @@ absl::Status PrintEvents(Session& session, Client* client, const v1::Job& job) {
   const size_t first = events.size() > kEventsShown ? events.size() - kEventsShown : 0;
   session.out() << "\nEvents"
                 << (first > 0 ? absl::StrCat(" (the last ", kEventsShown, " of ", events.size(),
-                                             "; 'nsactl events ", job.id(), "' shows all)")
+                                             "; `nsactl events ", job.id(), "` shows all)")
                               : "")
                 << ":\n";
   Table table({{"AGE", true}, {"REASON"}, {"TEXT"}});

@@ -118,7 +118,7 @@ absl::StatusOr<ExitCode> List(Session& session, const ListFlags& flags) {
   } else if (session.flags().format == Format::kName) {
     for (const v1::Job& job : jobs.jobs()) session.out() << job.id() << "\n";
   } else if (jobs.jobs().empty()) {
-    session.Note(flags.filter.empty() ? "no jobs yet; submit one with 'nsactl submit FILE'"
+    session.Note(flags.filter.empty() ? "no jobs yet; submit one with `nsactl submit FILE`"
                                       : "no jobs in these states or with these labels");
   } else {
     PrintJobs(session, jobs);

@@ -127,16 +127,16 @@ absl::StatusOr<ExitCode> Nodes(Session& session) {
     if (node.store_id().empty()) continue;
     session.Note(absl::StrCat(node.info().name(), ": its ranks were started under job store ",
                               node.store_id(),
-                              ", which this coordinator does not have ('nsactl "
-                              "version -o json' shows its own); they keep running, and none is "
-                              "placed there. Put that store back, or 'nsactl node drain ",
-                              node.info().name(), "' ends them with a checkpoint"));
+                              ", which this coordinator does not have (`nsactl "
+                              "version -o json` shows its own); they keep running, and none is "
+                              "placed there. Put that store back, or `nsactl node drain ",
+                              node.info().name(), "` ends them with a checkpoint"));
   }
   if (response.nodes().empty()) {
     session.Note(response.local_agent()
                      ? "no machines yet: the agent that the coordinator starts on its own machine "
                        "is joining; if it does not within seconds, see the coordinator's log"
-                     : "no machines; start 'nsa-agent' on one");
+                     : "no machines; start `nsa-agent` on one");
   }
   return ExitCode::kOk;
 }

@@ -133,7 +133,7 @@ absl::Status CheckAfter(const std::vector<std::string>& after) {
   for (const std::string& job : after) {
     if (limits::IsPlainName(job, limits::kJobNameBytes)) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("--after: '", job, "' (the id or name of a job); see 'nsactl list'"));
+        absl::StrCat("--after: '", job, "' (the id or name of a job); see `nsactl list`"));
   }
   return absl::OkStatus();
 }
@@ -211,7 +211,7 @@ void AddSubmit(Cli* cli) {
        .what = "Check a job file and queue it",
        .group = "Jobs",
        .more = "Relative paths in the file start at the current directory; the data paths in a job "
-               "file that 'data prepare'\nwrote start at its folder. When the file has mistakes or "
+               "file that `data prepare`\nwrote start at its folder. When the file has mistakes or "
                "preflight refuses the job, every finding is printed\nwith its line and the exit "
                "code is 2. With --watch the exit code is 1 when the job fails; Ctrl-C leaves the\n"
                "job running.",

@@ -116,7 +116,7 @@ absl::StatusOr<ExitCode> ListTokens(Session& session) {
                                 : "join token, not used yet"});
   }
   if (!table.empty()) session.PrintTable(table);
-  if (all.tokens().empty()) session.Note("no tokens; make one with 'nsactl token create NAME'");
+  if (all.tokens().empty()) session.Note("no tokens; make one with `nsactl token create NAME`");
   return ExitCode::kOk;
 }
 

@@ -128,7 +128,7 @@ absl::StatusOr<CanaryResult> RunCanary(Session& session, const v1::JobSpec& spec
   if (const absl::Status removed = Remove(session, client, canary); !removed.ok()) {
     session.Note(absl::StrCat(
         "canary ", Title(canary), " was not removed: ", std::string(removed.message()),
-        "; end it with 'nsactl stop --now ", canary.id(), "'; its folder stays: ", folder));
+        "; end it with `nsactl stop --now ", canary.id(), "`; its folder stays: ", folder));
   } else if (!watched.ok()) {
     session.Note(absl::StrCat("the canary's folder stays, to look at: ", folder));
   } else if (const absl::Status gone = RemoveOutDir(folder); !gone.ok()) {

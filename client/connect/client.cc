@@ -110,10 +110,10 @@ absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout)
     return absl::UnavailableError(absl::StrCat(
         "coordinator: ", endpoint_.address, " cannot be reached (",
         WhyUnreachable(status.error_message()), "); ",
-        here ? "start one with 'nsa-coordinator', or name another with --address or 'nsactl "
-               "context use NAME'"
+        here ? "start one with `nsa-coordinator`, or name another with --address or `nsactl "
+               "context use NAME`"
              : absl::StrCat("the address is from ", endpoint_.source,
-                            "; check it, or start a coordinator there with 'nsa-coordinator'"),
+                            "; check it, or start a coordinator there with `nsa-coordinator`"),
         ClosedConnectionHint(status.error_message(), unix_socket, UsesTls(endpoint_))));
   }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
@@ -126,7 +126,7 @@ absl::Status Client::Explain(const grpc::Status& status, absl::Duration timeout)
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError(absl::StrCat(
         "coordinator: ", endpoint_.address, " does not know this request (nsactl is ", kVersion,
-        "; 'nsactl version' shows both); upgrade the coordinator (nsa-coordinator) to that "
+        "; `nsactl version` shows both); upgrade the coordinator (nsa-coordinator) to that "
         "version, or use an nsactl of the coordinator's"));
   }
   if (status.error_code() == grpc::StatusCode::CANCELLED) {
@@ -207,7 +207,7 @@ absl::StatusOr<v1::Job> Client::GetJob(const std::string& job, v1::JobUse use) {
   NSA_ASSIGN_OR_RETURN(v1::GetJobResponse response, Call<v1::GetJobResponse>(request));
   if (use == v1::JOB_USE_UNSPECIFIED && response.namesakes() > 0 && note_) {
     note_(absl::StrFormat(
-        "%s: job %s, the newest%s; %s the name too, 'nsactl list' shows the ids", job,
+        "%s: job %s, the newest%s; %s the name too, `nsactl list` shows the ids", job,
         response.job().id(), HasEnded(response.job()) ? "" : " that has not ended",
         response.namesakes() == 1 ? "another job has"
                                   : absl::StrCat(response.namesakes(), " other jobs have")));

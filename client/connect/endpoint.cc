@@ -105,7 +105,7 @@ absl::StatusOr<v1::ClientConfig> ReadClientConfig(const std::filesystem::path& p
   if (!config.current().empty() && names.count(config.current()) == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path.string(), ": current: '", config.current(),
-                     "' is not one of the contexts; choose one with 'nsactl context use NAME'"));
+                     "' is not one of the contexts; choose one with `nsactl context use NAME`"));
   }
   return config;
 }
@@ -146,7 +146,7 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
     if (context == nullptr) {
       return absl::NotFoundError(
           absl::StrCat("context: '", choice.name, "' (from ", choice.named_by, ") is not in ",
-                       ClientConfigPath().string(), "; see 'nsactl context list'"));
+                       ClientConfigPath().string(), "; see `nsactl context list`"));
     }
   }
   const bool context_is_a_flag = !context_flag.empty();

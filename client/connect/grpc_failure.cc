@@ -39,9 +39,9 @@ std::string ClosedConnectionHint(const std::string& message, bool unix_socket, b
       absl::StrContains(message, "Socket closed") || absl::StrContains(message, "Connection reset");
   if (!closed || unix_socket) return "";
   return uses_tls ? "; it closes on a client whose certificate is missing or not signed by its "
-                    "tls.client_ca_file: 'nsactl context set NAME --certificate-file FILE "
-                    "--private-key-file FILE'"
-                  : "; if it speaks TLS, see 'nsactl context --help'";
+                    "tls.client_ca_file: `nsactl context set NAME --certificate-file FILE "
+                    "--private-key-file FILE`"
+                  : "; if it speaks TLS, see `nsactl context --help`";
 }
 
 }  // namespace nsa::client

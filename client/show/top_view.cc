@@ -94,7 +94,7 @@ std::vector<std::string> JobLines(const std::vector<const v1::Job*>& jobs, const
   const auto first = choice.selected.empty() ? 0 : last - shown;
   std::vector<std::string> lines = {rows[0]};
   lines.insert(lines.end(), rows.begin() + 1 + first, rows.begin() + 1 + first + shown);
-  lines.push_back(absl::StrCat("... ", std::ssize(jobs) - shown, " more; nsactl list shows all"));
+  lines.push_back(absl::StrCat("... ", std::ssize(jobs) - shown, " more; `nsactl list` shows all"));
   return lines;
 }
 

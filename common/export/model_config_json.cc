@@ -267,7 +267,7 @@ nlohmann::ordered_json ModelConfigJson(const v1::JobSpec& spec, bool bf16, const
 absl::StatusOr<v1::JobSpec> SpecOfModelConfig(const nlohmann::json& config) {
   if (!config.is_object() || !config.contains("model_type") || config["model_type"] != "nsa") {
     return absl::InvalidArgumentError(
-        "config.json: model_type: not nsa (must be a folder that 'nsactl export' wrote); name one");
+        "config.json: model_type: not nsa (must be a folder that `nsactl export` wrote); name one");
   }
   v1::JobSpec spec;
   spec.set_name("imported");

@@ -67,7 +67,7 @@ absl::StatusOr<LoadResult> LoadYamlFile(const std::filesystem::path& path,
                                         google::protobuf::Message* message);
 
 // Sets the name of a loaded spec from the file name if it has none, and makes its paths absolute.
-// They start at `base_dir`; in a folder of 'nsactl data prepare', which can be moved, those of
+// They start at `base_dir`; in a folder of `nsactl data prepare`, which can be moved, those of
 // `data` start at the folder of the file (kPreparedJob of common/job/data/prepared.h). out_dir
 // becomes artifacts/NAME if it is absent. model.vocab becomes the size of the tokenizer of
 // data.tokenizer: bpe if it is absent and that tokenizer's file can be read. Idempotent.

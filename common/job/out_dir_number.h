@@ -13,7 +13,7 @@ bool HasOutDirNumber(const std::string& out_dir);
 
 // Puts the job's name in the place of {name} in its train.out_dir, and in the place of {n} the
 // smallest number from 1 on with which the folder is not `taken`. The coordinator does it at a
-// submit, nsa-worker when it is started by hand, and 'nsactl validate --offline'. Other folders
+// submit, nsa-worker when it is started by hand, and `nsactl validate --offline`. Other folders
 // stay as they are.
 void FillOutDir(const std::function<bool(const std::string& out_dir)>& taken, v1::JobSpec* spec);
 

@@ -1,5 +1,5 @@
 // What others have published for models of a size: by this preflight judges long runs (LR_ADVICE,
-// BATCH_ADVICE), and 'nsactl init' chooses.
+// BATCH_ADVICE), and `nsactl init` chooses.
 #pragma once
 
 #include <cstdint>

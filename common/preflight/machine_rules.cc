@@ -305,7 +305,7 @@ Problems OutDirTaken(const PreflightFacts& facts) {
                        : absl::StrFormat("belongs to job %s", job),
            job.empty()
                ? "choose another out_dir, or remove that file after its run has ended"
-               : absl::StrFormat("choose another out_dir, or run nsactl resume %s; if that job "
+               : absl::StrFormat("choose another out_dir, or run `nsactl resume %s`; if that job "
                                  "was deleted, remove %s",
                                  job, file.string())}};
 }

@@ -106,11 +106,11 @@ Problems SweepInvalid(const PreflightFacts& facts) {
   }
   if (sweep.jobs() < 2 || sweep.jobs() > 1000) {
     problems.push_back({"sweep.jobs", absl::StrFormat("%d (from 2 to 1000)", sweep.jobs()),
-                        "submit the file with nsactl submit --sweep, which sets it"});
+                        "submit the file with `nsactl submit --sweep`, which sets it"});
   } else if (sweep.index() < 0 || sweep.index() >= sweep.jobs()) {
     problems.push_back({"sweep.index",
                         absl::StrFormat("%d (from 0 to %d)", sweep.index(), sweep.jobs() - 1),
-                        "submit the file with nsactl submit --sweep, which sets it"});
+                        "submit the file with `nsactl submit --sweep`, which sets it"});
   }
   int64_t before = 0;
   for (int i = 0; i < sweep.halve_at_size(); ++i) {

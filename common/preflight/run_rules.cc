@@ -244,7 +244,7 @@ Problems LongRun(const PreflightFacts& facts) {
                            Duration(ExpectedSeconds(facts)), Number(std::round(tokens))),
            overruled ? "policy: experiment has no effect on a run of 5,000 steps or an hour; fix "
                        "the job, or waive single rules with reasons in preflight.waive"
-                     : "follow it with nsactl watch"}};
+                     : "follow it with `nsactl watch`"}};
 }
 
 constexpr PreflightRule kRunRules[] = {

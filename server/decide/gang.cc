@@ -71,7 +71,7 @@ Failure FromExit(const RankView& rank, const WorkerObservation& worker) {
         who,
         worker.exit_signal() == 0 && worker.exit_code() > 0 ? " ended" : " was ended by the kernel",
         " at step ", worker.step(), ": host memory ran out, limit ", worker.out_of_memory(),
-        "; prepare the data (nsactl data prepare), run fewer ranks on the machine, or raise the "
+        "; prepare the data (`nsactl data prepare`), run fewer ranks on the machine, or raise the "
         "limit");
   } else if (EndedByAgent(worker)) {
     failure.reason = Word(Reason::kKilled);

@@ -269,7 +269,7 @@ absl::Status Provisioner::StopJob(const JobPtr& job, const ClusterJob& ended) {
     v1::Job& fresh = *stored->mutable_job();
     const std::string text =
         absl::StrCat(NameOf(fresh.allocation()), " was cancelled: ", TextOf(ended),
-                     "; nsactl resume ", fresh.name(), " continues on another allocation");
+                     "; `nsactl resume ", fresh.name(), "` continues on another allocation");
     EndAllocation(&fresh);
     if (!FindTransition(fresh.state(), Trigger::kGracefulStopAsked).ok()) return absl::OkStatus();
     if (fresh.stop().mode() < v1::STOP_MODE_GRACEFUL) {

@@ -82,8 +82,8 @@ absl::Status FleetService::CheckSpeaksFor(const Caller& caller, const std::strin
   return absl::UnauthenticatedError(absl::StrCat(
       "node: ", node,
       " has a secret, which the caller does not have; restart its agent, or revoke the secret with "
-      "'nsactl token revoke ",
-      node, "'"));
+      "`nsactl token revoke ",
+      node, "`"));
 }
 
 absl::Status FleetService::CheckStore(const std::string& store_id) const {

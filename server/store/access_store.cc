@@ -160,9 +160,9 @@ absl::Status AccessStore::CheckJoin(const Joining& joining) const {
     if (joining.trusted) return absl::OkStatus();
     return absl::UnauthenticatedError(absl::StrCat(
         "join_token: none for node ", joining.node,
-        " (needed, unless it joins over the coordinator's unix socket); make one with 'nsactl "
+        " (needed, unless it joins over the coordinator's unix socket); make one with `nsactl "
         "token create --role agent --node ",
-        joining.node, "' and set join_token_file to its file"));
+        joining.node, "` and set join_token_file to its file"));
   }
   const auto found = by_hash_.find(joining.join_token_sha256);
   const v1::AccessToken* token =
@@ -172,9 +172,9 @@ absl::Status AccessStore::CheckJoin(const Joining& joining) const {
   if (good || (joining.trusted && token == nullptr)) return absl::OkStatus();
   return absl::UnauthenticatedError(absl::StrCat(
       "join_token: not valid for node ", joining.node,
-      " (it was used, has expired or is another node's); make one with 'nsactl token create "
+      " (it was used, has expired or is another node's); make one with `nsactl token create "
       "--role agent --node ",
-      joining.node, "'"));
+      joining.node, "`"));
 }
 
 absl::Status AccessStore::Join(const Joining& joining) {
@@ -265,9 +265,9 @@ absl::StatusOr<v1::AccessToken> AccessStore::Rotate(const std::string& id_or_nam
   if (found->second.token().role() == v1::ROLE_AGENT) {
     return absl::FailedPreconditionError(absl::StrCat(
         "token: ", found->first, " is of node ", found->second.token().node(),
-        ", which makes its secret itself; make a join token with 'nsactl token create --role "
+        ", which makes its secret itself; make a join token with `nsactl token create --role "
         "agent --node ",
-        found->second.token().node(), "'"));
+        found->second.token().node(), "`"));
   }
   ById tokens = tokens_;
   v1::StoredToken& stored = tokens[found->first];

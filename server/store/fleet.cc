@@ -71,7 +71,7 @@ absl::Status Fleet::CheckIncarnation(const v1::HeartbeatRequest& heartbeat,
         "node.name: ", name,
         " is another machine, which sends heartbeats. If this one is a copy of it: stop the agent "
         "here, remove node.secret from its state folder, set another node_name, and let it join "
-        "with a token of its own (nsactl token create --role agent)"));
+        "with a token of its own (`nsactl token create --role agent`)"));
   }
   if (!node.replaced.empty() && heartbeat.incarnation() == node.replaced) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -115,7 +115,7 @@ absl::Status OpenError(const std::filesystem::path& path, const absl::Status& st
   }
   return absl::DataLossError(absl::StrCat(
       "job store: ", path.string(), " is damaged (", status.message(),
-      "); put a backup back with 'nsactl admin restore'. To start with an empty store, which knows "
+      "); put a backup back with `nsactl admin restore`. To start with an empty store, which knows "
       "no job: move it and its -wal and -shm files away, then nsa-coordinator --new-store"));
 }
 

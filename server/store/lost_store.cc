@@ -38,7 +38,7 @@ absl::Status CheckMayBeNew(const fs::path& state_dir) {
   if (trace.empty()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "job store: ", (state_dir / kStore).string(), " is missing or empty, but ", trace,
-      " shows that there was one; put it back, or a backup with 'nsactl admin restore'. To start "
+      " shows that there was one; put it back, or a backup with `nsactl admin restore`. To start "
       "with an empty store, which knows no job: nsa-coordinator --new-store"));
 }
 

@@ -128,7 +128,7 @@ TEST_F(CliTest, AMisspeltCommandIsSuggested) {
   const Ran ran = RunAlone({"lits"});
   EXPECT_EQ(ran.code, ExitCode::kUsage);
   EXPECT_EQ(ran.err,
-            "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
+            "nsactl: unknown command 'lits' (did you mean 'list'?); see `nsactl --help`\n");
 }
 
 TEST_F(CliTest, ACommandIsSuggestedByItsNameInOtherPrograms) {
@@ -140,25 +140,25 @@ TEST_F(CliTest, ACommandIsSuggestedByItsNameInOtherPrograms) {
     const Ran ran = RunAlone({other, "demo"});
     EXPECT_EQ(ran.code, ExitCode::kUsage) << other;
     EXPECT_EQ(ran.err, absl::StrCat("nsactl: unknown command '", other, "' (did you mean '",
-                                    command, "'?); see 'nsactl --help'\n"));
+                                    command, "'?); see `nsactl --help`\n"));
   }
   EXPECT_THAT(RunAlone({"context", "ls"}).err, HasSubstr("(did you mean 'list'?)"));
   EXPECT_THAT(RunAlone({"context", "rm", "lab"}).err, HasSubstr("(did you mean 'delete'?)"));
   EXPECT_THAT(RunAlone({"token", "rm", "x"}).err, HasSubstr("(did you mean 'revoke'?)"));
   EXPECT_EQ(RunAlone({"checkpoint", "kill"}).err,
-            "nsactl: unknown command 'kill'; see 'nsactl checkpoint --help'\n")
+            "nsactl: unknown command 'kill'; see `nsactl checkpoint --help`\n")
       << "it has no such command";
 }
 
 TEST_F(CliTest, AnUnknownWordIsNamedWhereverItStands) {
   EXPECT_EQ(RunAlone({"checkpoint", "nonsense"}).err,
-            "nsactl: unknown command 'nonsense'; see 'nsactl checkpoint --help'\n");
+            "nsactl: unknown command 'nonsense'; see `nsactl checkpoint --help`\n");
   EXPECT_EQ(RunAlone({"context", "shwo"}).err,
-            "nsactl: unknown command 'shwo' (did you mean 'show'?); see 'nsactl context --help'\n");
+            "nsactl: unknown command 'shwo' (did you mean 'show'?); see `nsactl context --help`\n");
   const Ran help = RunAlone({"help", "lits"});
   EXPECT_EQ(help.code, ExitCode::kUsage);
   EXPECT_EQ(help.err,
-            "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
+            "nsactl: unknown command 'lits' (did you mean 'list'?); see `nsactl --help`\n");
   EXPECT_EQ(help.out, "");
   EXPECT_EQ(RunAlone({"help", "checkpoint", "nope"}).code, ExitCode::kUsage);
   EXPECT_EQ(RunAlone({"help"}).code, ExitCode::kOk);
@@ -171,14 +171,14 @@ TEST_F(CliTest, AnUnknownCommandIsAnErrorWithHelpToo) {
     EXPECT_EQ(ran.code, ExitCode::kUsage) << words[0];
     EXPECT_EQ(ran.out, "");
     EXPECT_EQ(ran.err,
-              "nsactl: unknown command 'lits' (did you mean 'list'?); see 'nsactl --help'\n");
+              "nsactl: unknown command 'lits' (did you mean 'list'?); see `nsactl --help`\n");
   }
   const Ran far = RunAlone({"frobnicate", "--help"});
   EXPECT_EQ(far.code, ExitCode::kUsage);
-  EXPECT_EQ(far.err, "nsactl: unknown command 'frobnicate'; see 'nsactl --help'\n")
+  EXPECT_EQ(far.err, "nsactl: unknown command 'frobnicate'; see `nsactl --help`\n")
       << "none is near";
   EXPECT_EQ(RunAlone({"context", "shwo", "--help"}).err,
-            "nsactl: unknown command 'shwo' (did you mean 'show'?); see 'nsactl context --help'\n");
+            "nsactl: unknown command 'shwo' (did you mean 'show'?); see `nsactl context --help`\n");
   EXPECT_EQ(RunAlone({"stop", "demo", "--help"}).code, ExitCode::kOk) << "a job is no command";
 }
 
@@ -200,7 +200,7 @@ TEST_F(CliTest, AValueThatIsNoNumberIsSaidToBeNone) {
     const Ran ran = RunAlone(words);
     EXPECT_EQ(ran.code, ExitCode::kUsage) << why;
     EXPECT_THAT(ran.err, AllOf(StartsWith("nsactl: " + why),
-                               EndsWith("; see 'nsactl " + words[0] + " --help'\n")));
+                               EndsWith("; see `nsactl " + words[0] + " --help`\n")));
   }
 }
 
@@ -310,7 +310,7 @@ TEST_F(CliTest, AnUnreachableCoordinatorIsFourAndSaysHowToStartOne) {
   const Ran standard = RunAlone({"list"});
   EXPECT_EQ(standard.code, ExitCode::kUnreachable);
   EXPECT_THAT(standard.err, AllOf(HasSubstr("coordinator.sock cannot be reached"),
-                                  HasSubstr("start one with 'nsa-coordinator'")));
+                                  HasSubstr("start one with `nsa-coordinator`")));
   const Ran refused = RunAlone({"--address", "127.0.0.1:1", "list"});
   EXPECT_EQ(refused.code, ExitCode::kUnreachable);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("127.0.0.1:1 cannot be reached"), HasSubstr("--address"),

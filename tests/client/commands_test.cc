@@ -287,7 +287,7 @@ TEST_F(CommandsTest, DescribeTakesIdsAndNamesAndKnowsNoOthers) {
   EXPECT_EQ(Run({"describe", "demo", "-o", "name"}).out, "jdemo1234567\n");
   const Ran ran = Run({"describe", "nothing"});
   EXPECT_EQ(ran.code, ExitCode::kNotFound);
-  EXPECT_EQ(ran.err, "nsactl: job: 'nothing' is not known; see 'nsactl list'\n");
+  EXPECT_EQ(ran.err, "nsactl: job: 'nothing' is not known; see `nsactl list`\n");
   const auto json = nlohmann::json::parse(Run({"describe", "demo", "-o", "json"}).out);
   EXPECT_EQ(json["id"], "jdemo1234567");
   EXPECT_THAT(Run({"describe", "demo", "--spec"}).out, HasSubstr("\nSpec:\nname: demo\n"));
@@ -316,7 +316,7 @@ TEST_F(CommandsTest, CheckpointsOfAJobAreListedAndVerified) {
 }
 
 TEST_F(CommandsTest, WithoutMachinesNodesSaysWhetherOneIsJoining) {
-  EXPECT_EQ(Run({"nodes"}).err, "no machines; start 'nsa-agent' on one\n");
+  EXPECT_EQ(Run({"nodes"}).err, "no machines; start `nsa-agent` on one\n");
   state().local_agent = true;
   EXPECT_THAT(Run({"nodes"}).err, HasSubstr("no machines yet"));
 }

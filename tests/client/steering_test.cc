@@ -39,7 +39,7 @@ TEST_F(CommandsTest, StopTakesSeveralJobsAndGoesOnAfterOneThatIsRefused) {
   EXPECT_EQ(some.code, ExitCode::kNotFound);
   EXPECT_THAT(some.out, AllOf(HasSubstr("jdemo1234567"), HasSubstr("jold12345678a")));
   EXPECT_EQ(some.err,
-            "nothing: job: 'nothing' is not known; see 'nsactl list'\n"
+            "nothing: job: 'nothing' is not known; see `nsactl list`\n"
             "nsactl: stop: failed for 1 of 3 jobs; see the lines above\n");
   EXPECT_EQ(Run({"stop", "demo", "old", "-o", "name"}).out, "jdemo1234567\njold12345678a\n");
   const auto json = nlohmann::json::parse(Run({"stop", "demo", "old", "-o", "json"}).out);
@@ -134,7 +134,7 @@ TEST_F(CommandsTest, AStepThatIsNoneIsNamed) {
     const Ran ran = Run({"stop", "demo", "--at-step", step});
     EXPECT_EQ(ran.code, ExitCode::kUsage);
     EXPECT_EQ(ran.err, "nsactl: --at-step: '" + step +
-                           "' (a whole number of at least 1); see 'nsactl stop --help'\n");
+                           "' (a whole number of at least 1); see `nsactl stop --help`\n");
   }
   EXPECT_THAT(service().Requests("StopJob"), SizeIs(0));
 }
@@ -378,7 +378,7 @@ TEST_F(CommandsTest, DumpStackOfSeveralJobsHasAHeadingForEach) {
             "thread 100\n"
             "\n");
   EXPECT_EQ(ran.err,
-            "nothing: job: 'nothing' is not known; see 'nsactl list'\n"
+            "nothing: job: 'nothing' is not known; see `nsactl list`\n"
             "nsactl: dump-stack: failed for 1 of 3 jobs; see the lines above\n");
   const std::string file = (dir_ / "stacks.txt").string();
   EXPECT_EQ(Run({"dump-stack", "demo", "old", "-o", file}).err,

@@ -182,7 +182,7 @@ TEST_F(SubmitTest, ARequestIdIsAShortText) {
     const Ran ran = Run({"submit", file_, "--request-id", id});
     EXPECT_EQ(ran.code, ExitCode::kUsage);
     EXPECT_THAT(ran.err, AllOf(StartsWith("nsactl: --request-id: '"),
-                               HasSubstr("' (a text of 1 to 128 bytes); see 'nsactl submit")));
+                               HasSubstr("' (a text of 1 to 128 bytes); see `nsactl submit")));
   }
   EXPECT_EQ(Run({"submit", file_, "--request-id", std::string(128, 'x')}).code, ExitCode::kOk);
   state().failures["SubmitJob"] = {
@@ -198,7 +198,7 @@ TEST_F(SubmitTest, ARequestIdIsAShortText) {
 TEST_F(SubmitTest, AJobToWaitForIsNamedLikeAJob) {
   const Ran ran = Run({"submit", file_, "--after", "prep,["});
   EXPECT_EQ(ran.code, ExitCode::kUsage);
-  EXPECT_EQ(ran.err, "nsactl: --after: '[' (the id or name of a job); see 'nsactl list'\n");
+  EXPECT_EQ(ran.err, "nsactl: --after: '[' (the id or name of a job); see `nsactl list`\n");
 }
 
 TEST_F(SubmitTest, PathsBecomeAbsoluteFromTheCurrentDirectory) {
@@ -428,7 +428,7 @@ TEST_F(CheckpointFolderTest, FoldersAreListedWithoutACoordinator) {
   const auto before = std::filesystem::current_path();
   std::filesystem::current_path(dir_.path());
   EXPECT_EQ(Run({"checkpoint", "list", "out"}).err,
-            "nsactl: job: 'out' is not known; see 'nsactl list'; for the folder write ./out\n");
+            "nsactl: job: 'out' is not known; see `nsactl list`; for the folder write ./out\n");
   std::filesystem::current_path(before);
 }
 

@@ -91,7 +91,7 @@ TEST(TopView, FitsIntoEveryTerminal) {
     }
   }
   EXPECT_THAT(JoinedLines(TopView(state, {}, kNow, {.columns = 100, .rows = 24, .colours = false})),
-              AllOf(HasSubstr("... 87 more; nsactl list shows all"), HasSubstr("GPU 1, H200")));
+              AllOf(HasSubstr("... 87 more; `nsactl list` shows all"), HasSubstr("GPU 1, H200")));
 }
 
 TEST(TopView, ANarrowTerminalHasFewerColumnsAndMarksWhatIsCut) {

@@ -75,7 +75,7 @@ def check_pipe(bin_dir, folder, server):
     long = nsactl_chat(bin_dir, folder, "--url", server.url, lines="x" * 300 + "\n")
     assert long.returncode == 6 and "messages: 351 tokens, and one to answer with" in long.stderr, long
     absent = nsactl_chat(bin_dir, folder, "--url", "http://127.0.0.1:1", lines="Hi\n")
-    assert absent.returncode == 4 and "does 'nsactl serve' run there?" in absent.stderr, absent
+    assert absent.returncode == 4 and "does `nsactl serve` run there?" in absent.stderr, absent
     print("nsactl chat: answers through a pipe")
 
 

@@ -1,4 +1,4 @@
-// nsactl data: prepares and inspects the data of a job, and makes data for 'nsactl needle', by
+// nsactl data: prepares and inspects the data of a job, and makes data for `nsactl needle`, by
 // nsa-worker beside this program, on this machine; no coordinator is needed.
 #include <cstdint>
 #include <filesystem>
@@ -122,7 +122,7 @@ void AddPrepare(Cli* cli, const Options* group) {
            "Writes the tokens of every set of files as a folder of DIR, and DIR/job.yaml, which "
            "trains on them: the same\nrows and losses as on the files, but it starts at once, "
            "and ranks share the memory. DIR appears when all of it is\nthere; a DIR of an "
-           "earlier 'data prepare' is replaced. DIR can be moved. The out_dir of DIR/job.yaml is "
+           "earlier `data prepare` is replaced. DIR can be moved. The out_dir of DIR/job.yaml is "
            "that of\nthe job with -prepared at the end.",
        .examples = "nsactl data prepare job.yaml\n"
                    "nsactl data prepare job.yaml --out ./tokens\n"
@@ -131,7 +131,7 @@ void AddPrepare(Cli* cli, const Options* group) {
        .parent = group});
   prepares.Argument("FILE", &prepare->file, "Job file; - reads standard input");
   prepares.Text("--out", "DIR", &prepare->out,
-                "Folder to write; new, empty or of an earlier 'data prepare' (default: "
+                "Folder to write; new, empty or of an earlier `data prepare` (default: "
                 "prepared/NAME, after the job file)");
   prepares.Texts("--set", "FIELD=VALUE", &prepare->sets,
                  "Change a field of the file; may be repeated");
@@ -143,7 +143,7 @@ void AddInspect(Cli* cli, const Options* group) {
       {.name = "inspect",
        .what = "Show documents, lengths, tokens, copies and a sample of data",
        .more = "WHAT is a job file (its name ends in .yaml), a data file, a pattern in quotes, a "
-               "folder of data files, or one of\n'data prepare'. Everything is read; of a folder "
+               "folder of data files, or one of\n`data prepare`. Everything is read; of a folder "
                "the files directly in it, those of one kind together. Texts are\ntokenized only "
                "for a job file, which names the tokenizer.",
        .examples = "nsactl data inspect job.yaml\n"
@@ -162,7 +162,7 @@ void AddNeedleData(Cli* cli, const Options* group) {
        .what = "Write documents that hide something and ask for it, to train on",
        .more = "Writes JSON lines. Each document has a pass key of five digits, or what --task "
                "says, somewhere in irrelevant text\nand ends with the question and the answer. "
-               "'nsactl needle' measures what a model has learned of it.",
+               "`nsactl needle` measures what a model has learned of it.",
        .examples = "nsactl data needle --out needle.jsonl --documents 20000 --bytes 2047\n"
                    "nsactl data needle --bytes 8191 --filler book.txt --task values",
        .run = [needle](Session& session) { return WriteNeedles(session, *needle); },

@@ -35,7 +35,7 @@ absl::StatusOr<v1::CheckpointInfo> FindCheckpoint(Client* client, const ForkFlag
   if (found != nullptr) return *found;
   return absl::NotFoundError(absl::StrCat(
       flags.at_step < 0 ? "" : absl::StrCat("--at-step: ", flags.at_step, ": "), flags.job,
-      " has no such checkpoint; see 'nsactl checkpoint list ", flags.job, "'"));
+      " has no such checkpoint; see `nsactl checkpoint list ", flags.job, "`"));
 }
 
 // Lowers the learning rate in a straight line over `steps` steps, beginning with that of step

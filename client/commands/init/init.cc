@@ -42,7 +42,7 @@ struct InitJudge {
   bool offline = false;
 };
 
-// Assumes one core, as 'nsactl validate --offline' does, which then accepts the file too.
+// Assumes one core, as `nsactl validate --offline` does, which then accepts the file too.
 InitJudge JudgeHere() { return {{.in_words = "this machine, without a GPU"}, true}; }
 
 InitMachine MachineOf(const v1::Node& node) {

@@ -181,7 +181,7 @@ absl::Status AddPrepared(const std::string& folder, InitLook* look) {
   return absl::OkStatus();
 }
 
-// The folder that 'nsactl data prepare' wrote: train.tokens, perhaps with val.tokens.
+// The folder that `nsactl data prepare` wrote: train.tokens, perhaps with val.tokens.
 absl::Status AddPreparedJob(const fs::path& folder, InitLook* look) {
   const fs::path train = folder / "train.tokens";
   if (!IsPreparedFolder(train)) {

@@ -1,4 +1,4 @@
-// What 'nsactl init' finds out about data: which files, of what kind, and how many tokens.
+// What `nsactl init` finds out about data: which files, of what kind, and how many tokens.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The settings that 'nsactl init' chooses, and how it follows what preflight says of them. Pure.
+// The settings that `nsactl init` chooses, and how it follows what preflight says of them. Pure.
 #pragma once
 
 #include <cstdint>

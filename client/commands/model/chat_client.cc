@@ -99,7 +99,7 @@ HttpRequest ChatClient::RequestOf(const std::string& path) const {
 absl::Status ChatClient::CheckReply(const HttpReply& reply) const {
   if (reply.status == 0) {
     return absl::UnavailableError(
-        absl::StrCat(url_, ": ", reply.fault, "; does 'nsactl serve' run there?"));
+        absl::StrCat(url_, ": ", reply.fault, "; does `nsactl serve` run there?"));
   }
   if (reply.status != 200) {
     return absl::FailedPreconditionError(

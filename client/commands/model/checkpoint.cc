@@ -63,7 +63,7 @@ absl::StatusOr<CheckpointEntry> ChosenCheckpoints(const std::vector<CheckpointEn
   }
   return absl::NotFoundError(absl::StrCat(flags.target, ": has no checkpoint",
                                           flags.step != 0 ? absl::StrCat(" ", flags.step) : "",
-                                          "; see 'nsactl checkpoint list ", flags.target, "'"));
+                                          "; see `nsactl checkpoint list ", flags.target, "`"));
 }
 
 absl::StatusOr<v1::VerifyCheckpointResponse> VerifyAt(const CheckpointFlags& flags) {
@@ -183,7 +183,7 @@ absl::StatusOr<ExitCode> Verify(Session& session, const CheckpointFlags& flags) 
   return absl::DataLossError(absl::StrCat(
       checkpoint.path(), ": ", response.problems_size(),
       response.problems_size() == 1 ? " problem" : " problems",
-      "; a resume skips this checkpoint and uses an older one, see 'nsactl checkpoint list'"));
+      "; a resume skips this checkpoint and uses an older one, see `nsactl checkpoint list`"));
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ absl::StatusOr<std::string> FindModel(Session& session, const std::string& targe
   if (LookUpNamed(target).has_value()) return target;
   if (IsPath(target)) {
     return absl::NotFoundError(absl::StrCat(
-        target, ": no checkpoint (a checkpoint folder, an out_dir or a job); see 'nsactl list'"));
+        target, ": no checkpoint (a checkpoint folder, an out_dir or a job); see `nsactl list`"));
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(target));

@@ -179,7 +179,7 @@ void AddImport(Cli* cli) {
       {.name = "import",
        .what = "Turn a model's folder, or one of the Hub, into a checkpoint",
        .group = "Models",
-       .more = "Reads what 'nsactl export' wrote, and models of Llama, Qwen2, Qwen3 and Mistral: "
+       .more = "Reads what `nsactl export` wrote, and models of Llama, Qwen2, Qwen3 and Mistral: "
                "config.json, safetensors, tokenizer.json. hf://OWNER/NAME[@REVISION] is fetched "
                "from the Hugging Face Hub, with HF_TOKEN if it is private or gated. The checkpoint "
                "has the folder's weights "

@@ -51,7 +51,7 @@ void AddNeedle(Cli* cli) {
                "counts how often the model answers\nwith exactly that key, by the length of the "
                "context and by where the key is; --task hides something else. Computed\non this "
                "machine, by nsa-worker or nsa-worker-cuda beside this program. A model learns the "
-               "question from documents of\n'nsactl data needle' with the same --task.",
+               "question from documents of\n`nsactl data needle` with the same --task.",
        .examples = "nsactl needle my-job\n"
                    "nsactl needle ./out --lengths 1024,4096,16384 --depths 11 --trials 20 --csv "
                    "needle.csv --device cuda\n"

@@ -58,7 +58,7 @@ void AddSweep(Cli* cli) {
        .what = "Show the jobs of a sweep, best first",
        .group = "Records",
        .more =
-           "A sweep is made by 'nsactl submit FILE --sweep FIELD=VALUES'. The best job is the one "
+           "A sweep is made by `nsactl submit FILE --sweep FIELD=VALUES`. The best job is the one "
            "with the lowest validation\nloss; in a sweep that is halved, jobs that came further "
            "stand before those that were stopped earlier.",
        .examples = "nsactl sweep lr\n"

@@ -24,7 +24,7 @@ constexpr std::string_view kExport =
 constexpr std::string_view kSetTokens = "set data.source to tokens";
 constexpr std::string_view kNotData = "list the token files in data.path";
 constexpr std::string_view kPull =
-    "run 'git lfs pull' in its clone, or name the address that has the file itself (with /resolve/ "
+    "run `git lfs pull` in its clone, or name the address that has the file itself (with /resolve/ "
     "on the Hugging Face Hub, /raw/ elsewhere)";
 constexpr std::string_view kRawAddress =
     "download the file itself, from the address with /resolve/ (Hugging Face Hub) or /raw/ "

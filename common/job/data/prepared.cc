@@ -164,7 +164,7 @@ absl::StatusOr<v1::PreparedManifest> ReadPrepared(const fs::path& folder) {
   if (absl::IsNotFound(text.status())) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder.string(), ": is a folder without a ", kPreparedManifest,
-                     " (must be a folder that 'nsactl data prepare' wrote); prepare the data, or "
+                     " (must be a folder that `nsactl data prepare` wrote); prepare the data, or "
                      "list token files"));
   }
   if (!text.ok()) return Damaged(folder, std::string(text.status().message()));

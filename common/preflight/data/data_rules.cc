@@ -162,8 +162,8 @@ Problems NotFetched(const PreflightFacts& facts) {
            absl::StrFormat("%s%s is not fetched here: size and kind are unknown, and the memory "
                            "estimate is without it",
                            urls.front().path, others),
-           "the worker asks for every file before the first step; nsactl validate --data does it "
-           "now"}};
+           "the worker asks for every file before the first step; `nsactl validate --data` does "
+           "it now"}};
 }
 
 // Whether a file is here and of this format.

@@ -205,7 +205,7 @@ Problems LossOn(const PreflightFacts& facts) {
     problems.push_back(
         {file.field,
          absl::StrFormat("%s is a token file (its answers are not marked)", Shown(file.path)),
-         "use the conversations themselves, or a folder of nsactl data prepare"});
+         "use the conversations themselves, or a folder of `nsactl data prepare`"});
   }
   if (!MayLook(facts) || !ReadsText(data)) return problems;
   if (const absl::Status status = ChatFormatOf(data).status(); !status.ok()) {

@@ -70,9 +70,10 @@ absl::StatusOr<JobPtr> FindAwaited(const JobStore& store, const std::string& nam
   }
   if (FateOf(found->get()) != Predecessor::STATE_ENDED) return found;
   const v1::Job& job = (*found)->job();
-  return absl::InvalidArgumentError(absl::StrCat(
-      job.name(), " (", job.id(), ") is ", StateTitle(job),
-      " and will not finish; resume it first (nsactl resume ", job.id(), "), or name another job"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(job.name(), " (", job.id(), ") is ", StateTitle(job),
+                   " and will not finish; resume it first (`nsactl resume ", job.id(),
+                   "`), or name another job"));
 }
 
 absl::Status HoldForJobs(const JobStore& store, const std::string& only, v1::Job* job) {

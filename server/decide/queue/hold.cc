@@ -20,11 +20,11 @@ std::string NeverText(const v1::Job& job, const Predecessor& one) {
   if (one.state() == Predecessor::STATE_DELETED) {
     return absl::StrCat("job ", Named(one),
                         " was deleted before it had finished; stop this job, and resume it without "
-                        "that one to train it all the same (nsactl resume ",
-                        job.id(), " --set after=[])");
+                        "that one to train it all the same (`nsactl resume ",
+                        job.id(), " --set after=[]`)");
   }
-  return absl::StrCat("job ", Named(one), " failed or was stopped; resume it (nsactl resume ",
-                      one.id(), "), or stop this job");
+  return absl::StrCat("job ", Named(one), " failed or was stopped; resume it (`nsactl resume ",
+                      one.id(), "`), or stop this job");
 }
 
 bool NeverDone(Predecessor::State state) {

@@ -101,7 +101,7 @@ Waiting Reasons::ForCordons(const QueuedJob& job) {
 Waiting Reasons::WhyCordoned(const QueuedJob& job) const {
   return {job.id, Word(Reason::kCordoned),
           absl::StrCat(NeededOnEach(job), "; ", CordonedText(nodes_),
-                       ". Uncordon one (nsactl node uncordon) or add machines")};
+                       ". Uncordon one (`nsactl node uncordon`) or add machines")};
 }
 
 Waiting Reasons::WhyNever(const QueuedJob& job) const {

@@ -18,7 +18,7 @@ constexpr int64_t kLargestFile = 8 << 20;  // twice what limits::kNodes machines
 absl::Status DamagedCordons(const std::filesystem::path& file, const std::string& why) {
   return absl::DataLossError(absl::StrCat(
       "cordons: ", file.string(), " is damaged (", why,
-      "); put a copy back, or move it away and cordon the machines again (nsactl node cordon)"));
+      "); put a copy back, or move it away and cordon the machines again (`nsactl node cordon`)"));
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ namespace {
 
 grpc::Status NoSuchJob(const std::string& name) {
   return grpc::Status(grpc::StatusCode::NOT_FOUND,
-                      absl::StrCat("job: '", name, "' is not known; see 'nsactl list'"));
+                      absl::StrCat("job: '", name, "' is not known; see `nsactl list`"));
 }
 
 }  // namespace

@@ -114,8 +114,8 @@ absl::Status CheckOthersMayPass(const std::filesystem::path& folder) {
     if ((info.st_mode & S_IXOTH) == 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "unix_users: ", at.string(), ", in which ", folder.string(),
-          " lies, is closed to other users (ranks must pass through it); run 'chmod o+x ",
-          at.string(), "', or choose another state_dir"));
+          " lies, is closed to other users (ranks must pass through it); run `chmod o+x ",
+          at.string(), "`, or choose another state_dir"));
     }
     if (at == at.parent_path()) break;
   }

@@ -173,7 +173,7 @@ std::string FallToSockets(const Transport& transport, const std::vector<std::str
       "nccl_sockets: ", TransportText(transport), " (RDMA has a link at ",
       absl::StrJoin(rdma_ports, ", "),
       "); NCCL does not use it: check that the worker may open /dev/infiniband and lock memory "
-      "(nsactl doctor), and what NCCL_IB_HCA names; NCCL_DEBUG=INFO in the agent's environment "
+      "(`nsactl doctor`), and what NCCL_IB_HCA names; NCCL_DEBUG=INFO in the agent's environment "
       "says why");
 }
 

@@ -42,7 +42,7 @@ constexpr int64_t kBytesOfDocument = 64;  // beside its text: separator, hash, p
 absl::Status BecomesTooMuch(const Document& document, int64_t file_bytes, int64_t most) {
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s: the %d bytes of the files have become more than %d bytes of documents up to here (%d "
-      "times the files, and 256 MiB); use data.stream, 'nsactl data prepare', or files that are "
+      "times the files, and 256 MiB); use data.stream, `nsactl data prepare`, or files that are "
       "what they seem",
       document.place, file_bytes, most, kHeldTimes));
 }

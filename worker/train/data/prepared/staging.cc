@@ -31,7 +31,7 @@ absl::Status CheckTarget(const fs::path& target) {
   if (IsEmptyOrNew(target) || ours) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(target.string(),
-                   ": exists (a new or empty folder, or one of 'nsactl data prepare', which is "
+                   ": exists (a new or empty folder, or one of `nsactl data prepare`, which is "
                    "replaced); name another one"));
 }
 
@@ -71,7 +71,7 @@ absl::StatusOr<Staging> Staging::Create(const fs::path& out) {
   const fs::path path = target.string() + ".partial";
   if (!IsEmptyOrNew(path) && !fs::exists(path / kLock, error)) {
     return absl::FailedPreconditionError(absl::StrCat(
-        path.string(), ": exists (a folder that a killed 'nsactl data prepare' left); remove it"));
+        path.string(), ": exists (a folder that a killed `nsactl data prepare` left); remove it"));
   }
   fs::create_directory(path, error);
   if (error) return absl::ErrnoToStatus(error.value(), path.string());

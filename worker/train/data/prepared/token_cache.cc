@@ -255,7 +255,7 @@ absl::Status TokenCache::CheckNeeds(const TokenEntry& entry) const {
 absl::Status TokenCache::DoesNotFit(int64_t least, int64_t room) const {
   return absl::ResourceExhaustedError(absl::StrFormat(
       "they take more than %s, and %s has room for %s (data_cache_bytes %s, and %s of the disk "
-      "stay free); raise data_cache_bytes, free space there, or use 'nsactl data prepare'",
+      "stay free); raise data_cache_bytes, free space there, or use `nsactl data prepare`",
       GiB(least), folder_.path().string(), GiB(room), GiB(options_.cache.most_bytes),
       GiB(options_.least_free_bytes)));
 }
