@@ -6,6 +6,8 @@ set -euo pipefail
 readonly MAX_FILE_BYTES=1000000
 # Longer sources are named and do not fail: a file ends where its topic ends. clang-tidy limits functions (.clang-tidy).
 readonly LONG_SOURCE_LINES=800
+# CONTRIBUTING.md, Commits. Older commits have longer subjects.
+readonly SUBJECT_CHARACTERS=72 SUBJECTS_SINCE=2026-11-30T12:00:00Z
 
 complaints=0
 complain() { echo "$*"; complaints=$((complaints + 1)); }
@@ -89,7 +91,18 @@ check_third_party() {
   done < <(git ls-files -- 'third_party/*/README.md')
 }
 
+# Of the commits that origin/main does not have; where there is no origin, of the newest 50. Git writes the subject of a merge.
+check_subjects() {
+  local LC_ALL=C.UTF-8 commit subject which=(-50 "--since=$SUBJECTS_SINCE" HEAD)
+  git rev-parse --quiet --verify HEAD >/dev/null || return 0
+  if git rev-parse --quiet --verify origin/main >/dev/null; then which=(origin/main..HEAD); fi
+  while read -r commit subject; do
+    [ ${#subject} -le $SUBJECT_CHARACTERS ] || complain "commit $commit: a subject of ${#subject} characters ($SUBJECT_CHARACTERS); git commit --amend: $subject"
+  done < <(git log --no-merges --format='%h %s' "${which[@]}")
+}
+
 check_all() {
+  check_subjects
   check_third_party
   check_sizes
   check_words
@@ -138,6 +151,21 @@ self_test() {
   check_all >warnings || { echo "self test: a long source fails"; exit 1; }
   grep -q '^warning: long.py: ' warnings || { echo "self test: no warning of a long source"; exit 1; }
   ! grep -q 'short.py' warnings || { echo "self test: a warning of a source that is not long"; exit 1; }
+
+  subject_of() { # subject_of CHARACTERS DATE: the newest commit has such a subject
+    GIT_COMMITTER_DATE=$2 git -c user.name=a -c user.email=a@a commit --quiet --allow-empty -m "$(printf "%$1s" | sed 's/ /ä/g')"
+    complaints=0
+    check_subjects >/dev/null
+    [ $complaints -eq 0 ]
+  }
+  subject_of $SUBJECT_CHARACTERS 2027-01-01T00:00:00Z || { echo "self test: a commit's subject of $SUBJECT_CHARACTERS characters fails"; exit 1; }
+  subject_of $((SUBJECT_CHARACTERS + 1)) 2026-11-29T00:00:00Z || { echo "self test: the long subject of an old commit fails"; exit 1; }
+  git update-ref refs/remotes/origin/main HEAD
+  ! subject_of $((SUBJECT_CHARACTERS + 1)) 2027-01-01T00:00:00Z || { echo "self test: passes in spite of a commit's long subject"; exit 1; }
+  git update-ref refs/remotes/origin/main HEAD
+  subject_of 1 2027-01-01T00:00:00Z || { echo "self test: the long subject of a commit that origin/main has fails"; exit 1; }
+  git update-ref -d refs/remotes/origin/main
+  ! subject_of 1 2027-01-01T00:00:00Z || { echo "self test: without an origin passes in spite of a commit's long subject"; exit 1; }
 
   command -v clang-tidy >/dev/null || { echo "no clang-tidy here: its limit of a function's lines is not tested"; return; }
   has_function() { { echo 'void F(int* i) {'; yes '  ++*i;' | head -n "$1"; echo '}'; } >function.cc || true; }
