@@ -101,6 +101,13 @@ std::vector<LayerAttention> LayersOf(const v1::NsaSpec& nsa) {
   return turns;
 }
 
+std::vector<LayerAttention> AllLayersOf(const v1::NsaSpec& nsa, int n_layers) {
+  const std::vector<LayerAttention> turns = LayersOf(nsa);
+  std::vector<LayerAttention> layers;
+  for (int layer = 0; layer < n_layers; ++layer) layers.push_back(turns[layer % turns.size()]);
+  return layers;
+}
+
 void SetLayers(std::vector<LayerAttention> layers, v1::NsaSpec* nsa) {
   const auto repeats = [&](size_t period) {
     return std::equal(layers.begin() + static_cast<std::ptrdiff_t>(period), layers.end(),

@@ -26,6 +26,9 @@ std::string LayerText(const LayerAttention& layer);
 // refuses (rule BRANCHES_INVALID) is left out.
 std::vector<LayerAttention> LayersOf(const v1::NsaSpec& nsa);
 
+// The attention of each of `n_layers` layers.
+std::vector<LayerAttention> AllLayersOf(const v1::NsaSpec& nsa, int n_layers);
+
 // Sets nsa.layers to the shortest list that gives layer i the attention `layers[i]`. There must be
 // at least one layer; each is full or has a branch.
 void SetLayers(std::vector<LayerAttention> layers, v1::NsaSpec* nsa);

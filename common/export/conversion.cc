@@ -33,15 +33,6 @@ void AppendLayer(std::string* text, const LayerAttention& layer) {
   absl::StrAppend(text, LayerText(layer));
 }
 
-// The attention of each layer.
-std::vector<LayerAttention> AllLayersOf(const v1::JobSpec& spec) {
-  std::vector<LayerAttention> layers = LayersOf(spec.nsa());
-  const size_t turns = layers.size();
-  layers.resize(spec.model().n_layers());
-  for (size_t i = turns; i < layers.size(); ++i) layers[i] = layers[i - turns];
-  return layers;
-}
-
 absl::Status CheckDense(const v1::JobSpec& spec) {
   const std::vector<LayerAttention> layers = LayersOf(spec.nsa());
   if (!std::ranges::all_of(layers, WindowAlone)) {
@@ -66,7 +57,7 @@ absl::Status CheckDense(const v1::JobSpec& spec) {
 
 // What `nsa` leaves open. Layers that have a window in the dense model keep it.
 void SetDefaults(const v1::JobSpec& dense, v1::NsaSpec* nsa) {
-  std::vector<LayerAttention> layers = AllLayersOf(dense);
+  std::vector<LayerAttention> layers = AllLayersOf(dense.nsa(), dense.model().n_layers());
   const bool windows = std::ranges::any_of(
       layers, [&](const LayerAttention& layer) { return !IsDense(layer, dense); });
   if (!nsa->has_w()) nsa->set_w(windows ? dense.nsa().w() : kRecommendedWindow);
@@ -86,7 +77,9 @@ void SetDefaults(const v1::JobSpec& dense, v1::NsaSpec* nsa) {
 
 // A layer that has a window in the dense model reads no more in the converted one.
 absl::Status CheckWindows(const v1::JobSpec& dense, const v1::JobSpec& spec) {
-  const std::vector<LayerAttention> from = AllLayersOf(dense), to = AllLayersOf(spec);
+  const int n_layers = dense.model().n_layers();
+  const std::vector<LayerAttention> from = AllLayersOf(dense.nsa(), n_layers);
+  const std::vector<LayerAttention> to = AllLayersOf(spec.nsa(), n_layers);
   for (size_t layer = 0; layer < from.size(); ++layer) {
     if (IsDense(from[layer], dense)) continue;
     if (!WindowAlone(to[layer]) || to[layer].full) {

@@ -32,16 +32,6 @@ v1::JobSpec Trained(v1::JobSpec spec) {
   return trained;
 }
 
-// Writes the branches of all layers in one way. A full layer has the parameters of one with a
-// window. Preflight refuses more than 512 layers.
-void SetShapedLayers(const std::vector<LayerAttention>& turns, int n_layers, v1::NsaSpec* nsa) {
-  std::vector<LayerAttention> layers;
-  for (int layer = 0; layer < std::clamp(n_layers, 1, 512); ++layer) {
-    layers.push_back({.branches = turns[layer % turns.size()].branches});
-  }
-  SetLayers(std::move(layers), nsa);
-}
-
 // The parts that decide the names and shapes of the parameters, and what a token means.
 v1::JobSpec Shaped(const v1::JobSpec& spec) {
   const v1::JobSpec trained = Trained(spec);
@@ -56,9 +46,15 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   shaped.mutable_model()->clear_rope_layers();
   shaped.mutable_model()->set_vocab(VocabOf(trained));
   v1::NsaSpec* nsa = shaped.mutable_nsa();
-  const std::vector<LayerAttention> turns = LayersOf(trained.nsa());
-  SetShapedLayers(turns, trained.model().n_layers(), nsa);
-  if (std::ranges::any_of(turns, [](const LayerAttention& t) { return t.branches[kCmp]; })) {
+  // The branches of all layers, written in one way. Preflight refuses more than 512 layers.
+  std::vector<LayerAttention> layers =
+      AllLayersOf(trained.nsa(), std::clamp(trained.model().n_layers(), 1, 512));
+  // A full layer has the parameters of one with a window.
+  for (LayerAttention& layer : layers) layer.full = false;
+  const bool compresses =
+      std::ranges::any_of(layers, [](const LayerAttention& layer) { return layer.branches[kCmp]; });
+  SetLayers(std::move(layers), nsa);
+  if (compresses) {
     nsa->set_phi(trained.nsa().phi());
     // The MLP has a position embedding for each token of a block.
     if (nsa->phi() == v1::PHI_MLP) nsa->set_l(trained.nsa().l());

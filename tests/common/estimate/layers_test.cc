@@ -52,6 +52,13 @@ TEST(LayersOf, AreThoseOfBranchesForEveryLayerAndAllWithoutAny) {
   EXPECT_THAT(LayersOf(nsa), ElementsAre(LayerAttention{.branches = {true, false, true}}));
 }
 
+TEST(LayersOf, AllOfAModelRepeatTheTurns) {
+  const v1::NsaSpec nsa = Load("nsa: {layers: [win, cmp+sel]}").nsa();
+  EXPECT_THAT(AllLayersOf(nsa, 5), ElementsAre(kWinOnly, kCmpSel, kWinOnly, kCmpSel, kWinOnly));
+  EXPECT_THAT(AllLayersOf(nsa, 1), ElementsAre(kWinOnly));
+  EXPECT_THAT(AllLayersOf(v1::NsaSpec(), 2), ElementsAre(kAll, kAll));
+}
+
 TEST(LayersOf, AreThoseOfLayersInTurn) {
   EXPECT_THAT(LayersOf(Load("nsa: {layers: [win, cmp+sel]}").nsa()),
               ElementsAre(kWinOnly, kCmpSel));
