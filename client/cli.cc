@@ -195,8 +195,8 @@ std::string MainFooter() {
       "  NSACTL_TOKEN, NSACTL_TOKEN_FILE, NSACTL_TLS_CA_FILE, NSACTL_TLS_CERTIFICATE_FILE,\n"
       "  NSACTL_TLS_PRIVATE_KEY_FILE   credentials; they override those of the context\n"
       "  NSACTL_COMPLETION_TIMEOUT   how long a shell completion waits for the coordinator "
-      "(default 500ms)\n"
-      "  NSACTL_CONFIG   file with the contexts (default ~/.config/nsa/config.yaml)\n"
+      "(default: 500ms)\n"
+      "  NSACTL_CONFIG   file with the contexts (default: ~/.config/nsa/config.yaml)\n"
       "  NSA_STATE_DIR   state folder of this machine's coordinator (it holds coordinator.sock)\n"
       "  NO_COLOR   turns colours off");
 }
@@ -352,12 +352,13 @@ void Cli::AddGlobalFlags() {
             }
             flags.timeout_seconds = absl::ToDoubleSeconds(*timeout);
           },
-          "How long to wait for an answer, e.g. 10s or 2m (default 10s)")
+          "How long to wait for an answer, e.g. 10s or 2m (default: 10s; 60s for stacks, 30m to "
+          "verify a checkpoint)")
       ->type_name("DURATION")
       ->envname("NSACTL_TIMEOUT");
   app_->add_option_function<std::string>(
           "-o,--output", [&flags](const std::string& text) { flags.format = kFormats.at(text); },
-          "Output: table, wide, json, yaml or name (default table)")
+          "Output: table, wide, json, yaml or name (default: table)")
       ->type_name("FORMAT")
       ->check(OneOf({"table", "wide", "json", "yaml", "name"}))
       ->envname("NSACTL_OUTPUT");

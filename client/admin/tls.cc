@@ -151,7 +151,7 @@ void AddAdmin(Cli* cli) {
   renew.Argument("DIR", &flags->folder, "Folder that init-tls made");
   for (Options* options : {&init, &renew}) {
     options->Number("--days", &flags->wish.days, {.least = 1, .most = kMostDays},
-                    "How long certificates are valid, from now (default 825)");
+                    "How long certificates are valid, from now (default: 825)");
   }
   AddBackup(cli, group);
 }

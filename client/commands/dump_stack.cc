@@ -135,7 +135,7 @@ void AddDumpStack(Cli* cli) {
        .run = [flags](Session& session) { return DumpStack(session, *flags); }});
   options.OptionalArguments("JOB", &flags->chosen.jobs, "Job ids or names");
   options.Choose(&flags->chosen.filter);
-  options.Rank(&flags->rank, "Only this rank (default all)");
+  options.Rank(&flags->rank, "Only this rank (default: all)");
   options.Text("-o,--file", "FILE", &flags->file, "Write to this file");
   options.OptionalNumber("--saved", "[ID]", &flags->saved, &flags->saved_id,
                          "Show what was saved when the job stood still: all with the newest, or "

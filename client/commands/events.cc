@@ -206,7 +206,7 @@ void AddEvents(Cli* cli) {
   options.OptionalArgument("JOB", &flags->job, "Job id or name (default: all jobs)");
   options.Choose(&flags->filter);
   options.Flag("-f,--follow", &flags->follow, "Keep printing new events");
-  options.Number("--tail", &flags->tail, {.least = 0}, "Only the last N events; 0: all (default)");
+  options.Number("--tail", &flags->tail, {.least = 0}, "Only the last N events (default: 0, all)");
   options.Text("--since", "DURATION|TIME", &flags->since,
                "Only later events: of the last 90s, 12h or 30d, or since a time such as "
                "2026-11-20T13:00:00");

@@ -144,7 +144,7 @@ void AddList(Cli* cli) {
                 .run = [flags](Session& session) { return List(session, *flags); }});
   options.Choose(&flags->filter);
   options.Number("--limit", &flags->limit, {.least = 0, .most = 1000000},
-                 "Show at most N jobs (default 100); 0: all");
+                 "Show at most N jobs (default: 100; 0: all)");
 }
 
 }  // namespace nsa::client

@@ -77,9 +77,9 @@ void AddLogs(Cli* cli) {
        .run = [flags](Session& session) { return Logs(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
   options.Flag("-f,--follow", &flags->follow, "Keep printing until the job has ended");
-  options.Rank(&flags->rank, "Only this rank (default all)");
+  options.Rank(&flags->rank, "Only this rank (default: all)");
   options.Number("--tail", &flags->tail, {.least = 0},
-                 "Only the last N lines of each rank, at most 100000; 0: all");
+                 "Only the last N lines of each rank, at most 100,000 (default: 0, all)");
 }
 
 }  // namespace nsa::client

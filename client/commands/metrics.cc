@@ -134,9 +134,9 @@ void AddMetrics(Cli* cli) {
        .run = [flags](Session& session) { return Metrics(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
   options.Flag("-f,--follow", &flags->follow, "Keep printing until the job has ended");
-  options.Rank(&flags->rank, "Only this rank (default 0)");
+  options.Rank(&flags->rank, "Only this rank (default: 0)");
   options.Number("--tail", &flags->tail, {.least = 0},
-                 "Only the last N steps (default 20; all with json and yaml); 0: all");
+                 "Only the last N steps (default: 20, all with json and yaml; 0: all)");
   options.Flag("--layers", &flags->layers, "Also print a table of layers for each step");
 }
 

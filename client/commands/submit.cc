@@ -228,10 +228,11 @@ void AddSubmit(Cli* cli) {
        .run = [flags](Session& session) { return Submit(session, *flags); }});
   options.Argument("FILE", &flags->file, "Job file; - reads standard input");
   options.Flag("-w,--watch", &flags->watch, "Then show its progress until it ends");
-  options.OptionalNumber("--canary", "[N]", &flags->canary, &flags->canary_steps,
-                         "First run N steps of the job (default 20) in a folder of their own, show "
-                         "speed, memory and the expected end, and do not submit the job if it is "
-                         "slower than guard.min_tokens_per_second");
+  options.OptionalNumber(
+      "--canary", "[N]", &flags->canary, &flags->canary_steps,
+      "First run N steps of the job (default: 20) in a folder of their own, show "
+      "speed, memory and the expected end, and do not submit the job if it is "
+      "slower than guard.min_tokens_per_second");
   options.Texts("--set", "FIELD=VALUE", &flags->sets,
                 "Change a field of the file; may be repeated");
   options.List("--after", "JOB,...", &flags->after,
@@ -244,7 +245,7 @@ void AddSubmit(Cli* cli) {
                "Name of the sweep (default: the job's); its jobs are NAME-1, NAME-2, …");
   options.Number("--draw", &sweep.draw, {.least = 2, .most = 1000},
                  "Draw N jobs at random instead of all combinations");
-  options.Number("--draw-seed", &sweep.seed, {}, "Seed of --draw (default 1)");
+  options.Number("--draw-seed", &sweep.seed, {}, "Seed of --draw (default: 1)");
   options.Flag(
       "--stop-worst", &sweep.stop_worst,
       "Successive halving by validation loss: the worse half of the jobs stops after 1/2^k "

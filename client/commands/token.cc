@@ -206,7 +206,7 @@ void AddAudit(Cli* cli) {
                "also those that were refused.",
        .examples = "nsactl audit\nnsactl audit --tail 0 -o json",
        .run = [tail](Session& session) { return Audit(session, *tail); }});
-  options.Number("--tail", tail.get(), {.least = 0}, "Only the last N (default 100); 0: all");
+  options.Number("--tail", tail.get(), {.least = 0}, "Only the last N (default: 100; 0: all)");
 }
 
 }  // namespace nsa::client

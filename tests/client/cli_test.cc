@@ -3,6 +3,9 @@
 
 #include <fstream>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "client/show/human.h"
 #include "common/rpc/rpc.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
@@ -98,7 +101,12 @@ TEST_F(CliTest, EveryCommandHasHelpWithAnExample) {
     EXPECT_EQ(by_flag.code, ExitCode::kOk) << path;
     EXPECT_EQ(by_help.out, by_flag.out) << path;
     EXPECT_THAT(by_flag.out, AllOf(HasSubstr("Usage: " + path), HasSubstr("Examples:\n  "),
-                                   Not(HasSubstr("REQUIRED")), Not(HasSubstr(":POSITIVE"))));
+                                   Not(HasSubstr("REQUIRED")), Not(HasSubstr(":POSITIVE")),
+                                   Not(ContainsRegex("[(]default [^:]"))));
+    for (const absl::string_view line : absl::StrSplit(by_flag.out, '\n')) {
+      const bool table = absl::StartsWith(line, " ");  // of flags, or an example
+      EXPECT_LE(table ? 0 : DisplayWidth(std::string(line)), 120) << path << ": " << line;
+    }
   }
 }
 

@@ -109,7 +109,7 @@ void AddFork(Cli* cli) {
        .run = [flags](Session& session) { return Fork(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
   options.Number("--at-step", &flags->at_step, {.least = 0},
-                 "Step of the checkpoint (default: the newest); 0: from the beginning");
+                 "Step of the checkpoint (default: the newest; 0: from the beginning)");
   options.Number("--decay", &flags->decay, {.least = 1},
                  "Lower the learning rate over this many steps, then end");
   options.Text("--name", "NAME", &flags->name, "Name of the new job (default: JOB-at-STEP)");

@@ -187,14 +187,14 @@ void AddChat(Cli* cli) {
        .run = [flags](Session& session) { return Chat(session, *flags); }});
   options.OptionalArgument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Text("--url", "URL", &flags->url,
-               "A server of OpenAI's chat API, e.g. nsactl serve, instead of a model of its own");
+               "A server of OpenAI's chat API, e.g. `nsactl serve`, instead of a model of its own");
   options.Text("--system", "TEXT", &flags->system, "A system message before the conversation");
   options.Text("--temperature", "X", &flags->temperature,
                "Divides the logits; 0 takes the likeliest token (default: 0.8)");
   options.Number("--max-tokens", &flags->max_tokens, {.least = 1, .most = 262'144},
                  "Tokens of an answer at most (default: what the context has room for)");
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
-                 "Tokens that the model sees at most; 0: the job's train.seq_len");
+                 "Tokens that the model sees at most (default: 0, the job's train.seq_len)");
   AddDevice(&options, &flags->device);
 }
 

@@ -57,10 +57,10 @@ void AddEval(Cli* cli) {
        .run = [flags](Session& session) { return Eval(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
   options.Text("--data", "FILE", &flags->data,
-               "Text, JSON lines (.jsonl, .ndjson) or Parquet (.parquet); also .gz and .zst; "
-               "default: the validation sets of its job");
+               "Text, JSON lines (.jsonl, .ndjson) or Parquet (.parquet); also .gz and .zst "
+               "(default: the validation sets of its job)");
   options.Text("--text-field", "FIELD", &flags->text_field,
-               "Field of JSON lines or column of Parquet that has the text; default: the job's");
+               "Field of JSON lines or column of Parquet that has the text (default: the job's)");
   AddDevice(&options, &flags->device);
 }
 

@@ -90,12 +90,11 @@ void AddExport(Cli* cli) {
        .group = "Models",
        .more =
            "Writes config.json, model.safetensors (several files above 5 GB), the tokenizer, "
-           "modeling_nsa.py in plain PyTorch and a model card. transformers loads it with "
-           "trust_remote_code=True; the model card shows both ways, and says what does not "
-           "run it (vLLM, GGUF). A model without sparse layers that is a Llama, Qwen2, Qwen3 or "
-           "Mistral model is written as one, without code. s3://BUCKET/FOLDER uploads it, with "
-           "your own credentials of AWS's "
-           "tools; the folder is made in TMPDIR first.",
+           "modeling_nsa.py in plain PyTorch and a\nmodel card. transformers loads it with "
+           "trust_remote_code=True; the model card shows both ways, and says what does\nnot run it "
+           "(vLLM, GGUF). A model without sparse layers that is a Llama, Qwen2, Qwen3 or Mistral "
+           "model is written as\none, without code. s3://BUCKET/FOLDER uploads it, with your own "
+           "credentials of AWS's tools; the folder is made in\nTMPDIR first.",
        .examples = "nsactl export my-job ./my-model\n"
                    "nsactl export ./out ./my-model\n"
                    "nsactl export my-job s3://my-bucket/models/my-model\n"

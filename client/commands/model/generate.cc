@@ -81,7 +81,7 @@ void AddGenerate(Cli* cli) {
   options.Text("--temperature", "X", &flags->temperature,
                "Divides the logits; 0 takes the likeliest token (default: 0.8)");
   options.Number("--top-k", &flags->top_k, {.least = 0},
-                 "Draw from the K likeliest tokens only; 0: from all");
+                 "Draw from the N likeliest tokens only (default: 0, from all)");
   options.Text("--top-p", "P", &flags->top_p,
                "Draw from the likeliest tokens only that together have this probability "
                "(default: 1)");
@@ -89,7 +89,7 @@ void AddGenerate(Cli* cli) {
   options.Number("--max-tokens", &flags->max_tokens, {.least = 0},
                  absl::StrCat("Tokens to write (default: ", kMaxTokens, ")"));
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
-                 "Tokens that the model sees at most; 0: the job's train.seq_len");
+                 "Tokens that the model sees at most (default: 0, the job's train.seq_len)");
   AddDevice(&options, &flags->device);
 }
 

@@ -179,14 +179,15 @@ void AddImport(Cli* cli) {
       {.name = "import",
        .what = "Turn a model's folder, or one of the Hub, into a checkpoint",
        .group = "Models",
-       .more = "Reads what `nsactl export` wrote, and models of Llama, Qwen2, Qwen3 and Mistral: "
-               "config.json, safetensors, tokenizer.json. hf://OWNER/NAME[@REVISION] is fetched "
-               "from the Hugging Face Hub, with HF_TOKEN if it is private or gated. The checkpoint "
-               "has the folder's weights "
-               "in fp32 and the optimizer at its start. A job trains on from it with restart: "
-               "{resume: CHECKPOINT}; nsa-worker scores and samples it. Needs no coordinator.\n"
-               "--attention nsa makes a sparse model of a dense one, which is then trained on: of "
-               "such a folder, or of a checkpoint or job of ours (docs/convert.md).",
+       .more =
+           "Reads what `nsactl export` wrote, and models of Llama, Qwen2, Qwen3 and Mistral: "
+           "config.json, safetensors,\ntokenizer.json. hf://OWNER/NAME[@REVISION] is fetched "
+           "from the Hugging Face Hub, with HF_TOKEN if it is private or\ngated. The checkpoint "
+           "has the folder's weights in fp32 and the optimizer at its start. A job trains on "
+           "from it\nwith restart: {resume: CHECKPOINT}; `nsactl generate`, `chat`, `serve` and "
+           "`eval` use it as it is. Needs no coordinator.\n--attention nsa makes a sparse model "
+           "of a dense one, which is then trained on: of such a folder, or of a checkpoint\nor "
+           "job of ours (docs/convert.md).",
        .examples = "nsactl import ./my-model ./my-model-checkpoint\n"
                    "nsactl import hf://Qwen/Qwen3-0.6B ./qwen\n"
                    "nsactl import ./Qwen3-0.6B ./qwen-sparse --attention nsa\n"

@@ -15,7 +15,7 @@ void AddNeedleText(Options* options, NeedleText* text) {
                 "authors, again and again)");
   options->Number("--seed", &text->seed, {},
                   "Chooses what is hidden, and places in the filler; the same seed makes the same "
-                  "documents");
+                  "documents (default: 1)");
 }
 
 absl::StatusOr<std::vector<std::string>> NeedleTextWords(const NeedleText& text) {

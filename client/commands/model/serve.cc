@@ -50,14 +50,15 @@ void AddServe(Cli* cli) {
                    "-d '{\"prompt\": \"The cell\"}'",
        .run = [flags](Session& session) { return Serve(session, *flags); }});
   options.Argument("CHECKPOINT|JOB", &flags->target, kModelArgument);
-  options.Text("--listen", "HOST:PORT", &flags->listen,
-               "127.0.0.1 or localhost, with a port; 0 takes a free one (default: 127.0.0.1:8000)");
+  options.Text(
+      "--listen", "ADDRESS", &flags->listen,
+      "127.0.0.1:PORT or localhost:PORT; port 0 takes a free one (default: 127.0.0.1:8000)");
   options.Number("--context", &flags->context, {.least = 0, .most = 1'048'576},
-                 "Tokens that the model sees at most; 0: the job's train.seq_len");
+                 "Tokens that the model sees at most (default: 0, the job's train.seq_len)");
   options.Number(
       "--slots", &flags->slots, {.least = 0, .most = 64},
-      "Choices of all requests that are written at the same time; 0: up to 8, as many as "
-      "half of the free memory has caches for");
+      "Choices of all requests that are written at the same time (default: 0, up to 8, as "
+      "many as half of the free memory has caches for)");
   AddDevice(&options, &flags->device);
 }
 

@@ -248,8 +248,9 @@ void AddProfile(Cli* cli) {
        .run = [flags](Session& session) { return Profile(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
   options.Number("--steps", &flags->steps, {.least = 1, .most = kMostSteps},
-                 "Steps to record (default 3)");
-  options.Text("-o,--file", "FILE", &flags->file, "Write to this file");
+                 "Steps to record (default: 3)");
+  options.Text("-o,--file", "FILE", &flags->file,
+               "Write to this file (default: JOB-steps-A-B.json.gz)");
   options.Flag("--force", &flags->force, "Overwrite the file");
 }
 

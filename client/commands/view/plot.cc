@@ -171,8 +171,8 @@ void AddPlot(Cli* cli) {
        .run = [flags](Session& session) { return Plot(session, *flags); }});
   options.OptionalArguments("JOB", &flags->jobs, "Job ids or names");
   options.Choose(&flags->filter);
-  options.Texts("--metric", "NAME,...", &flags->metrics, "What to draw (default loss)");
-  options.Text("--x", "WHAT", &flags->across, "Over steps, tokens or time (default steps)");
+  options.Texts("--metric", "NAME,...", &flags->metrics, "What to draw (default: loss)");
+  options.Text("--x", "WHAT", &flags->across, "Over steps, tokens or time (default: steps)");
   options.Text("-o,--file", "FILE", &flags->file, "Draw into this file, which ends in .svg");
 }
 

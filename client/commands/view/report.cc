@@ -154,7 +154,8 @@ void AddReport(Cli* cli) {
                    "nsactl report demo -o demo.html --prompt 'The cell' --prompt 'In 1990'",
        .run = [flags](Session& session) { return MakeReport(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
-  options.Text("-o,--file", "FILE", &flags->file, "The file (default the job's id and .html)");
+  options.Text("-o,--file", "FILE", &flags->file,
+               "The file (default: JOB.html, with the job's id)");
   options.Texts("--prompt", "TEXT", &flags->prompts, "Add a sample that continues this text");
 }
 

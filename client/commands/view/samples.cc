@@ -97,7 +97,7 @@ void AddSamples(Cli* cli) {
        .run = [flags](Session& session) { return Samples(session, *flags); }});
   options.Argument("JOB", &flags->job, "Job id or name");
   options.Flag("-f,--follow", &flags->follow, "Keep printing until the job has ended");
-  options.Number("--tail", &flags->tail, {.least = 0}, "Only the last N texts; 0: all (default)");
+  options.Number("--tail", &flags->tail, {.least = 0}, "Only the last N texts (default: 0, all)");
 }
 
 }  // namespace nsa::client
