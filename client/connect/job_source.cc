@@ -11,14 +11,42 @@
 #include "common/base/count.h"
 #include "common/base/current_folder.h"
 #include "common/base/status.h"
+#include "common/job/assignment.h"
 #include "common/preflight/preflight.h"
 
 namespace nsa::client {
 namespace {
 
+using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
+
+void Overlay(const Message& from, Message* to);
+
+// Puts the entries of a map of messages into `to`. An entry that is there keeps what `from` does
+// not set: data.val_where.books.lang=en adds a field to the set.
+void OverlayEntries(const Message& from, const FieldDescriptor& map, Message* to) {
+  const Descriptor& entry = *map.message_type();
+  const FieldDescriptor *key = entry.map_key(), *value = entry.map_value();
+  const auto key_of = [&](const Message& one) { return one.GetReflection()->GetString(one, key); };
+  const auto value_of = [&](Message* one) {
+    return one->GetReflection()->MutableMessage(one, value);
+  };
+  for (int i = 0; i < from.GetReflection()->FieldSize(from, &map); ++i) {
+    const Message& more = from.GetReflection()->GetRepeatedMessage(from, &map, i);
+    Message* known = nullptr;
+    for (int j = 0; known == nullptr && j < to->GetReflection()->FieldSize(*to, &map); ++j) {
+      Message* const one = to->GetReflection()->MutableRepeatedMessage(to, &map, j);
+      if (key_of(*one) == key_of(more)) known = one;
+    }
+    if (known == nullptr) {
+      to->GetReflection()->AddMessage(to, &map)->CopyFrom(more);
+    } else {
+      Overlay(more.GetReflection()->GetMessage(more, value), value_of(known));
+    }
+  }
+}
 
 // Puts every field that is set in `from` into `to`.
 void Overlay(const Message& from, Message* to) {
@@ -29,6 +57,10 @@ void Overlay(const Message& from, Message* to) {
     const bool message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     if (!field->is_repeated() && message) {
       Overlay(reflection.GetMessage(from, field), reflection.MutableMessage(to, field));
+      continue;
+    }
+    if (field->is_map() && field->message_type()->map_value()->message_type() != nullptr) {
+      OverlayEntries(from, *field, to);
       continue;
     }
     // MergeFrom appends to lists and sets entries of maps.
@@ -93,20 +125,12 @@ absl::Status BadSet(const std::string& flag, const std::string& assignment,
 
 absl::StatusOr<SourceMap> ApplySet(const std::string& assignment, v1::JobSpec* spec,
                                    const std::string& flag) {
-  const size_t equals = assignment.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return BadSet(flag, assignment, "is not FIELD=VALUE; write e.g. --set train.steps=100");
-  }
-  const std::vector<std::string> path =
-      absl::StrSplit(absl::string_view(assignment).substr(0, equals), '.');
-  // Flow style, on one line: {train: {steps: 100}}.
-  std::string yaml;
-  for (const std::string& name : path) absl::StrAppend(&yaml, "{", name, ": ");
-  absl::StrAppend(&yaml, assignment.substr(equals + 1), std::string(path.size(), '}'));
+  const absl::StatusOr<Assignment> parsed = ParseAssignment(assignment);
+  if (!parsed.ok()) return BadSet(flag, assignment, parsed.status().message());
   v1::JobSpec overlay;
-  absl::StatusOr<LoadResult> loaded = LoadYamlText(yaml, flag, &overlay);
+  absl::StatusOr<LoadResult> loaded = LoadAssignment(*parsed, flag, &overlay);
   if (!loaded.ok()) {
-    // Without the place, which is one in our own line of YAML.
+    // Without the place, which is one in our own tree.
     std::vector<std::string> mistakes;
     for (const LoadError& error : LoadErrorsOf(loaded.status())) {
       mistakes.push_back(absl::StrCat(error.field, ": ", error.text));

@@ -190,10 +190,15 @@ absl::Status NothingError(const std::string& file, const LoadResult& result) {
 
 absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view file,
                                         google::protobuf::Message* message) {
-  message->Clear();
-  LoadResult result;
   std::vector<LoadError> errors;
   const YamlNode root = ParseYaml(text, &errors);
+  return LoadYamlTree(root, std::move(errors), file, message);
+}
+
+absl::StatusOr<LoadResult> LoadYamlTree(const YamlNode& root, std::vector<LoadError> errors,
+                                        std::string_view file, google::protobuf::Message* message) {
+  message->Clear();
+  LoadResult result;
   FillMessage(root, message, &result, &errors);
   if (!errors.empty()) return ErrorsStatus(file, std::move(errors));
   return result;

@@ -22,6 +22,8 @@
 
 namespace nsa {
 
+struct YamlNode;
+
 // A place in a file, 1-based; line 0 if it is unknown.
 struct SourcePlace {
   int line = 0;
@@ -56,6 +58,10 @@ struct LoadError {
 // gives all of them as values.
 absl::StatusOr<LoadResult> LoadYamlText(std::string_view text, std::string_view file,
                                         google::protobuf::Message* message);
+
+// The same of a tree, and of the mistakes that were found in its text.
+absl::StatusOr<LoadResult> LoadYamlTree(const YamlNode& root, std::vector<LoadError> errors,
+                                        std::string_view file, google::protobuf::Message* message);
 
 // The mistakes that an error of these functions carries, in the order of their places. Empty for an
 // error that is not about a place in the file, e.g. a file that cannot be read.

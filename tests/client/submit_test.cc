@@ -335,6 +335,55 @@ TEST(ApplySet, EmptiesListsAndTexts) {
   EXPECT_EQ(spec.labels_size(), 1) << "maps gain entries";
 }
 
+TEST(ApplySet, NamesInMapsMayHaveDotsAndQuotes) {
+  v1::JobSpec spec;
+  ASSERT_OK(ApplySet("labels.app.example.org/team=a=b", &spec));
+  ASSERT_OK(ApplySet("data.where.meta.source=x", &spec));
+  ASSERT_OK(ApplySet("data.where.'a=b'=[x, y]", &spec));
+  ASSERT_OK(ApplySet(R"(data.except."say \"hi\"".'it''s'=z)", &spec));
+  ASSERT_OK(ApplySet("data.val.'v1.2'=a.txt", &spec));
+  ASSERT_OK(ApplySet("data.val_where.'v1.2'.meta.lang=en", &spec));
+  EXPECT_EQ(spec.labels().at("app.example.org/team"), "a=b");
+  EXPECT_THAT(spec.data().where().at("meta.source").value(), ElementsAre("x"));
+  EXPECT_THAT(spec.data().where().at("a=b").value(), ElementsAre("x", "y"));
+  EXPECT_THAT(spec.data().except().at("say \"hi\".it's").value(), ElementsAre("z"));
+  EXPECT_EQ(spec.data().val().at("v1.2"), "a.txt");
+  EXPECT_THAT(spec.data().val_where().at("v1.2").field().at("meta.lang").value(),
+              ElementsAre("en"));
+}
+
+TEST(ApplySet, AValueIsOneValueWhateverItsCharacters) {
+  v1::JobSpec spec;
+  const auto path = [&](const std::string& value) {
+    ASSERT_OK(ApplySet("data.path=" + value, &spec));
+  };
+  for (const char* text :
+       {"a}b", "a{b}.txt", "a]", "x, y", "a: b", "a # b", "*.jsonl", "&a", "!a", "- a", "a\"b"}) {
+    path(text);
+    EXPECT_THAT(spec.data().path(), ElementsAre(text));
+  }
+  path("['a}', \"{b\", 'it''s']");
+  EXPECT_THAT(spec.data().path(), ElementsAre("a}", "{b", "it's"));
+  path("'[a]'");
+  EXPECT_THAT(spec.data().path(), ElementsAre("[a]"));
+  path(" a ");
+  EXPECT_THAT(spec.data().path(), ElementsAre("a"));
+}
+
+TEST(ApplySet, AFieldOfASetIsAdded) {
+  v1::JobSpec spec;
+  ASSERT_OK(ApplySet("data.val_where.p={m: [a, b], o: c}", &spec));
+  ASSERT_OK(ApplySet("data.val_where.p.n=1", &spec));
+  ASSERT_OK(ApplySet("data.val_where.p.m=z", &spec));
+  ASSERT_OK(ApplySet("data.val_where.q.m=2", &spec));
+  const auto& fields = spec.data().val_where().at("p").field();
+  EXPECT_EQ(fields.size(), 3u);
+  EXPECT_THAT(fields.at("n").value(), ElementsAre("1"));
+  EXPECT_THAT(fields.at("m").value(), ElementsAre("z")) << "lists are replaced";
+  EXPECT_THAT(fields.at("o").value(), ElementsAre("c"));
+  EXPECT_THAT(spec.data().val_where().at("q").field().at("m").value(), ElementsAre("2"));
+}
+
 TEST(ApplySet, RefusesWhatTheLoaderWouldRefuse) {
   v1::JobSpec spec;
   EXPECT_THAT(ApplySet("train.steps", &spec),
@@ -343,8 +392,13 @@ TEST(ApplySet, RefusesWhatTheLoaderWouldRefuse) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "--set train.stepps=1: train.stepps: unknown key; did you mean 'steps'?"));
   EXPECT_THAT(ApplySet("train.steps=many", &spec), StatusIs(absl::StatusCode::kInvalidArgument));
-  EXPECT_THAT(ApplySet("train.steps=1, lr: 2", &spec), IsOk()) << "YAML is YAML";
-  EXPECT_THAT(ApplySet("train.steps=1}}", &spec), StatusIs(absl::StatusCode::kInvalidArgument));
+  for (const char* bad :
+       {"train.steps=1, lr: 2", "train.steps=1}}", "train.steps=1}, model: {dim: 64",
+        "train.steps=", "name=[a] b", "name=\"a\" b", "data.where.\"a=x", "data.where.\"a\"b=x",
+        "data..path=x", "data.where.=x", ".name=x"}) {
+    EXPECT_THAT(ApplySet(bad, &spec), StatusIs(absl::StatusCode::kInvalidArgument)) << bad;
+  }
+  EXPECT_EQ(spec.ByteSizeLong(), 0) << spec.DebugString();
 }
 
 TEST_F(SubmitTest, ValidateOfflineAsksNobody) {

@@ -41,6 +41,33 @@ TEST(SweepAxisTest, CommasInsideBracketsAndQuotesDoNotSeparate) {
   EXPECT_THAT(axis.values, ElementsAre("[a.txt,b.txt]", "'c,d.txt'", "e.txt"));
 }
 
+TEST(SweepAxisTest, BracketsAndQuotesWithinATextAreText) {
+  EXPECT_THAT(ParseSweepAxis("data.path=a{b,c]d,don't,e").value().values,
+              ElementsAre("a{b", "c]d", "don't", "e"));
+  EXPECT_THAT(ParseSweepAxis(R"(data.path="a\",b", 'it''s, it',c)").value().values,
+              ElementsAre(R"("a\",b")", "'it''s, it'", "c"));
+}
+
+TEST(SweepAxisTest, AFieldMayHaveQuotes) {
+  const SweepAxis axis = ParseSweepAxis(R"(data.where."a=b"=x,y)").value();
+  EXPECT_EQ(axis.field, R"(data.where."a=b")");
+  EXPECT_THAT(axis.values, ElementsAre("x", "y"));
+  const std::vector<SweepAxis> axes = {axis};
+  const auto jobs =
+      SweepJobs(Base(), {.name = "x", .axes = axes, .points = SweepGrid(axes).value()}).value();
+  EXPECT_THAT(jobs[1].data().where().at("a=b").value(), ElementsAre("y"));
+}
+
+TEST(SweepAxisTest, HalfOfARangeIsRefused) {
+  for (const char* text : {"train.lr=1..", "train.lr=..1e-3"}) {
+    EXPECT_EQ(ParseSweepAxis(text).status().message(),
+              absl::StrCat("--sweep ", text,
+                           ": one end of the range is missing (LOW..HIGH); write both"));
+  }
+  EXPECT_THAT(ParseSweepAxis("data.path=../a.txt,..").value().values,
+              ElementsAre("../a.txt", ".."));
+}
+
 TEST(SweepAxisTest, WhatIsNoListOfValuesIsRefused) {
   for (const char* text : {"train.lr", "=1,2", "train.lr=", "train.lr=1,,2", "train.lr=3..1"}) {
     const auto axis = ParseSweepAxis(text);
@@ -57,10 +84,11 @@ TEST(SweepGridTest, TheLastFieldChangesFirst) {
 
 TEST(SweepGridTest, ASweepHasTwoToAThousandJobs) {
   EXPECT_THAT(SweepGrid(Axes({"train.lr=1e-4"})).status().message(),
-              HasSubstr("1 jobs (from 2 to"));
+              HasSubstr("1 job (from 2 to 1000)"));
   std::string many = "train.seed=0";
   for (int i = 1; i < 40; ++i) many += "," + std::to_string(i);
-  EXPECT_FALSE(SweepGrid(Axes({many, "train.lr=" + many.substr(11)})).ok());
+  EXPECT_THAT(SweepGrid(Axes({many, "train.lr=" + many.substr(11)})).status().message(),
+              HasSubstr("1600 jobs (from 2 to 1000)"));
   EXPECT_FALSE(SweepGrid(Axes({"train.lr=1e-4..1e-2"})).ok());
 }
 
@@ -110,7 +138,7 @@ TEST(SweepJobsTest, EveryJobHasItsValuesNameFolderAndLabels) {
 
 TEST(SweepJobsTest, WrongValuesAndFieldsOfTheirOwnAreRefused) {
   for (const char* text : {"train.lr=1e-4,fast", "train.stepz=1,2", "name=a,b",
-                           "train.out_dir=/a,/b", "sweep.jobs=1,2"}) {
+                           "train.out_dir=/a,/b", "sweep.jobs=1,2", "'name'=a,b"}) {
     const auto axes = Axes({text});
     EXPECT_FALSE(
         SweepJobs(Base(), {.name = "x", .axes = axes, .points = SweepGrid(axes).value()}).ok())
@@ -121,7 +149,7 @@ TEST(SweepJobsTest, WrongValuesAndFieldsOfTheirOwnAreRefused) {
       SweepJobs(Base(), {.name = "x", .axes = wrong, .points = SweepGrid(wrong).value()}).status();
   EXPECT_THAT(std::string(status.message()),
               StartsWith("--sweep train.lr=fast: train.lr: 'fast' is not a number"));
-  const auto twice = Axes({"train.lr=1,2", "train.lr=3,4"});
+  const auto twice = Axes({"train.lr=1,2", "train.'lr'=3,4"});
   EXPECT_FALSE(
       SweepJobs(Base(), {.name = "x", .axes = twice, .points = SweepGrid(twice).value()}).ok());
 }

@@ -9,32 +9,46 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "client/connect/job_source.h"
+#include "common/base/count.h"
 #include "common/base/status.h"
+#include "common/job/assignment.h"
 #include "common/job/load.h"
 
 namespace nsa::client {
 namespace {
 
 constexpr absl::string_view kRange = "..";
+constexpr int64_t kMostCombinations = int64_t{1} << 40;
 
 absl::Status BadAxis(const std::string& text, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("--sweep ", text, ": ", what));
 }
 
-// Splits at commas that stand outside brackets, braces and quotes.
+// Splits at commas that stand outside quotes and brackets. These count where a value begins, and
+// within brackets: "a{b" is a text.
 std::vector<std::string> SplitValues(absl::string_view text) {
   std::vector<std::string> values(1);
   int depth = 0;
   char quote = 0;
-  for (const char c : text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    const bool yaml = depth > 0 || absl::StripAsciiWhitespace(values.back()).empty();
+    const absl::string_view pair = text.substr(i, 2);
+    if ((quote == '"' && c == '\\' && pair.size() == 2) || (quote == '\'' && pair == "''")) {
+      absl::StrAppend(&values.back(), pair);
+      ++i;
+      continue;
+    }
     if (quote != 0) {
       if (c == quote) quote = 0;
-    } else if (c == '"' || c == '\'') {
+    } else if (yaml && (c == '"' || c == '\'')) {
       quote = c;
-    } else if (c == '[' || c == '{') {
+    } else if (yaml && (c == '[' || c == '{')) {
       ++depth;
-    } else if (c == ']' || c == '}') {
+    } else if (depth > 0 && (c == ']' || c == '}')) {
       --depth;
     } else if (c == ',' && depth == 0) {
       values.emplace_back();
@@ -58,21 +72,28 @@ bool ReadRange(absl::string_view text, SweepAxis* axis) {
          std::isfinite(axis->low) && std::isfinite(axis->high);
 }
 
+// Whether one end of a range is missing: "1..".
+bool IsHalfRange(absl::string_view text) {
+  double end = 0;
+  return (absl::ConsumeSuffix(&text, kRange) || absl::ConsumePrefix(&text, kRange)) &&
+         absl::SimpleAtod(text, &end);
+}
+
 bool AnyRange(const std::vector<SweepAxis>& axes) {
   return std::ranges::any_of(axes, [](const SweepAxis& axis) { return axis.values.empty(); });
 }
 
 absl::Status CheckCount(int64_t count) {
   if (count >= 2 && count <= kLargestSweep) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrFormat("--sweep: %d jobs (from 2 to %d); change the values", count, kLargestSweep));
+  return absl::InvalidArgumentError(absl::StrFormat("--sweep: %s (from 2 to %d); change the values",
+                                                    Count(count, "job"), kLargestSweep));
 }
 
-// Number of combinations, at most one more than kLargestSweep.
-int64_t GridSize(const std::vector<SweepAxis>& axes, int64_t limit) {
+// Number of combinations, at most kMostCombinations.
+int64_t GridSize(const std::vector<SweepAxis>& axes) {
   int64_t size = 1;
   for (const SweepAxis& axis : axes) {
-    size = std::min(size * static_cast<int64_t>(axis.values.size()), limit);
+    size = std::min(size * static_cast<int64_t>(axis.values.size()), kMostCombinations);
   }
   return size;
 }
@@ -112,14 +133,15 @@ std::set<int64_t> DrawNumbers(int64_t size, int64_t count, std::mt19937_64& rand
 }
 
 absl::Status CheckFields(const SweepPlan& plan) {
-  std::set<std::string> seen;
+  std::set<std::vector<std::string>> seen;
   for (const SweepAxis& axis : plan.axes) {
-    const bool reserved = axis.field == "name" || axis.field == "train.out_dir" ||
-                          axis.field == "sweep" || axis.field.starts_with("sweep.");
-    if (reserved) {
+    NSA_ASSIGN_OR_RETURN(const Assignment assignment, ParseAssignment(axis.field + "="));
+    const std::vector<std::string>& path = assignment.path;
+    const std::string field = absl::StrJoin(path, ".");
+    if (field == "name" || field == "train.out_dir" || path.front() == "sweep") {
       return BadAxis(axis.field, "every job of a sweep gets its own; sweep another field");
     }
-    if (!seen.insert(axis.field).second) {
+    if (!seen.insert(path).second) {
       return BadAxis(axis.field, "is given twice; write all its values after one =");
     }
   }
@@ -129,15 +151,16 @@ absl::Status CheckFields(const SweepPlan& plan) {
 }  // namespace
 
 absl::StatusOr<SweepAxis> ParseSweepAxis(const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0) {
-    return BadAxis(text, "is not FIELD=VALUES; write e.g. --sweep train.lr=1e-4,3e-4,6e-4");
-  }
-  SweepAxis axis{.field = text.substr(0, equals)};
-  const absl::string_view values = absl::string_view(text).substr(equals + 1);
+  const absl::StatusOr<Assignment> assignment = ParseAssignment(text);
+  if (!assignment.ok()) return BadAxis(text, assignment.status().message());
+  SweepAxis axis{.field = assignment->field};
+  const std::string& values = assignment->value;
   if (ReadRange(values, &axis)) {
     if (axis.low < axis.high) return axis;
     return BadAxis(text, "the range is empty (LOW..HIGH, LOW below HIGH); swap its ends");
+  }
+  if (IsHalfRange(values)) {
+    return BadAxis(text, "one end of the range is missing (LOW..HIGH); write both");
   }
   axis.values = SplitValues(values);
   if (std::ranges::any_of(axis.values, &std::string::empty)) {
@@ -151,7 +174,7 @@ absl::StatusOr<std::vector<SweepPoint>> SweepGrid(const std::vector<SweepAxis>& 
     return absl::InvalidArgumentError(
         "--sweep: a range has no list of values; say with --draw N how many jobs to draw");
   }
-  const int64_t size = GridSize(axes, kLargestSweep + 1);
+  const int64_t size = GridSize(axes);
   NSA_RETURN_IF_ERROR(CheckCount(size));
   std::vector<SweepPoint> points;
   for (int64_t number = 0; number < size; ++number) points.push_back(PointOf(axes, number));
@@ -170,7 +193,7 @@ absl::StatusOr<std::vector<SweepPoint>> DrawSweep(const std::vector<SweepAxis>& 
     }
     return points;
   }
-  const int64_t size = GridSize(axes, int64_t{1} << 40);
+  const int64_t size = GridSize(axes);
   if (count > size) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "--draw: %d (the fields have %d combinations); draw fewer, or leave it out", count, size));
