@@ -7,16 +7,13 @@
 #include <map>
 #include <optional>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
-#include "client/show/document.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/clean_text.h"
 #include "common/estimate/run_time.h"
 #include "common/estimate/state_title.h"
+#include "common/job/flat_keys.h"
 #include "common/record/json_number.h"
 #include "nlohmann/json.hpp"
 
@@ -26,38 +23,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-// As in a job file: the words of enums in lower case and without their prefix; "-" for none.
-std::string TextOf(const Json& value, const google::protobuf::FieldDescriptor* field) {
-  if (value.is_array()) {
-    std::vector<std::string> parts;
-    for (const Json& each : value) parts.push_back(TextOf(each, field));
-    return absl::StrCat("[", absl::StrJoin(parts, ", "), "]");
-  }
-  if (!value.is_string()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  const std::string text = value.get<std::string>();
-  if (field == nullptr || field->enum_type() == nullptr) return text;
-  const std::string zero = field->enum_type()->value(0)->name();
-  if (text == zero) return "-";
-  const absl::string_view prefix = absl::StripSuffix(zero, "UNSPECIFIED");
-  return absl::AsciiStrToLower(absl::StripPrefix(text, prefix));
-}
-
-// {"train": {"lr": 1}} becomes "train.lr": "1". `type` is that of the value, null inside of a map.
-void Flatten(const Json& value, const google::protobuf::Descriptor* type, const std::string& path,
-             std::map<std::string, std::string>* into) {
-  for (const auto& [key, inner] : value.items()) {
-    const google::protobuf::FieldDescriptor* field =
-        type != nullptr ? type->FindFieldByName(key) : nullptr;
-    const std::string place = path.empty() ? key : absl::StrCat(path, ".", key);
-    if (inner.is_object()) {
-      const bool map = field == nullptr || field->is_map();
-      Flatten(inner, map ? nullptr : field->message_type(), place, into);
-    } else {
-      (*into)[place] = TextOf(inner, field);
-    }
-  }
-}
 
 std::string LossText(std::optional<double> loss) {
   return loss.has_value() ? HumanLoss(*loss) : "-";
@@ -143,13 +108,11 @@ bool KeyValues::Differs() const {
 std::vector<KeyValues> SpecKeys(const std::vector<ComparedJob>& jobs) {
   std::map<std::string, KeyValues> keys;
   for (size_t i = 0; i < jobs.size(); ++i) {
-    std::map<std::string, std::string> flat;
-    Flatten(ToJson(jobs[i].job.spec()), v1::JobSpec::descriptor(), "", &flat);
-    for (const auto& [key, value] : flat) {
-      KeyValues& row = keys[key];
-      row.key = key;
+    for (const FlatKey& flat : FlatKeys(jobs[i].job.spec(), UnsetKeys::kShown)) {
+      KeyValues& row = keys[flat.key];
+      row.key = flat.key;
       row.values.resize(jobs.size(), "-");
-      row.values[i] = value;
+      row.values[i] = flat.Text();
     }
   }
   std::vector<KeyValues> rows;

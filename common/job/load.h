@@ -107,6 +107,8 @@ void ResolveDevice(bool has_gpu, v1::JobSpec* spec);
 
 // A message as YAML that the loader can read.
 std::string ToYaml(const google::protobuf::Message& message);
+// A text in it: in quotes if it could be read as something else.
+std::string YamlScalar(const std::string& text);
 
 // The fields that a continued run must not change, with defaults filled in: model, nsa without
 // audit_every, data without loader_timeout_seconds and allow_synthetic_fallback, and train without

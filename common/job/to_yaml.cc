@@ -1,11 +1,12 @@
-#include <charconv>
-#include <cmath>
+#include <cctype>
 #include <map>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/job/enum_words.h"
+#include "common/job/flat_keys.h"
 #include "common/job/load.h"
 
 namespace nsa {
@@ -37,76 +38,10 @@ bool IsPlain(const std::string& text) {
   return true;
 }
 
-std::string Text(const std::string& text) {
-  if (IsPlain(text)) return text;
-  std::string quoted = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        quoted += "\\\"";
-        break;
-      case '\\':
-        quoted += "\\\\";
-        break;
-      case '\n':
-        quoted += "\\n";
-        break;
-      case '\t':
-        quoted += "\\t";
-        break;
-      case '\r':
-        quoted += "\\r";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
-          absl::StrAppendFormat(&quoted, "\\x%02X", static_cast<unsigned char>(c));
-        } else {
-          quoted += c;
-        }
-    }
-  }
-  return quoted + "\"";
-}
-
-// The shortest decimal that reads back as the same number.
-template <typename Float>
-std::string Number(Float value) {
-  if (std::isnan(value)) return ".nan";
-  if (std::isinf(value)) return value > 0 ? ".inf" : "-.inf";
-  char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
-  return std::string(buffer, end);
-}
-
 // One value of a field: element `index` of a repeated field, or the value of a singular one (-1).
 std::string Scalar(const Message& message, const FieldDescriptor& field, int index) {
-  const Reflection& r = *message.GetReflection();
-#define NSA_GET_(Name) \
-  (index < 0 ? r.Get##Name(message, &field) : r.GetRepeated##Name(message, &field, index))
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_INT32:
-      return absl::StrCat(NSA_GET_(Int32));
-    case FieldDescriptor::CPPTYPE_INT64:
-      return absl::StrCat(NSA_GET_(Int64));
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return absl::StrCat(NSA_GET_(UInt32));
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return absl::StrCat(NSA_GET_(UInt64));
-    case FieldDescriptor::CPPTYPE_DOUBLE:
-      return Number(NSA_GET_(Double));
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      return Number(NSA_GET_(Float));
-    case FieldDescriptor::CPPTYPE_BOOL:
-      return NSA_GET_(Bool) ? "true" : "false";
-    case FieldDescriptor::CPPTYPE_ENUM:
-      return EnumWord(*NSA_GET_(Enum));
-    case FieldDescriptor::CPPTYPE_STRING:
-      return Text(NSA_GET_(String));
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      return "";
-  }
-#undef NSA_GET_
-  return "";
+  const std::string text = ScalarText(message, field, index);
+  return field.cpp_type() == FieldDescriptor::CPPTYPE_STRING ? YamlScalar(text) : text;
 }
 
 class Printer {
@@ -151,6 +86,10 @@ class Printer {
   void List(const Message& message, const FieldDescriptor& field, int indent) {
     const Reflection& reflection = *message.GetReflection();
     const int size = reflection.FieldSize(message, &field);
+    if (size == 0) {  // of an entry of a map
+      out_ += " []\n";
+      return;
+    }
     const bool of_messages = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
     const bool flow = !of_messages && field.cpp_type() != FieldDescriptor::CPPTYPE_STRING;
     if (flow) {
@@ -176,6 +115,10 @@ class Printer {
   // written as its only field.
   void Map(const Message& message, const FieldDescriptor& field, int indent) {
     const Reflection& reflection = *message.GetReflection();
+    if (reflection.FieldSize(message, &field) == 0) {
+      out_ += " {}\n";
+      return;
+    }
     const auto& type = *field.message_type();
     const FieldDescriptor& value = *type.map_value();
     std::map<std::string, const Message*> entries;
@@ -199,6 +142,37 @@ class Printer {
 };
 
 }  // namespace
+
+std::string YamlScalar(const std::string& text) {
+  if (IsPlain(text)) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    switch (c) {
+      case '"':
+        quoted += "\\\"";
+        break;
+      case '\\':
+        quoted += "\\\\";
+        break;
+      case '\n':
+        quoted += "\\n";
+        break;
+      case '\t':
+        quoted += "\\t";
+        break;
+      case '\r':
+        quoted += "\\r";
+        break;
+      default:
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) {
+          absl::StrAppendFormat(&quoted, "\\x%02X", static_cast<unsigned char>(c));
+        } else {
+          quoted += c;
+        }
+    }
+  }
+  return quoted + "\"";
+}
 
 std::string ToYaml(const Message& message) { return Printer().Print(message); }
 

@@ -2,17 +2,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/layers.h"
 #include "common/estimate/optimizer_traits.h"
 #include "common/estimate/schedule.h"
+#include "common/job/flat_keys.h"
 #include "common/job/load.h"
 #include "google/protobuf/util/message_differencer.h"
 
@@ -63,18 +65,38 @@ v1::JobSpec Shaped(const v1::JobSpec& spec) {
   return shaped;
 }
 
+// The keys that a job sets and their values, each value of a list with a key of its own.
+std::map<std::string, std::string> Values(const v1::JobSpec& spec) {
+  std::map<std::string, std::string> values;
+  for (const FlatKey& flat : FlatKeys(spec, UnsetKeys::kLeftOut)) {
+    if (flat.values.empty()) values[flat.key] = flat.Text();
+    for (size_t i = 0; i < flat.values.size(); ++i) {
+      const std::string key = flat.is_list ? absl::StrFormat("%s[%d]", flat.key, i) : flat.key;
+      values[key] = flat.is_text ? YamlScalar(flat.values[i]) : flat.values[i];
+    }
+  }
+  return values;
+}
+
 }  // namespace
 
 std::string Differences(const v1::JobSpec& from, const v1::JobSpec& to) {
-  std::string text;
-  google::protobuf::util::MessageDifferencer differencer;
-  differencer.ReportDifferencesToString(&text);
-  differencer.Compare(from, to);
+  if (google::protobuf::util::MessageDifferencer::Equals(from, to)) return "";
+  const std::map<std::string, std::string> before = Values(from), after = Values(to);
   std::vector<std::string> lines;
-  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
-    lines.emplace_back(absl::StripPrefix(line, "modified: "));
+  for (const auto& [key, value] : before) {
+    const auto now = after.find(key);
+    if (now == after.end()) {
+      lines.push_back(absl::StrCat("deleted: ", key, ": ", value));
+    } else if (now->second != value) {
+      lines.push_back(absl::StrCat(key, ": ", value, " -> ", now->second));
+    }
   }
-  return absl::StrJoin(lines, "; ");
+  for (const auto& [key, value] : after) {
+    if (!before.contains(key)) lines.push_back(absl::StrCat("added: ", key, ": ", value));
+  }
+  // What this version does not know has no key here.
+  return lines.empty() ? "keys of another version" : absl::StrJoin(lines, "; ");
 }
 
 std::string FixedDifferences(const v1::JobSpec& before, const v1::JobSpec& after) {

@@ -242,6 +242,28 @@ TEST(Comparison, FindsTheKeysThatDiffer) {
   EXPECT_THAT(differing["train.lr_schedule"], ElementsAre("-", "cosine"));
 }
 
+TEST(Comparison, NamesTheKeysOfFiltersAndMixturesAsAJobFileDoes) {
+  std::vector<ComparedJob> jobs(2);
+  for (ComparedJob& each : jobs) {
+    v1::DataSpec& data = *each.job.mutable_spec()->mutable_data();
+    (*data.mutable_where())["source"].add_value("a");
+    (*(*data.mutable_val_except())["books"].mutable_field())["lang"].add_value("en");
+    data.add_mix()->set_source(v1::DATA_SOURCE_JSONL);
+  }
+  v1::DataSpec& data = *jobs[1].job.mutable_spec()->mutable_data();
+  (*data.mutable_where())["source"].add_value("b");
+  (*(*data.mutable_val_except())["books"].mutable_field())["lang"].add_value("de");
+  data.mutable_mix(0)->set_source(v1::DATA_SOURCE_PARQUET);
+  std::map<std::string, std::vector<std::string>> differing;
+  for (const KeyValues& key : SpecKeys(jobs)) {
+    if (key.Differs()) differing[key.key] = key.values;
+  }
+  EXPECT_EQ(differing.size(), 3u) << ::testing::PrintToString(differing);
+  EXPECT_THAT(differing["data.where.source"], ElementsAre("[a]", "[a, b]"));
+  EXPECT_THAT(differing["data.val_except.books.lang"], ElementsAre("[en]", "[en, de]"));
+  EXPECT_THAT(differing["data.mix[0].source"], ElementsAre("jsonl", "parquet"));
+}
+
 TEST(Comparison, HasAColumnForEachValidationSetOfAnyJob) {
   std::vector<ComparedJob> jobs(3);
   for (ComparedJob& each : jobs) each.job = DemoJob();

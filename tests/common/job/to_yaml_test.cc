@@ -91,6 +91,14 @@ TEST(ToYaml, AMessageInAMapIsWrittenAsItsOnlyField) {
   EXPECT_TRUE(MessageDifferencer::Equals(spec, again));
 }
 
+TEST(ToYaml, OfAnEmptyFilterLoadsAsTheSameJob) {
+  v1::JobSpec spec, loaded;
+  (*spec.mutable_data()->mutable_where())["source"];
+  (*spec.mutable_data()->mutable_val_where())["books"];
+  ASSERT_TRUE(LoadYamlText(ToYaml(spec), "x.yaml", &loaded).ok()) << ToYaml(spec);
+  EXPECT_TRUE(MessageDifferencer::Equals(spec, loaded)) << ToYaml(spec);
+}
+
 TEST(ToYaml, AMessageInAMapIsRefusedAtItsPlace) {
   for (const auto& [text, error] : std::map<std::string, std::string>{
            {"data: {where: {source: {a: b}}}", "data.where.source: "},

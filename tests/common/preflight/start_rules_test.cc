@@ -167,13 +167,13 @@ TEST(Preflight, WeightsMayComeFromAJobThatDiffersInWhatHasNoParameters) {
   job.spec.mutable_model()->set_vocab(256);  // what 0 means
   EXPECT_TRUE(job.Check().accepted()) << FormatReport(job.Check(), "job.yaml");
   job.spec.mutable_nsa()->set_phi(v1::PHI_AVG);
-  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("nsa.phi: PHI_MLP -> PHI_AVG"));
+  EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"), HasSubstr("nsa.phi: mlp -> avg"));
   job.spec.mutable_nsa()->set_phi(v1::PHI_MLP);
   job.spec.mutable_nsa()->clear_branches();
   job.spec.mutable_nsa()->add_branches(v1::BRANCH_SEL);
   job.spec.mutable_nsa()->add_branches(v1::BRANCH_WIN);
   EXPECT_THAT(ProblemOf(job.Check(), "INIT_INVALID"),
-              HasSubstr("nsa.layers[0]: \"cmp+sel+win\" -> \"sel+win\""));
+              HasSubstr("nsa.layers[0]: cmp+sel+win -> sel+win"));
 }
 
 TEST(Preflight, WeightsAndACheckpointToContinueFromExcludeEachOther) {
