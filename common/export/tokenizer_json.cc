@@ -180,6 +180,14 @@ absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
                                                   const std::filesystem::path& folder) {
   const v1::DataSpec& data = spec.data();
   const bool token_files = ReadsOnlyTokens(data);
+  if (!folder.empty() && !HasTokenizerFiles(data.tokenizer())) {
+    const bool none = token_files && data.tokenizer() != v1::TOKENIZER_BYTE;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--tokenizer: ", folder.string(),
+        none ? " (the job's token files name no tokenizer); leave it out, and copy the "
+               "tokenizer's files into the exported folder"
+             : " (the job's tokenizer is byte, which has no files); leave it out"));
+  }
   if (HasTokenizerFiles(data.tokenizer())) {
     const std::filesystem::path from =
         folder.empty() ? std::filesystem::path(data.tokenizer_path()) : folder;

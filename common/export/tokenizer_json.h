@@ -23,7 +23,8 @@ struct ExportedTokenizer {
 // tokenizer.json in their place (TokenizerFilesOf()), and that of bpe, is taken as it is, with the
 // chat template that is beside it (chat_template.h) and the tokens of the template. A UTF-8
 // byte order mark is left out. A job on token files that names no tokenizer has only the separator
-// of data.separator. NotFound or InvalidArgument, naming the file.
+// of data.separator. NotFound or InvalidArgument, naming the file; InvalidArgument
+// also when the job's tokenizer has no files, but `folder` is given.
 absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
                                                   const std::filesystem::path& folder);
 

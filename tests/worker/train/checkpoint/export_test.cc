@@ -299,6 +299,24 @@ TEST_F(ExportTest, TheByteTokenizerHasAByteATokenAndTheSeparatorFirst) {
   EXPECT_EQ(tokenizer["model_input_names"], nlohmann::json::array({"input_ids", "attention_mask"}));
 }
 
+TEST_F(ExportTest, ATokenizerThatTheJobHasNoUseForIsRefused) {
+  EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model", {.tokenizer = dir_.path()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--tokenizer: " + dir_.path().string() +
+                           " (the job's tokenizer is byte, which has no files); leave it out"));
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_TOKENS);
+  spec.mutable_data()->set_separator("none");
+  spec.mutable_data()->clear_tokenizer();
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model", {.tokenizer = dir_.path()}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("(the job's token files name no tokenizer); leave it out")));
+  EXPECT_FALSE(fs::exists(dir_ / "model"));
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+}
+
 TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
   v1::JobSpec spec = SmallJob();
   spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
