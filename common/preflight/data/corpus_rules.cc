@@ -319,6 +319,24 @@ class TrainingBeside {
   std::map<std::vector<bool>, TextSets> sets_;  // by which of the training files they have
 };
 
+// What to do about a file of `files` that is trained on. data.val_path is under the filter of
+// data.path, so that a filter cannot divide their records; a set, and a source of a mixture, has
+// its own.
+std::string DisjointFix(const v1::DataSpec& data, const DataFiles& files) {
+  const bool mix = !data.mix().empty(), named = !files.name.empty();
+  const std::string except = mix ? "except of the sources" : "data.except";
+  std::string records;
+  if (DataSourceInfoOf(files.source).has_fields() && (mix || named)) {
+    records = files.filter != nullptr
+                  ? absl::StrCat(", leave their records out of training with ", except)
+                  : absl::StrCat(", choose records with ", named ? "data.val_where" : "data.where",
+                                 " and leave these out of training with ", except);
+  }
+  return absl::StrCat("use validation files that are not in ", mix ? "data.mix" : "data.path",
+                      records, ", or ",
+                      named ? "remove the set" : "set data.val_fraction in place of data.val_path");
+}
+
 Problems ValNotDisjoint(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
   std::vector<DataFiles> validation = ValidationFiles(data);
@@ -332,12 +350,9 @@ Problems ValNotDisjoint(const PreflightFacts& facts) {
     for (const NamedFile& val : FilesOf(facts, {files})) {
       const std::string train = training.Find(val.path);
       if (train.empty()) continue;
-      problems.push_back(
-          {val.field, absl::StrFormat("%s is also used for training (%s)", val.path, train),
-           absl::StrCat("use validation files that are not in ",
-                        data.mix().empty() ? "data.path" : "data.mix",
-                        files.filter == nullptr ? "" : ", leave their records out with except",
-                        ", or set val_fraction")});
+      problems.push_back({val.field,
+                          absl::StrFormat("%s is also used for training (%s)", val.path, train),
+                          DisjointFix(data, files)});
     }
     gave_up = gave_up || training.gave_up();
   }
@@ -347,7 +362,7 @@ Problems ValNotDisjoint(const PreflightFacts& facts) {
          absl::StrFormat("more than %d GiB would have to be read to compare files of "
                          "the same size",
                          TextSets::kMostBytes >> 30),
-         "use fewer validation files, or set val_fraction"});
+         "use fewer validation files"});
   }
   return problems;
 }

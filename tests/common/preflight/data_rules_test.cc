@@ -97,6 +97,12 @@ std::string FoundBy(const GoodJob& job, const std::string& rule) {
   return finding == nullptr ? "" : finding->field() + ": " + finding->problem();
 }
 
+std::string FixBy(const GoodJob& job, const std::string& rule) {
+  const v1::PreflightReport report = job.Check();
+  const v1::Finding* const finding = FindingOf(report, rule);
+  return finding == nullptr ? "" : finding->fix();
+}
+
 TEST(DataRules, AStreamReadsFilesAndAWindowNeedsAStream) {
   const auto found = [](const std::function<void(GoodJob*)>& change,
                         const std::string& rule = "DATA_STREAM") {
@@ -233,6 +239,8 @@ TEST(DataRules, ANamedSetMustNotBeTrainedOn) {
   EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
   sets["prose"] = job.PathOf("tr*.txt");
   EXPECT_THAT(FoundBy(job, "VAL_NOT_DISJOINT"), HasSubstr("data.val.prose: "));
+  EXPECT_EQ(FixBy(job, "VAL_NOT_DISJOINT"),
+            "use validation files that are not in data.path, or remove the set");
   sets["prose"] = "";
   EXPECT_THAT(FoundBy(job, "VAL_SETS"), HasSubstr("data.val.prose: no file"));
 }
@@ -265,11 +273,29 @@ TEST(DataRules, ASetMayBeOfTheSameFileIfTrainingLeavesItsRecordsOut) {
   JobOnBooks job;
   job.AddSet("c");
   EXPECT_THAT(FoundBy(job, "VAL_NOT_DISJOINT"), HasSubstr("data.val.books: "));
+  EXPECT_EQ(FixBy(job, "VAL_NOT_DISJOINT"),
+            "use validation files that are not in data.path, leave their records out of training "
+            "with data.except, or remove the set");
+  Data(&job)->clear_val_where();
+  EXPECT_EQ(FixBy(job, "VAL_NOT_DISJOINT"),
+            "use validation files that are not in data.path, choose records with data.val_where "
+            "and leave these out of training with data.except, or remove the set");
+  job.AddSet("c");
   job.Except("b");
   EXPECT_THAT(FoundBy(job, "VAL_NOT_DISJOINT"), HasSubstr("data.val.books: "));
   job.Except("c");
   EXPECT_EQ(FoundBy(job, "VAL_NOT_DISJOINT"), "");
   EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
+}
+
+TEST(DataRules, AFilterDoesNotDivideTheRecordsOfPathAndValPath) {
+  JobOnBooks job;
+  Data(&job)->set_val_fraction(0);
+  Data(&job)->add_val_path(job.PathOf("books.jsonl"));
+  job.Except("c");
+  EXPECT_EQ(FixBy(job, "VAL_NOT_DISJOINT"),
+            "use validation files that are not in data.path, or set data.val_fraction in place of "
+            "data.val_path");
 }
 
 TEST(DataRules, OnlyWhatPassesCounts) {
