@@ -366,7 +366,7 @@ absl::StatusOr<NewestGood> FindNewestGood(const std::filesystem::path& out_dir) 
     return ReasonError(
         absl::StatusCode::kDataLoss, Reason::kNoValidCheckpoint,
         absl::StrFormat("no checkpoint in %s is valid (%s tried: %s); restore one, or start "
-                        "afresh with restart.resume: never",
+                        "afresh in another train.out_dir",
                         CheckpointsDir(out_dir).string(), std::to_string(entries.size()),
                         absl::StrJoin(result.rejected, "; ")));
   }

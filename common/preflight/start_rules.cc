@@ -102,6 +102,17 @@ Problems OutDirDiffers(const PreflightFacts& facts) {
   return {{"train.out_dir", problem->what, problem->fix}};
 }
 
+// At the launch of a job that was started before, the worker says it with all reasons.
+Problems OutDirUnreadable(const PreflightFacts& facts) {
+  const StartFacts& start = facts.start;
+  const bool own = start.from == ResumeFrom::kOwn && start.state.has_value();
+  if (!own || start.state->ok() || !facts.context.job_id.empty()) return {};
+  return {{"train.out_dir",
+           absl::StrFormat("%s has %s (one must be readable): %s", facts.spec.train().out_dir(),
+                           Count(start.own, "checkpoint"), start.state->status().message()),
+           "restore one, or take another out_dir to start afresh"}};
+}
+
 Problems OutDirNotEmpty(const PreflightFacts& facts) {
   if (facts.start.from != ResumeFrom::kNever || facts.start.own == 0) return {};
   return {{"restart.resume",
@@ -141,6 +152,8 @@ constexpr PreflightRule kStartRules[] = {
      kError, kError, false, kNothing, InitInvalid, kMayPass},
     {"OUT_DIR_DIFFERS", "out_dir has checkpoints of a job with other settings", kError, kError,
      false, kNothing, OutDirDiffers},
+    {"OUT_DIR_UNREADABLE", "out_dir has checkpoints, and none can be read", kError, kError, false,
+     kNothing, OutDirUnreadable},
     {"OUT_DIR_NOT_EMPTY", "restart.resume is never, but out_dir has checkpoints", kError, kError,
      false, kNothing, OutDirNotEmpty},
     {"NOTHING_TO_DO", "out_dir has a checkpoint of the last step", kError, kError, false, kNothing,

@@ -361,6 +361,8 @@ const RuleCase kCases[] = {
        job->WriteCheckpoint("out/checkpoints/step-00000100", 100);
        job->spec.mutable_nsa()->set_n_sel(8);
      }},
+    {"OUT_DIR_UNREADABLE", "train.out_dir", "has 1 checkpoint (one must be readable): ",
+     [](GoodJob* job) { job->Write("out/checkpoints/step-00000100/state.json", "{}"); }},
     {"OUT_DIR_NOT_EMPTY", "restart.resume", "has 1 checkpoint (must have none)",
      [](GoodJob* job) {
        job->WriteCheckpoint("out/checkpoints/step-00000100", 100);

@@ -125,6 +125,10 @@ TEST(Preflight, PassesADamagedCheckpointAsTheWorkerDoes) {
   job.Write("out/checkpoints/step-00000120/state.json", "{}");
   EXPECT_EQ(job.Check().start(),
             "has 2 checkpoints in " + job.PathOf("out") + ", and none can be read");
+  EXPECT_NE(ProblemOf(job.Check(), "OUT_DIR_UNREADABLE"), "");
+  job.context.job_id = "jmine";
+  EXPECT_EQ(ProblemOf(job.Check(), "OUT_DIR_UNREADABLE"), "") << "the worker says it";
+  job.context.job_id.clear();
   job.spec.mutable_train()->set_out_dir(job.PathOf("fork"));
   job.spec.mutable_restart()->set_resume(job.PathOf("out"));
   EXPECT_NE(ProblemOf(job.Check(), "RESUME_MISMATCH"), "");
