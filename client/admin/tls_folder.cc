@@ -15,6 +15,7 @@
 #include "common/base/host_name.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
+#include "common/base/write_error.h"
 #include "common/rpc/secret.h"
 #include "common/run/atomic_file.h"
 
@@ -55,10 +56,9 @@ bool GiveToOwner(const fs::path& folder, int file) {
 absl::Status WriteNew(const fs::path& path, const std::string& content) {
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   absl::Status status = absl::OkStatus();
-  if (!file.valid() ||
-      write(file.get(), content.data(), content.size()) != static_cast<ssize_t>(content.size()) ||
+  if (!file.valid() || !WriteAll(file.get(), content) ||
       !GiveToOwner(path.parent_path(), file.get()) || fsync(file.get()) != 0) {
-    status = absl::ErrnoToStatus(errno, absl::StrCat(path.string(), " cannot be written"));
+    status = WriteError(errno, absl::StrCat(path.string(), " cannot be written"));
   }
   if (!file.valid()) return status;
   if (status.ok()) status = file.Close();

@@ -18,6 +18,7 @@
 #include "common/base/why_unreadable.h"
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
+#include "common/run/atomic_file.h"
 
 namespace nsa::client {
 namespace {
@@ -117,7 +118,7 @@ absl::Status WriteClientConfig(const std::filesystem::path& path, const v1::Clie
   const std::string text = ToYaml(config);
   Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   bool ok = file.valid();
-  ok = ok && write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  ok = ok && WriteAll(file.get(), text);
   ok = ok && fsync(file.get()) == 0;
   const int write_errno = errno;
   file.Reset();

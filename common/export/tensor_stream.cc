@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "common/base/write_error.h"
 
 namespace nsa {
 namespace {
@@ -88,7 +89,7 @@ absl::Status AppendConverted(const SafetensorsFile& from, const SafetensorsFile:
 
 absl::StatusOr<NewFile> NewFile::Create(const std::filesystem::path& path) {
   Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  if (!fd.valid()) return WriteError(errno, path.string());
   return NewFile(path, std::move(fd));
 }
 
@@ -96,14 +97,14 @@ absl::Status NewFile::Append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t count = write(fd_.get(), bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return absl::ErrnoToStatus(errno, path_.string());
+    if (count < 0) return WriteError(errno, path_.string());
     bytes = bytes.subspan(static_cast<size_t>(count));
   }
   return absl::OkStatus();
 }
 
 absl::Status NewFile::Finish() {
-  if (fsync(fd_.get()) != 0) return absl::ErrnoToStatus(errno, path_.string());
+  if (fsync(fd_.get()) != 0) return WriteError(errno, path_.string());
   return Annotate(fd_.Close(), path_.string());
 }
 

@@ -31,8 +31,9 @@ std::string View(std::string_view text) { return std::string(text); }
 absl::Status WriteNew(const fs::path& path, const std::string& content) {
   unlink(path.c_str());  // a draft of a process that was killed
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.valid()) return absl::ErrnoToStatus(errno, path.string());
+  errno = ENOSPC;  // a write of a part does not set it
   const bool written =
-      file.valid() &&
       write(file.get(), content.data(), content.size()) == static_cast<ssize_t>(content.size()) &&
       fsync(file.get()) == 0;
   return written ? file.Close() : absl::ErrnoToStatus(errno, path.string());

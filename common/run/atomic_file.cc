@@ -9,12 +9,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/base/write_error.h"
 
 namespace nsa {
 namespace {
 
 absl::Status Errno(std::string_view what, const std::filesystem::path& path) {
-  return absl::ErrnoToStatus(errno, absl::StrCat(std::string(what), " ", path.string()));
+  return WriteError(errno, absl::StrCat(std::string(what), " ", path.string()));
 }
 
 // Gives a file the owner, group and mode of another. The owner first: a change of it may take bits

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/durable_folder.h"
 #include "common/base/status.h"
+#include "common/base/write_error.h"
 
 namespace nsa {
 
@@ -81,7 +82,7 @@ absl::StatusOr<NewFolder> NewFolder::Create(const fs::path& target) {
   NSA_RETURN_IF_ERROR(MakeDurableFolder(path.parent_path()));
   RemoveLeft(path.parent_path());
   std::string name = absl::StrCat(path.string(), kUnfinished, std::string(kRandomLetters, 'X'));
-  if (mkdtemp(name.data()) == nullptr) return absl::ErrnoToStatus(errno, name);
+  if (mkdtemp(name.data()) == nullptr) return WriteError(errno, name);
   fs::permissions(name, fs::perms(0755), error);
   return NewFolder(std::move(path), name, LockOf(name));
 }

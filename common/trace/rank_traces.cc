@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
+#include "common/base/write_error.h"
 
 namespace nsa {
 
@@ -16,12 +17,12 @@ absl::StatusOr<Fd> NamelessFile(const std::string& folder) {
   Fd fd(open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   if (fd.valid() || (errno != EOPNOTSUPP && errno != EISDIR)) {
     if (fd.valid()) return fd;
-    return absl::ErrnoToStatus(errno, absl::StrCat(folder, ": a temporary file"));
+    return WriteError(errno, absl::StrCat(folder, ": a temporary file"));
   }
   // A file system that cannot make files without names, for example NFS.
   std::string path = absl::StrCat(folder, "/nsa-trace-XXXXXX");
   fd = Fd(mkostemp(path.data(), O_CLOEXEC));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(folder, ": a temporary file"));
+  if (!fd.valid()) return WriteError(errno, absl::StrCat(folder, ": a temporary file"));
   unlink(path.c_str());
   return fd;
 }
@@ -30,7 +31,7 @@ absl::Status AppendTo(const Fd& file, std::string_view data) {
   while (!data.empty()) {
     const ssize_t n = write(file.get(), data.data(), data.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return absl::ErrnoToStatus(errno, "a temporary file");
+    if (n < 0) return WriteError(errno, "TMPDIR: a temporary file");
     data.remove_prefix(static_cast<size_t>(n));
   }
   return absl::OkStatus();

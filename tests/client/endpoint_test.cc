@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "tests/testing/file_size_limit.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -124,6 +125,14 @@ TEST_F(EndpointTest, AWrittenConfigReadsBackAndIsTheOwnersAlone) {
   struct stat status;
   ASSERT_EQ(stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
+  config.mutable_contexts(0)->set_address(std::string(100, 'x'));
+  absl::Status full;
+  {
+    const FileSizeLimit limit(20);
+    full = WriteClientConfig(path, config);
+  }
+  EXPECT_THAT(std::string(full.message()), HasSubstr("cannot be written (File too large)"));
+  EXPECT_EQ(ReadClientConfig(path)->SerializeAsString(), read->SerializeAsString());
 }
 
 }  // namespace

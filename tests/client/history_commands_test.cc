@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/client/commands_fixture.h"
 #include "tests/client/markup_check.h"
+#include "tests/testing/file_size_limit.h"
 
 namespace nsa::client {
 namespace {
@@ -129,7 +130,15 @@ TEST_F(HistoryCommandsTest, PlotRefusesWhatItCannotDraw) {
   EXPECT_THAT(Run({"plot", "demo", "--x", "miles"}).err, StartsWith("nsactl: --x: 'miles'"));
   EXPECT_THAT(Run({"plot", "demo", "-o", Path("x.png")}).err,
               HasSubstr("x.png (a name that ends in .svg); "));
-  EXPECT_THAT(Run({"plot", "demo", "-o", Path("none/x.svg")}).err, HasSubstr("cannot be written"));
+  EXPECT_THAT(Run({"plot", "demo", "-o", Path("none/x.svg")}).err,
+              HasSubstr("none/x.svg: cannot be written: No such file or directory; name a file"));
+  {
+    const FileSizeLimit limit(1000);
+    const Ran full = Run({"plot", "demo", "-o", Path("x.svg")});
+    EXPECT_EQ(full.code, ExitCode::kUsage);
+    EXPECT_THAT(full.err, HasSubstr("x.svg: cannot be written: File too large; free space"));
+    EXPECT_FALSE(std::filesystem::exists(Path("x.svg")));
+  }
   EXPECT_EQ(Run({"plot", "demo", "--metric", "loss,grad_norm", "-o", Path("x.svg")}).err,
             "training loss, gradient norm of 1 job drawn into " + Path("x.svg") + "\n");
   EXPECT_THAT(Content("x.svg"), AllOf(HasSubstr("demo: loss"), HasSubstr("demo: gradient norm")));

@@ -1,9 +1,5 @@
 // nsactl profile: what the ranks of a running job do in their next steps, as a trace.
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 
@@ -17,8 +13,8 @@
 #include "client/show/job_text.h"
 #include "client/show/table.h"
 #include "common/base/count.h"
-#include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/run/output_file.h"
 #include "common/trace/merge_traces.h"
 #include "common/trace/rank_traces.h"
 #include "nlohmann/json.hpp"
@@ -41,45 +37,6 @@ absl::Status Exists(const std::string& path) {
   return absl::AlreadyExistsError(
       absl::StrCat(path, ": exists; name another file with -o, or overwrite it with --force"));
 }
-
-// The file that a merged trace goes to. Removed when the trace is not whole, unless it was there
-// before.
-class OutputFile {
- public:
-  static absl::StatusOr<OutputFile> Create(const std::string& path, bool force) {
-    Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    const bool existed = !fd.valid() && errno == EEXIST;
-    if (existed && !force) return Exists(path);
-    if (existed) fd = Fd(open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC));
-    if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat(path, ": cannot be written"));
-    return OutputFile(existed ? "" : path, std::move(fd));
-  }
-  OutputFile(OutputFile&&) = default;
-  ~OutputFile() {
-    if (fd_.valid() && !created_.empty()) unlink(created_.c_str());
-  }
-
-  absl::Status Write(std::string_view data) {
-    while (!data.empty()) {
-      const ssize_t n = write(fd_.get(), data.data(), data.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) return absl::ErrnoToStatus(errno, "profile: the file");
-      size_ += n;
-      data.remove_prefix(static_cast<size_t>(n));
-    }
-    return absl::OkStatus();
-  }
-
-  // The file stays.
-  absl::Status Keep() { return fd_.Close(); }
-  int64_t size() const { return size_; }
-
- private:
-  OutputFile(std::string created, Fd fd) : created_(std::move(created)), fd_(std::move(fd)) {}
-  std::string created_;  // its path; empty if it existed before
-  Fd fd_;
-  int64_t size_ = 0;
-};
 
 // One row of the table.
 struct KindRow {
@@ -207,13 +164,14 @@ absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const TraceHeads heads, ReadHeads(traces));
   const std::string name = job.name().empty() ? job.id() : job.name();
   const std::string file = flags.file.empty() ? TraceFileName(name, heads.totals) : flags.file;
-  NSA_ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(file, flags.force));
+  if (!flags.force && std::filesystem::exists(file)) return Exists(file);
+  NSA_ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(file));
   NSA_ASSIGN_OR_RETURN(
       const TraceTotals totals,
       MergeTraces(
-          traces, heads, name, [&output](std::string_view data) { return output.Write(data); },
+          traces, heads, name, [&output](std::string_view data) { return output.Append(data); },
           /*plain=*/!absl::EndsWith(file, ".gz")));
-  NSA_RETURN_IF_ERROR(output.Keep());
+  NSA_RETURN_IF_ERROR(output.Publish());
   if (session.structured()) {
     session.PrintDocument(DocumentOf(job, file, output.size(), traces, totals));
   } else if (session.flags().format == Format::kName) {

@@ -5,19 +5,17 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/run/output_file.h"
 
 namespace nsa::client {
 
 absl::Status WriteOutputFile(const std::string& path, const std::string& text) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  if (file << text && file.flush()) return absl::OkStatus();
-  const std::string why = errno == 0 ? "" : absl::StrCat(" (", std::strerror(errno), ")");
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": cannot be written", why, "; name a file that can with -o"));
+  const absl::Status status = nsa::WriteOutputFile(path, text);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat(
+      status.message(), absl::IsResourceExhausted(status) ? "" : "; name a file that can with -o"));
 }
 
 absl::Status CheckOutputFile(const std::string& argument, const std::string& path) {

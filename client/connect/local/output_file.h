@@ -7,8 +7,8 @@
 
 namespace nsa::client {
 
-// Replaces the content of a file, which may also be a device such as /dev/stdout. InvalidArgument
-// if it cannot be written.
+// Replaces a file as a whole, or writes to a device such as /dev/stdout (common/run/output_file.h).
+// InvalidArgument if it cannot be written.
 absl::Status WriteOutputFile(const std::string& path, const std::string& text);
 
 // Whether this user can write `path`: the file, or its folder if it is not there. It is not

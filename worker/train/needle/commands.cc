@@ -2,7 +2,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <system_error>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/run/atomic_file.h"
+#include "common/run/output_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/data/random.h"
 #include "worker/train/needle/task.h"
@@ -49,12 +49,11 @@ absl::Status CheckDocuments(const NeedleDocuments& options) {
                       options.bytes, least, kMostNeedleBytes, NameOf(options.task)));
 }
 
-void WriteDocument(const Filler& filler, const NeedleDocuments& options, int64_t index,
-                   std::ostream* file) {
+std::string LineOf(const Filler& filler, const NeedleDocuments& options, int64_t index) {
   const uint64_t seed = Mix(static_cast<uint64_t>(options.seed), static_cast<uint64_t>(index));
   const TaskDocument document = MakeTaskDocument(
       options.task, filler, static_cast<size_t>(options.bytes), Unit(Mix(seed, 1)), seed);
-  *file << nlohmann::json{{"text", document.prompt + document.answer}}.dump() << "\n";
+  return nlohmann::json{{"text", document.prompt + document.answer}}.dump() + "\n";
 }
 
 }  // namespace
@@ -84,7 +83,7 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
   tell();
   const int64_t step = trained->state().step();
   if (!files.csv.empty()) {
-    NSA_RETURN_IF_ERROR(WriteFileAtomically(files.csv, NeedleCsv(cells, options.task)));
+    NSA_RETURN_IF_ERROR(WriteOutputFile(files.csv, NeedleCsv(cells, options.task)));
   }
   if (!files.json.empty()) {
     return WriteFileAtomically(files.json, NeedleDocument(cells, options.task, step).dump() + "\n");
@@ -97,17 +96,11 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
 absl::Status WriteNeedles(const std::string& path, const NeedleDocuments& options) {
   NSA_RETURN_IF_ERROR(CheckDocuments(options));
   NSA_ASSIGN_OR_RETURN(const Filler filler, LoadFiller(options.filler));
-  const std::string draft = path + ".part";
-  std::ofstream file(draft, std::ios::binary | std::ios::trunc);
-  for (int64_t i = 0; i < options.documents && file; ++i) {
-    WriteDocument(filler, options, i, &file);
+  NSA_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
+  for (int64_t i = 0; i < options.documents; ++i) {
+    NSA_RETURN_IF_ERROR(file.Append(LineOf(filler, options, i)));
   }
-  file.close();
-  std::error_code error;
-  if (file) fs::rename(draft, path, error);
-  if (file && !error) return absl::OkStatus();
-  fs::remove(draft, error);
-  return absl::UnavailableError(absl::StrCat(path, ": could not be written; is there room?"));
+  return file.Publish();
 }
 
 }  // namespace nsa::train

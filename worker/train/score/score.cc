@@ -1,12 +1,12 @@
 #include "worker/train/score/score.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data_source.h"
+#include "common/run/output_file.h"
 #include "worker/train/data/read/documents.h"
 
 namespace nsa::train {
@@ -30,30 +30,29 @@ void FillRow(std::span<const int32_t> sequence, const ScoreWindow& window, int32
   }
 }
 
-// Scores a document, appends its lines to `file` and adds it to the summary. Opens `file` at
-// `output` for the first token, so that a text without any leaves an older output as it is.
-absl::Status ScoreDocument(const Document& document, const std::filesystem::path& output,
-                           Scorer* scorer, std::ofstream* file, ScoreSummary* summary) {
+// Scores a document, appends its lines to `file` and adds it to the summary.
+absl::Status ScoreDocument(const Document& document, Scorer* scorer, OutputFile* file,
+                           ScoreSummary* summary) {
   const TextTokenizer& tokenizer = scorer->trained().tokenizer();
   std::vector<Token> tokens;
   NSA_RETURN_IF_ERROR(tokenizer.Encode(document.text, &tokens));
   NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, scorer->Score(tokens));
-  if (!tokens.empty() && !file->is_open()) file->open(output);
   const std::string line =
       document.line > 0 ? absl::StrFormat("\"line\": %d, ", document.line) : "";
+  std::string lines;
   size_t offset = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     // A separator within the text is one byte too, though it decodes to nothing.
     const size_t bytes = std::max<size_t>(1, tokenizer.Decode(tokens[i]).size());
-    *file << absl::StrFormat(
-        "{%s\"offset\": %d, \"bytes\": %d, \"token\": %d, \"logprob\": %.9g}\n", line, offset,
-        bytes, tokens[i], scores[i]);
+    absl::StrAppendFormat(&lines,
+                          "{%s\"offset\": %d, \"bytes\": %d, \"token\": %d, \"logprob\": %.9g}\n",
+                          line, offset, bytes, tokens[i], scores[i]);
     offset += bytes;
     summary->nats -= scores[i];
   }
   summary->bytes += static_cast<int64_t>(offset);
   summary->tokens += static_cast<int64_t>(tokens.size());
-  return absl::OkStatus();
+  return file->Append(lines);
 }
 
 }  // namespace
@@ -159,17 +158,16 @@ absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained, const TextFi
   ReadProgress progress;
   DocumentReader reader(ReadingOf(text, trained.spec()), &progress);
   Scorer scorer(&trained);
-  std::ofstream file;
+  NSA_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(output));
   ScoreSummary summary;
   Document document;
   while (true) {
     NSA_ASSIGN_OR_RETURN(const bool found, reader.Next(&document));
     if (!found) break;
-    NSA_RETURN_IF_ERROR(ScoreDocument(document, output, &scorer, &file, &summary));
+    NSA_RETURN_IF_ERROR(ScoreDocument(document, &scorer, &file, &summary));
   }
   if (summary.tokens == 0) return NothingToPredict(text.path);
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat(output.string(), ": could not be written"));
+  NSA_RETURN_IF_ERROR(file.Publish());
   return summary;
 }
 

@@ -104,7 +104,7 @@ DocumentOptions ReadingOf(const TextFile& text, const v1::JobSpec& spec);
 
 // Scores the file `text` and writes the file `output`. The errors of DocumentReader (NotFound;
 // InvalidArgument for a file that is not text; DataLoss) and InvalidArgument for a file without a
-// token, then `output` is not written; Unavailable.
+// token; those of OutputFile. With an error `output` is what it was before.
 absl::StatusOr<ScoreSummary> ScoreFile(const TrainedModel& trained, const TextFile& text,
                                        const std::filesystem::path& output);
 

@@ -19,6 +19,7 @@
 #include "common/job/load.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/file_size_limit.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "worker/train/checkpoint/checkpoint.h"
@@ -297,6 +298,23 @@ TEST_F(ExportTest, TheByteTokenizerHasAByteATokenAndTheSeparatorFirst) {
   EXPECT_EQ(tokenizer["pad_token"], "<|separator|>");
   EXPECT_EQ(tokenizer["padding_side"], "left");
   EXPECT_EQ(tokenizer["model_input_names"], nlohmann::json::array({"input_ids", "attention_mask"}));
+}
+
+TEST_F(ExportTest, WithoutRoomNothingIsLeft) {
+  absl::Status exported, imported;
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "whole"));
+  {
+    const FileSizeLimit limit(4096);
+    exported = ExportModel(dir_ / "out", dir_ / "model").status();
+    imported = ImportModel(dir_ / "whole", dir_ / "back").status();
+  }
+  for (const absl::Status& status : {exported, imported}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                                 HasSubstr("File too large; free space there, or name a place")));
+  }
+  for (const auto& entry : fs::directory_iterator(dir_.path())) {
+    EXPECT_THAT(entry.path().filename().string(), testing::AnyOf("out", "whole"));
+  }
 }
 
 TEST_F(ExportTest, ATokenizerThatTheJobHasNoUseForIsRefused) {

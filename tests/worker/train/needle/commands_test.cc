@@ -1,5 +1,7 @@
 #include "worker/train/needle/commands.h"
 
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -7,6 +9,7 @@
 #include "common/run/atomic_file.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/file_size_limit.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 
@@ -46,6 +49,20 @@ TEST_F(WriteNeedlesTest, DocumentsOfOneKeyHaveTheseBytes) {
                           "The pass key is 51277. Remember it. 51277 is the pass key.\n"
                           "is green. \n"
                           "What is the pass key? The pass key is 51277"));
+}
+
+TEST_F(WriteNeedlesTest, WithoutRoomTheOldFileStays) {
+  ASSERT_OK(WriteNeedles(file_, {.documents = 1, .bytes = 150}));
+  const std::string before = ReadWholeFile(file_).value_or("");
+  absl::Status status;
+  {
+    const FileSizeLimit limit(10'000);
+    status = WriteNeedles(file_, {.documents = 1'000, .bytes = 150});
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               testing::HasSubstr(file_ + ": cannot be written: ")));
+  EXPECT_EQ(ReadWholeFile(file_).value_or(""), before);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir_.path()), {}), 1);
 }
 
 // Otherwise a model could tell the number from where the first sentence is.

@@ -13,6 +13,7 @@
 #include "common/run/atomic_file.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/file_size_limit.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/worker/train/score/small_trained.h"
@@ -253,6 +254,21 @@ TEST(Score, RefusesAFileThatIsNotText) {
     EXPECT_FALSE(refused.ok()) << name;
     EXPECT_THAT(std::string(refused.status().message()), HasSubstr(why));
   }
+  EXPECT_EQ(*ReadWholeFile(dir / "scores.jsonl"), "older");
+}
+
+TEST(Score, WithoutRoomTheOldScoresStay) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  std::ofstream(dir / "text.txt") << std::string(2'000, 'a');
+  std::ofstream(dir / "scores.jsonl") << "older";
+  absl::Status status;
+  {
+    const FileSizeLimit limit(10'000);
+    status = ScoreFile(*trained, {dir / "text.txt"}, dir / "scores.jsonl").status();
+  }
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kResourceExhausted,
+                               HasSubstr("scores.jsonl: cannot be written: File too large; free")));
   EXPECT_EQ(*ReadWholeFile(dir / "scores.jsonl"), "older");
 }
 

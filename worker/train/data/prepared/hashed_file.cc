@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/base/write_error.h"
 
 namespace nsa::train {
 namespace {
@@ -17,7 +18,7 @@ constexpr size_t kBuffer = 1 << 20;
 
 absl::StatusOr<std::unique_ptr<HashedFile>> HashedFile::Create(const std::filesystem::path& path) {
   Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, path.string());
+  if (!fd.valid()) return WriteError(errno, path.string());
   return std::unique_ptr<HashedFile>(new HashedFile(std::move(fd), path.string()));
 }
 
@@ -55,10 +56,7 @@ absl::StatusOr<std::string> WriteHashedFile(const std::filesystem::path& path,
 }
 
 absl::Status HashedFile::Failed(int error, const char* what) const {
-  const absl::Status status = absl::ErrnoToStatus(error, absl::StrCat(name_, ": ", what));
-  if (error != ENOSPC && error != EDQUOT && error != EFBIG) return status;
-  return absl::ResourceExhaustedError(
-      absl::StrCat(status.message(), "; free space there, or name a folder on another disk"));
+  return WriteError(error, absl::StrCat(name_, ": ", what));
 }
 
 }  // namespace nsa::train

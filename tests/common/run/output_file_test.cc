@@ -1,0 +1,120 @@
+// Files that commands write are whole, or what they were before.
+#include "common/run/output_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/testing/file_size_limit.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/temp_dir.h"
+
+namespace nsa {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class OutputFileTest : public testing::Test {
+ protected:
+  std::string Text(const std::string& name) const {
+    std::ifstream file(dir_ / name, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(dir_.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+    std::ranges::sort(names);
+    return names;
+  }
+  mode_t ModeOf(const std::string& name) const {
+    struct stat info {};
+    EXPECT_EQ(stat((dir_ / name).c_str(), &info), 0);
+    return info.st_mode & 07777;
+  }
+
+  const TempDir dir_;
+};
+
+TEST_F(OutputFileTest, ANewFileHasTheModeOfTheUmaskAndAnOldOneKeepsItsOwn) {
+  const mode_t old = umask(027);
+  EXPECT_OK(WriteOutputFile(dir_ / "new", "a"));
+  umask(old);
+  EXPECT_EQ(ModeOf("new"), 0640);
+  fs::permissions(dir_ / "new", fs::perms(0604));
+  EXPECT_OK(WriteOutputFile(dir_ / "new", "b"));
+  EXPECT_EQ(Text("new"), "b");
+  EXPECT_EQ(ModeOf("new"), 0604);
+  EXPECT_THAT(Names(), ElementsAre("new"));
+}
+
+TEST_F(OutputFileTest, WithoutRoomTheOldFileStaysAndNoNewOneIsMade) {
+  std::ofstream(dir_ / "old") << "what was there";
+  absl::Status replaced, made;
+  {
+    const FileSizeLimit limit(1000);
+    replaced = WriteOutputFile(dir_ / "old", std::string(5000, 'x'));
+    made = WriteOutputFile(dir_ / "new", std::string(5000, 'x'));
+  }
+  EXPECT_THAT(replaced,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(StartsWith((dir_ / "old").string() + ": cannot be written: "),
+                             HasSubstr("File too large"),
+                             EndsWith("; free space there, or name a place on another disk"))));
+  EXPECT_THAT(made, StatusIs(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(Text("old"), "what was there");
+  EXPECT_THAT(Names(), ElementsAre("old"));
+}
+
+TEST_F(OutputFileTest, WhatIsNotPublishedIsNotThere) {
+  {
+    auto file = OutputFile::Create(dir_ / "a");
+    ASSERT_OK(file);
+    ASSERT_OK(file->Append("one"));
+    OutputFile moved = *std::move(file);
+    ASSERT_OK(moved.Append("two"));
+    EXPECT_EQ(moved.size(), 6);
+  }
+  EXPECT_THAT(Names(), ElementsAre());
+}
+
+TEST_F(OutputFileTest, ALinkIsFollowed) {
+  std::ofstream(dir_ / "target") << "old";
+  fs::create_symlink("target", dir_ / "link");
+  fs::create_symlink("made", dir_ / "dangling");
+  EXPECT_OK(WriteOutputFile(dir_ / "link", "new"));
+  EXPECT_OK(WriteOutputFile(dir_ / "dangling", "new"));
+  EXPECT_TRUE(fs::is_symlink(dir_ / "link"));
+  EXPECT_EQ(Text("target"), "new");
+  EXPECT_EQ(Text("made"), "new");
+}
+
+TEST_F(OutputFileTest, ADeviceIsWrittenInPlace) {
+  EXPECT_OK(WriteOutputFile("/dev/null", "text"));
+  EXPECT_THAT(WriteOutputFile("/dev/full", "text"),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("No space left")));
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+TEST_F(OutputFileTest, AFolderThatIsNotThereIsNamed) {
+  EXPECT_THAT(WriteOutputFile(dir_ / "none" / "a", "text"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("none/a: cannot be written")));
+  EXPECT_FALSE(WriteOutputFile(dir_.path(), "text").ok());
+}
+
+}  // namespace
+}  // namespace nsa
