@@ -58,8 +58,15 @@ function word(path, value) {
   return prefix ? text.slice(prefix.length + 1).toLowerCase() : text;
 }
 
+// Maps of a job whose values JSON wraps in an object with one key, which a job file does not have: data.where.source is {value: ['a']}.
+const opened = (map, key, then = (one) => one) => Object.fromEntries(Object.entries(map).map(([name, one]) => [name, then(one[key] ?? [])]));
+const fields = (map) => opened(map, 'value');
+const sets = (map) => opened(map, 'field', fields);
+const WRAPPED = { 'data.where': fields, 'data.except': fields, 'data.val_where': sets, 'data.val_except': sets };
+
 // {a: {b: 1}} → {'a.b': '1'}
 export function flatten(value, path = '', into = {}) {
+  if (WRAPPED[path]) value = WRAPPED[path](value ?? {});
   if (value !== null && typeof value === 'object' && !Array.isArray(value)) {
     for (const [name, inner] of Object.entries(value)) flatten(inner, path ? `${path}.${name}` : name, into);
   } else {

@@ -236,10 +236,11 @@ def check_phone(stub, browser):
 WORDS = """const [done] = arguments;
 (async () => {
   const { withKey } = await import('./edit.js');
-  const { parse } = await import('./filter.js');
+  const { flatten, parse } = await import('./filter.js');
   const text = 'name: a\\nmodel:\\n  lr: 1\\ntrain:\\n  betas:\\n    lr: 2\\n  lr: 3\\nguard:\\n  x: 4';
   const { asked, tests, keys } = parse('book team=lm state=failed left<60 owner=mara state!=queued val<');
-  return [withKey(text, 'train.lr', '0.5'), withKey(text, 'guard.lr', '9'), withKey(text, 'name', 'b'), asked, tests.length, keys];
+  return [withKey(text, 'train.lr', '0.5'), withKey(text, 'guard.lr', '9'), withKey(text, 'name', 'b'), asked, tests.length, keys,
+          flatten({ data: { path: ['p', 'q'], where: { source: { value: ['a', 'b'] } }, val_except: { books: { field: { value: { value: ['c'] } } } } } })];
 })().then(done, (error) => done({ error: String(error) }));"""
 
 
@@ -247,10 +248,11 @@ def check_words(_, browser):
     """A clone changes the key that is meant and no other, and adds one that is not there; of the filter, names, states and one label go to the coordinator."""
     browser.open("#/")
     source = WORDS.replace("'./edit.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'edit.js')").replace("'./filter.js'", "document.querySelector('script[type=module]').src.replace('app.js', 'filter.js')")
-    changed, added, renamed, asked, tests, keys = browser.driver.execute_async_script(source)
+    changed, added, renamed, asked, tests, keys, flat = browser.driver.execute_async_script(source)
     assert changed == "name: a\nmodel:\n  lr: 1\ntrain:\n  betas:\n    lr: 2\n  lr: 0.5\nguard:\n  x: 4", changed
     assert added.endswith("guard:\n  lr: 9\n  x: 4") and renamed.startswith("name: b\n"), (added, renamed)
     assert asked == {"state": "failed", "name": "book", "label": "team=lm"} and tests == 3 and not keys, (asked, tests, keys)
+    assert flat == {"data.path": "p, q", "data.where.source": "a, b", "data.val_except.books.value": "c"}, flat
     print("ok: words")
 
 
