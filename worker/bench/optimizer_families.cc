@@ -21,7 +21,8 @@ void AddVectors(const ModelWidths& w, std::vector<Family>* out) {
       {"adamw", 0, 30.0 * w.parameters, [size](const NsaShape& shape, Data* data) -> Call {
          const int64_t n = size(shape);
          auto segments = std::make_shared<std::vector<AdamWSegment>>();
-         *segments = {{n / 2, true}, {n - n / 2, false}};
+         const int64_t half = n / 8 * 4;  // as in a model, a run begins at a multiple of four
+         *segments = {{half, true}, {n - half, false}};
          AdamWArgs args{.parameters = data->RandomF32(n, 1),
                         .gradients = data->RandomF32(n, 2),
                         .m = data->Zeros(n, DType::kF32),
