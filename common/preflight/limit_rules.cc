@@ -28,16 +28,16 @@ Problems TimeLimitShort(const PreflightFacts& facts) {
   }
   const auto done = StepsDone(facts) + static_cast<int64_t>(static_cast<double>(StepsLeft(facts)) *
                                                             limits.hours() * 3600 / seconds);
-  return {
-      {"limits.hours",
-       absl::StrFormat("%s (the run is expected to take %s): it will stop after about %s of %s "
-                       "steps, with a checkpoint",
-                       Number(limits.hours()), Duration(seconds), Grouped(done),
-                       Grouped(facts.spec.train().steps())),
-       absl::StrFormat("set hours: %s or more, or let it stop; `nsactl resume` gives it as many "
-                       "hours again",
-                       // To be copied, so without commas.
-                       absl::StrFormat(hours < 100 ? "%.3g" : "%.0f", hours))}};
+  return {{"limits.hours",
+           absl::StrFormat("%s (the run is expected to take %s): it will stop after about %s of %s "
+                           "steps, with a checkpoint",
+                           Number(limits.hours()), Duration(seconds), Grouped(done),
+                           Grouped(facts.spec.train().steps())),
+           absl::StrFormat(
+               "set hours: %s or more, or let it stop; `nsactl resume` gives it as many "
+               "hours again",
+               // To be copied, so without commas.
+               hours < 100 ? absl::StrFormat("%.3g", hours) : absl::StrFormat("%.0f", hours))}};
 }
 
 Problems CordonedMachine(const PreflightFacts& facts) {

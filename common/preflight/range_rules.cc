@@ -99,11 +99,11 @@ Problems Outside(const PreflightFacts& facts, std::span<const Limit> limits) {
     const bool inside =
         (limit.above_min ? value > limit.min : value >= limit.min) && value <= limit.max;
     if (inside) continue;  // NaN is never inside
-    problems.push_back(
-        {std::string(limit.field),
-         absl::StrFormat(limit.above_min ? "%s (above %s, at most %s)" : "%s (from %s to %s)",
-                         Number(value), Number(limit.min), Number(limit.max)),
-         "set a value within the limits"});
+    const std::string min = Number(limit.min), max = Number(limit.max);
+    const std::string bounds = limit.above_min ? absl::StrCat("above ", min, ", at most ", max)
+                                               : absl::StrCat("from ", min, " to ", max);
+    problems.push_back({std::string(limit.field), absl::StrCat(Number(value), " (", bounds, ")"),
+                        "set a value within the limits"});
   }
   return problems;
 }
