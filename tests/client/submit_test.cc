@@ -136,7 +136,7 @@ TEST_F(SubmitTest, ACanaryBelowTheFloorKeepsTheJobOutOfTheQueue) {
       Run({"submit", file_, "--canary", "5", "--set", "guard.min_tokens_per_second=2500"});
   EXPECT_EQ(ran.code, ExitCode::kUsage);
   EXPECT_THAT(ran.err,
-              AllOf(HasSubstr("guard.min_tokens_per_second: 2500"), HasSubstr("not submitted")));
+              AllOf(HasSubstr("guard.min_tokens_per_second: 2,500 ("), HasSubstr("not submitted")));
   EXPECT_THAT(service().Requests("SubmitJob"), SizeIs(2)) << "checked, canary";
   EXPECT_THAT(service().Requests("DeleteJob"), SizeIs(1));
 }

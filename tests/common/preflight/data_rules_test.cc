@@ -162,7 +162,7 @@ TEST(DataRules, AMixtureIsRefusedWhenSomethingIsMissingOrContradictsIt) {
               HasSubstr("data.mix[1].weight: not set"));
   for (const double weight : {0.0, -1.0, std::nan("")}) {
     EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_weight(weight); }),
-                HasSubstr("(above 0, at most 1e6)"));
+                HasSubstr("(above 0, at most 1,000,000)"));
   }
   EXPECT_THAT(found([&](v1::DataSpec* d) { mix(d)->set_weight(2e6); }),
               HasSubstr("data.mix[0].weight: 3 is 1.5e-06"));

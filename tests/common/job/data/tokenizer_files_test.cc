@@ -74,10 +74,10 @@ TEST_F(TokenizerFiles, AreRefusedWithWhatIsWrong) {
   std::filesystem::resize_file(dir_ / "tokenizer.json", (64 << 20) + 1);
   EXPECT_THAT(ReadTokenizerFacts(dir_ / "tokenizer.json"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("67108865 bytes (at most")));
-  for (const char* none : {"none.json", "pipe.json"}) {
-    mkfifo((dir_ / "pipe.json").c_str(), 0600);  // opening it would wait for a writer
-    EXPECT_THAT(ReadTokenizerFacts(dir_ / none), StatusIs(absl::StatusCode::kNotFound));
-  }
+  EXPECT_THAT(ReadTokenizerFacts(dir_ / "none.json"), StatusIs(absl::StatusCode::kNotFound));
+  mkfifo((dir_ / "pipe.json").c_str(), 0600);  // opening it would wait for a writer
+  EXPECT_THAT(ReadTokenizerFacts(dir_ / "pipe.json"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a regular file")));
 }
 
 TEST_F(TokenizerFiles, GiveAJobItsVocabulary) {

@@ -324,7 +324,7 @@ TEST_F(PreparedTest, AMissingFileIsNamedWithItsKeyAndWhatToDo) {
     v1::JobSpec spec = spec_;
     spec.mutable_data()->clear_val_fraction();
     change(spec.mutable_data());
-    const absl::Status status = PrepareInto(dir_ / "new", spec);
+    const absl::Status status = PrepareInto(dir_ / "new", spec).status();
     EXPECT_EQ(LoadStatus(spec).message(), status.message());
     return std::string(status.message());
   };
