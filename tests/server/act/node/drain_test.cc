@@ -245,7 +245,7 @@ TEST_F(DrainTest, RefusesWhatIsOutOfRange) {
   EXPECT_OK(cordon());
   for (const double seconds : {0.5, -1.0, 604'801.0, std::nan("")}) {
     request.set_deadline_seconds(seconds);
-    EXPECT_THAT(cordon(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 to 604800")));
+    EXPECT_THAT(cordon(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("1 to 604,800")));
   }
   request.set_deadline_seconds(0);
   request.set_reason("two\nlines\x1b[31m");
