@@ -64,14 +64,15 @@ absl::Status SourceFiles::CheckSet(const DataFiles& files) const {
   return filled ? absl::OkStatus() : empty;
 }
 
-// A file that is there is not opened: its tokens may be kept. Prepared data is a folder.
+// A file that is there is not opened: its tokens may be kept, and a reader of a pipe waits for its
+// first byte. Only prepared data is a folder.
 absl::Status SourceFiles::CheckLocal(const std::string& path, v1::DataSource source) {
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> paths, ExpandPath(path));
   const std::string& first = paths.front();
   std::error_code error;
-  const bool tokens = DataSourceInfoOf(source).format == DocumentFormat::kTokens;
-  const bool here = tokens ? std::filesystem::exists(first, error)
-                           : std::filesystem::is_regular_file(first, error);
+  const bool may_be_folder = DataSourceInfoOf(source).format == DocumentFormat::kTokens;
+  const std::filesystem::file_status status = std::filesystem::status(first, error);
+  const bool here = exists(status) && (may_be_folder || !is_directory(status));
   return here ? absl::OkStatus() : OpenDataFile(first).status();
 }
 
