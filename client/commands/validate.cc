@@ -1,4 +1,6 @@
 // nsactl validate: runs preflight on a job file without submitting it.
+#include <algorithm>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
 #include "client/cli.h"
@@ -26,6 +28,26 @@ void AddCount(const char* name, int64_t value, const char* unit, v1::PreflightRe
   item->set_unit(unit);
 }
 
+// What preflight finds in JSON lines that it reads to the end, of all data.
+void AddWarnings(const v1::CorpusSummary& corpus, const v1::JobSpec& spec,
+                 v1::PreflightReport* report) {
+  constexpr char kRule[] = "DATA_WHERE_VALUES";
+  for (const v1::DataWarning& warning : corpus.warnings()) {
+    const bool known = std::ranges::any_of(report->findings(), [&](const v1::Finding& finding) {
+      return finding.rule() == kRule && finding.field() == warning.field();
+    });
+    if (known) continue;
+    v1::Finding* const finding = report->add_findings();
+    finding->set_rule(kRule);
+    finding->set_severity(v1::SEVERITY_WARNING);
+    finding->set_field(warning.field());
+    finding->set_problem(warning.problem());
+    finding->set_fix(warning.fix());
+    const auto waived = spec.preflight().waive().find(kRule);
+    if (waived != spec.preflight().waive().end()) finding->set_waived(waived->second);
+  }
+}
+
 // Reads the data on this machine and adds what it contains to the estimates.
 absl::Status AddData(Session& session, const v1::JobSpec& spec, v1::PreflightReport* report) {
   NSA_ASSIGN_OR_RETURN(const v1::CorpusSummary corpus,
@@ -41,6 +63,7 @@ absl::Status AddData(Session& session, const v1::JobSpec& spec, v1::PreflightRep
   AddCount("data: lines and rows without a text (null), skipped", corpus.null_rows(), "rows",
            report);
   AddCount("data: empty files, passed", corpus.empty_files(), "files", report);
+  AddWarnings(corpus, spec, report);
   if (!corpus.has_packing()) return absl::OkStatus();
   const v1::PackingSummary& packing = corpus.packing();
   AddCount("data: answers in an epoch", packing.answer_tokens(), "tokens", report);

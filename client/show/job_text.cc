@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/show/human.h"
+#include "common/base/clean_text.h"
 #include "common/base/count.h"
 #include "common/base/reason.h"
 #include "common/estimate/fewer_ranks.h"
@@ -15,6 +16,7 @@
 #include "common/estimate/passes.h"
 #include "common/estimate/schedule.h"
 #include "common/job/data/conversations.h"
+#include "common/job/data/data_files.h"
 
 namespace nsa::client {
 namespace {
@@ -221,6 +223,9 @@ std::string CorpusText(const v1::CorpusSummary& corpus) {
                     corpus.empty_files() == 1 ? " empty file" : " empty files", " passed");
   }
   if (corpus.has_packing()) absl::StrAppend(&text, "; ", PackingText(corpus));
+  for (const v1::DataWarning& warning : corpus.warnings()) {
+    absl::StrAppend(&text, "; ", CleanLine(WarningText(warning)));
+  }
   return text;
 }
 

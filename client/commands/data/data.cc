@@ -50,6 +50,11 @@ absl::StatusOr<ExitCode> Prepare(Session& session, const PrepareFlags& flags) {
   v1::PreparedData prepared;
   NSA_RETURN_IF_ERROR(AskWorker(WorkerBesideThisProgram(), {"prepare", file.string(), OutOf(flags)},
                                 &session.interrupt(), &prepared, tell));
+  for (const v1::PreparedSet& set : prepared.sets()) {
+    for (const v1::DataWarning& warning : set.warnings()) {
+      session.Note(absl::StrCat("warning: ", CleanLine(WarningText(warning))));
+    }
+  }
   if (session.PrintDocumentOrName(prepared, prepared.folder())) return ExitCode::kOk;
   session.PrintTable(PreparedTable(prepared));
   session.Note(absl::StrCat("train on it: nsactl submit ", ShellWord(prepared.job_file())));

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "client/show/human.h"
 #include "common/base/clean_text.h"
+#include "common/job/data/data_files.h"
 #include "common/job/enum_words.h"
 
 namespace nsa::client {
@@ -66,6 +67,9 @@ std::string SetText(const v1::InspectedSet& set) {
   if (set.document_bytes().most() > 0) add("bytes each", LengthsText(set.document_bytes()));
   if (set.document_tokens().most() > 0) add("tokens each", LengthsText(set.document_tokens()));
   for (const std::string& sample : set.sample()) add("begins", CleanLine(sample));
+  for (const v1::DataWarning& warning : set.warnings()) {
+    add("warning", CleanLine(WarningText(warning)));
+  }
   return text;
 }
 

@@ -66,6 +66,23 @@ absl::Status CheckFilter(const DataFiles& files, const FilterTally& all) {
   return faults.empty() ? absl::OkStatus() : absl::InvalidArgumentError(faults.front().Text());
 }
 
+std::vector<v1::DataWarning> FilterWarnings(const DataFiles& files, const FilterTally& all) {
+  std::vector<v1::DataWarning> warnings;
+  if (files.filter == nullptr || files.field == "data.val_path") return warnings;
+  for (FilterFault& fault : files.filter->FaultsIn(all)) {
+    v1::DataWarning& warning = warnings.emplace_back();
+    warning.set_field(std::move(fault.key));
+    warning.set_problem(std::move(fault.problem));
+    warning.set_fix(std::move(fault.fix));
+    warning.set_condition(fault.condition);
+  }
+  return warnings;
+}
+
+std::string WarningText(const v1::DataWarning& warning) {
+  return absl::StrCat(warning.field(), ": ", warning.problem(), "; ", warning.fix());
+}
+
 std::string TextFieldOf(const v1::DataSpec& data) {
   return FieldOrDefault(data, data.text_field());
 }

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "common/job/data/record_filter.h"
 #include "nsa/v1/job.pb.h"
+#include "nsa/v1/telemetry.pb.h"
 
 namespace nsa {
 
@@ -50,6 +51,14 @@ struct DataFiles {
 // OK unless the records of a set were all read and none of them passes its filter: then
 // InvalidArgument, naming the key and what is wrong.
 absl::Status CheckFilter(const DataFiles& files, const FilterTally& all);
+
+// What is wrong with the filter of a set whose records were all read, for people: a field or a
+// value that none of them has. Nothing for data.val_path, whose filter is for data.path, too, and
+// need not have every value there.
+std::vector<v1::DataWarning> FilterWarnings(const DataFiles& files, const FilterTally& all);
+
+// "data.except.source: none of 300 records has the value 'x'; check the spelling".
+std::string WarningText(const v1::DataWarning& warning);
 
 // Without data.mix one element, also for a source that has no files; with it one for each source.
 std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data);

@@ -36,28 +36,14 @@ std::optional<std::string> NumberOf(const std::string& value) {
   return NumberValue(*number).text;
 }
 
+// "the first 300 records", of which there are more.
+std::string FirstRecords(int64_t count) { return absl::StrCat("the first ", Records(count)); }
+
 // "one of its 3 values".
 std::string AnyOf(const FieldCondition& condition) {
   const auto count = static_cast<int64_t>(condition.values().size());
   return count == 1 ? absl::StrFormat("the value '%s'", Shown(condition.values()[0]))
                     : absl::StrFormat("one of its %d values", count);
-}
-
-FilterFault FieldMissing(const FieldCondition& condition, int64_t records) {
-  return {condition.key(),
-          absl::StrFormat("none of %s has a text, number or bool in this field", Records(records)),
-          "check the spelling, or remove it"};
-}
-
-FilterFault NoneHas(const FieldCondition& condition, const std::string& what, int64_t records,
-                    const FilterTally::OfField& field) {
-  const std::string first =
-      absl::StrJoin(field.others, ", ", [](std::string* out, const std::string& value) {
-        absl::StrAppend(out, "'", Shown(value), "'");
-      });
-  return {condition.key(), absl::StrFormat("none of %s has %s", Records(records), what),
-          first.empty() ? "check the spelling"
-                        : absl::StrCat("check the spelling: the first other values are ", first)};
 }
 
 }  // namespace
@@ -163,41 +149,69 @@ bool RecordFilter::Passes(const std::function<std::optional<FieldValue>(size_t)>
   return passes;
 }
 
-std::vector<FilterFault> RecordFilter::Faults(const FilterTally& tally, bool all) const {
+std::optional<FilterFault> RecordFilter::MissingField(size_t condition, const FilterTally& tally,
+                                                      const std::string& records) const {
+  if (tally.records == 0 || tally.fields[condition].with > 0) return std::nullopt;
+  return FilterFault{
+      conditions_[condition].key(),
+      absl::StrFormat("none of %s has a text, number or bool in this field", records),
+      "check the spelling, or remove it", static_cast<int>(condition)};
+}
+
+std::optional<FilterFault> RecordFilter::MissingValue(size_t condition, const FilterTally& tally,
+                                                      const std::string& records) const {
+  if (tally.records == 0) return std::nullopt;
+  const FilterTally::OfField& field = tally.fields[condition];
+  const FieldCondition& named = conditions_[condition];
+  const auto none = std::ranges::find(field.of_value, 0);
+  if (field.with == 0 || none == field.of_value.end()) return std::nullopt;
+  const auto value = static_cast<size_t>(none - field.of_value.begin());
+  const bool all = std::ranges::count(field.of_value, 0) == std::ssize(field.of_value);
+  const std::string first =
+      absl::StrJoin(field.others, ", ", [](std::string* out, const std::string& other) {
+        absl::StrAppend(out, "'", Shown(other), "'");
+      });
+  return FilterFault{
+      named.key(),
+      absl::StrFormat(
+          "none of %s has %s", records,
+          all ? AnyOf(named) : absl::StrFormat("the value '%s'", Shown(named.values()[value]))),
+      first.empty() ? "check the spelling"
+                    : absl::StrCat("check the spelling: the first other values are ", first),
+      static_cast<int>(condition)};
+}
+
+std::vector<FilterFault> RecordFilter::FaultsIn(const FilterTally& all) const {
+  const std::string records = Records(all.records);
   std::vector<FilterFault> faults;
-  if (tally.records == 0) return faults;
   for (size_t i = 0; i < conditions_.size(); ++i) {
-    const FieldCondition& condition = conditions_[i];
-    const FilterTally::OfField& field = tally.fields[i];
-    if (field.with == 0) {
-      faults.push_back(FieldMissing(condition, tally.records));
-      continue;
-    }
-    if (!all) continue;
-    const auto none = std::ranges::find(field.of_value, 0);
-    if (std::ranges::count(field.of_value, 0) == std::ssize(field.of_value)) {
-      faults.push_back(NoneHas(condition, AnyOf(condition), tally.records, field));
-    } else if (none != field.of_value.end()) {
-      const auto value = static_cast<size_t>(none - field.of_value.begin());
-      faults.push_back(NoneHas(condition,
-                               absl::StrFormat("the value '%s'", Shown(condition.values()[value])),
-                               tally.records, field));
-    }
+    if (auto fault = MissingField(i, all, records)) faults.push_back(*std::move(fault));
+    if (auto fault = MissingValue(i, all, records)) faults.push_back(*std::move(fault));
   }
-  if (all && tally.passed == 0 && faults.empty()) {
+  if (all.records > 0 && all.passed == 0 && faults.empty()) {
     faults.push_back({wheres_ > 0 ? where_key_ : except_key_,
-                      absl::StrFormat("none of %s passes", Records(tally.records)),
+                      absl::StrFormat("none of %s passes", records),
                       absl::StrCat("name other values in ", Keys())});
   }
   return faults;
 }
 
-std::vector<FilterFault> RecordFilter::FaultsIn(const FilterTally& all) const {
-  return Faults(all, /*all=*/true);
+std::vector<FilterFault> RecordFilter::MissingFieldsIn(const FilterTally& first) const {
+  std::vector<FilterFault> faults;
+  for (size_t i = 0; i < conditions_.size(); ++i) {
+    auto fault = MissingField(i, first, FirstRecords(first.records));
+    if (fault.has_value()) faults.push_back(*std::move(fault));
+  }
+  return faults;
 }
 
-std::vector<FilterFault> RecordFilter::MissingFieldsIn(const FilterTally& some) const {
-  return Faults(some, /*all=*/false);
+std::vector<FilterFault> RecordFilter::MissingValuesIn(const FilterTally& first) const {
+  std::vector<FilterFault> faults;
+  for (size_t i = 0; i < conditions_.size(); ++i) {
+    auto fault = MissingValue(i, first, FirstRecords(first.records));
+    if (fault.has_value()) faults.push_back(*std::move(fault));
+  }
+  return faults;
 }
 
 bool RecordFilter::Excludes(const RecordFilter& other) const {

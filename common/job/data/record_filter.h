@@ -77,6 +77,7 @@ struct FilterFault {
   std::string key;
   std::string problem;
   std::string fix;
+  int condition = -1;  // its index in conditions(); -1: all of them
   std::string Text() const { return key + ": " + problem + "; " + fix; }
 };
 
@@ -102,8 +103,10 @@ class RecordFilter {
   // What is wrong with the filter if these are all records: a field or a value that none of them
   // has, or no record that passes. The first such fault of each field.
   std::vector<FilterFault> FaultsIn(const FilterTally& all) const;
-  // The same of some of the records: a field that none of them has.
-  std::vector<FilterFault> MissingFieldsIn(const FilterTally& some) const;
+  // The same of the first records, of which others may have what these have not: a field that none
+  // of them has, or, without those, a value.
+  std::vector<FilterFault> MissingFieldsIn(const FilterTally& first) const;
+  std::vector<FilterFault> MissingValuesIn(const FilterTally& first) const;
 
   // Whether no record can pass both filters, as far as it can be told from a field that both name.
   bool Excludes(const RecordFilter& other) const;
@@ -115,7 +118,11 @@ class RecordFilter {
   void Describe(v1::PreparedFilter* filter) const;
 
  private:
-  std::vector<FilterFault> Faults(const FilterTally& tally, bool all) const;
+  // `records`: "300 records".
+  std::optional<FilterFault> MissingField(size_t condition, const FilterTally& tally,
+                                          const std::string& records) const;
+  std::optional<FilterFault> MissingValue(size_t condition, const FilterTally& tally,
+                                          const std::string& records) const;
   bool IsWhere(size_t condition) const { return condition < wheres_; }
 
   std::vector<FieldCondition> conditions_;

@@ -140,17 +140,30 @@ void CheckColumns(const PreflightFacts& facts, Problems* problems) {
   }
 }
 
+void Add(const std::vector<FilterFault>& faults, Problems* problems) {
+  for (const FilterFault& fault : faults) {
+    problems->push_back({Shown(fault.key), fault.problem, fault.fix});
+  }
+}
+
 Problems WhereValues(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
   Problems problems;
   CheckColumns(facts, &problems);
   for (const auto& [keys, looked] : LookAtRecords(facts)) {
-    const std::vector<FilterFault> faults = looked.whole
-                                                ? looked.filter->FaultsIn(looked.tally)
-                                                : looked.filter->MissingFieldsIn(looked.tally);
-    for (const FilterFault& fault : faults) {
-      problems.push_back({Shown(fault.key), fault.problem, fault.fix});
-    }
+    Add(looked.whole ? looked.filter->FaultsIn(looked.tally)
+                     : looked.filter->MissingFieldsIn(looked.tally),
+        &problems);
+  }
+  return problems;
+}
+
+// A value may be rare, so that the first records have it not.
+Problems WhereRare(const PreflightFacts& facts) {
+  if (!MayLook(facts)) return {};
+  Problems problems;
+  for (const auto& [keys, looked] : LookAtRecords(facts)) {
+    if (!looked.whole) Add(looked.filter->MissingValuesIn(looked.tally), &problems);
   }
   return problems;
 }
@@ -160,6 +173,8 @@ constexpr PreflightRule kFilterRules[] = {
      false, kNothing, Where},
     {"DATA_WHERE_VALUES", "where or except names a field or a value that no record has", kError,
      kError, true, kNothing, WhereValues},
+    {"DATA_WHERE_RARE", "where or except names a value that none of the first records has",
+     kWarning, kWarning, true, kNothing, WhereRare},
 };
 
 }  // namespace

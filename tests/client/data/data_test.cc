@@ -128,6 +128,38 @@ TEST_F(DataTest, InspectsTheFilesOfAFolderByTheirKind) {
   EXPECT_EQ(Run({"nsactl", "data", "inspect", "books/*.md"}).exit.code, 2) << "no file matches";
 }
 
+// Preflight looks into 32 of these files, so it cannot tell.
+TEST_F(DataTest, AMisspeltValueIsNamedByWhatReadsEverything) {
+  for (int i = 0; i < 40; ++i) {
+    std::ofstream file(dir_ / absl::StrCat("part-", i, ".jsonl"));
+    for (int line = 0; line < 10; ++line) {
+      file << "{\"book\": \"" << (i + line) % 3 << "\", \"text\": \"part " << i << ", line " << line
+           << "\"}\n";
+    }
+  }
+  std::string job = *ReadWholeFile(dir_ / "job.yaml");
+  job.replace(job.find("text.jsonl"), 10,
+              "'part-*.jsonl', val_fraction: 0.1, except: {book: [2, two]}");
+  job.erase(job.find(", val_path: val.jsonl"), 21);
+  std::ofstream(dir_ / "job.yaml") << job;
+  const std::string warning =
+      "data.except.book: none of 400 records has the value 'two'; check the spelling: the first "
+      "other values are '0', '1'";
+  const Ran valid = Run({"nsactl", "validate", "job.yaml", "--offline", "--data"});
+  EXPECT_EQ(valid.exit.code, 0) << valid.said;
+  EXPECT_THAT(valid.said, AllOf(HasSubstr("warning DATA_WHERE_VALUES: " + warning),
+                                HasSubstr("warning DATA_WHERE_RARE: data.except.book: none of the "
+                                          "first 320 records has the value 'two'")));
+  const Ran inspected = Run({"nsactl", "data", "inspect", "job.yaml"});
+  EXPECT_EQ(inspected.exit.code, 0) << inspected.said;
+  EXPECT_THAT(inspected.said, HasSubstr("  warning     " + warning));
+  const Ran prepared = Run({"nsactl", "data", "prepare", "job.yaml", "--out", "tokens"});
+  EXPECT_EQ(prepared.exit.code, 0) << prepared.said;
+  EXPECT_THAT(prepared.said, HasSubstr("warning: " + warning + "\n"));
+  EXPECT_THAT(Run({"nsactl", "data", "inspect", "tokens"}).said,
+              HasSubstr("  warning     " + warning));
+}
+
 TEST_F(DataTest, ALimitOfFileSizesIsAnErrorOfItsFile) {
   std::ofstream lines(dir_ / "text.jsonl");
   for (int i = 0; i < 2000; ++i) lines << "{\"text\": \"document number " << i << "\"}\n";

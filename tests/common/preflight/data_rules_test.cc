@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "tests/common/preflight/preflight_cases.h"
 #include "tests/testing/parquet_footer.h"
 
@@ -320,6 +321,28 @@ TEST(DataRules, AFieldOrAValueThatNoRecordHasIsRefused) {
   Data(&job)->clear_where();
   job.AddSet("e");
   EXPECT_THAT(FoundBy(job, "DATA_WHERE_VALUES"), HasSubstr("data.val_where.books.book: none of"));
+}
+
+TEST(DataRules, AValueThatTheFirstRecordsHaveNotIsAWarning) {
+  GoodJob job;
+  for (int file = 0; file < 40; ++file) {
+    job.Write(absl::StrFormat("part-%02d.jsonl", file),
+              absl::StrFormat("{\"book\": \"%s\", \"text\": \"%s\"}\n", file < 35 ? "a" : "b",
+                              std::string(200'000, 'a')));
+  }
+  Data(&job)->set_source(v1::DATA_SOURCE_JSONL);
+  Data(&job)->set_path(0, job.PathOf("part-*.jsonl"));
+  Data(&job)->clear_val_path();
+  Data(&job)->set_val_fraction(0.2);
+  (*Data(&job)->mutable_except())["book"].add_value("b");
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE_RARE"),
+              HasSubstr("data.except.book: none of the first 32 records has the value 'b'"));
+  EXPECT_TRUE(job.Check().accepted()) << job.Check().DebugString();
+  (*Data(&job)->mutable_except())["book"].set_value(0, "a");
+  EXPECT_EQ(FoundBy(job, "DATA_WHERE_RARE"), "");
+  (*Data(&job)->mutable_where())["boke"].add_value("b");
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE_VALUES"),
+              HasSubstr("data.where.boke: none of the first 32 records has a text"));
 }
 
 TEST(DataRules, ARecordThatIsLeftOutNeedsNoText) {

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "common/checkpoint/checkpoint_dir.h"
 #include "common/estimate/estimate.h"
@@ -254,6 +255,18 @@ const RuleCase kCases[] = {
        job->Write("train.jsonl", "{\"source\": \"c" + text + "{\"source\": \"d" + text);
        Data(job)->set_source(v1::DATA_SOURCE_JSONL);
        Data(job)->set_path(0, job->PathOf("train.jsonl"));
+       Data(job)->clear_val_path();
+       Data(job)->set_val_fraction(0.5);
+       (*Data(job)->mutable_except())["source"].add_value("b");
+     }},
+    {"DATA_WHERE_RARE", "data.except.source", "none of the first 32 records has the value 'b'",
+     [](GoodJob* job) {
+       for (int file = 0; file < 33; ++file) {
+         job->Write(absl::StrFormat("part-%02d.jsonl", file),
+                    "{\"source\": \"c\", \"text\": \"" + std::string(200'000, 'a') + "\"}\n");
+       }
+       Data(job)->set_source(v1::DATA_SOURCE_JSONL);
+       Data(job)->set_path(0, job->PathOf("part-*.jsonl"));
        Data(job)->clear_val_path();
        Data(job)->set_val_fraction(0.5);
        (*Data(job)->mutable_except())["source"].add_value("b");

@@ -181,6 +181,7 @@ class Builder {
     FilterTally tally;
     for (const Piece& piece : pieces) {
       fingerprint_.Begin(piece.paths);
+      if (piece.folder() != nullptr) WarnAsKept(files, piece.folder()->manifest().filter());
       NSA_RETURN_IF_ERROR(piece.folder() != nullptr
                               ? ForEachMapped(*piece.folder(), visit)
                               : ForEachRead(OptionsFor(files, piece.paths), visit, &tally));
@@ -193,9 +194,24 @@ class Builder {
     if (files.filter == nullptr) return absl::OkStatus();
     NSA_RETURN_IF_ERROR(CheckFilter(files, tally));
     left_out_ += tally.records - tally.passed;
-    if (files.field == "data.val_path") return absl::OkStatus();  // need not have every value
-    for (const FilterFault& fault : files.filter->FaultsIn(tally)) spdlog::warn("{}", fault.Text());
+    for (v1::DataWarning& warning : FilterWarnings(files, tally)) Warn(std::move(warning));
     return absl::OkStatus();
+  }
+
+  void Warn(v1::DataWarning warning) {
+    spdlog::warn("{}", WarningText(warning));
+    corpus_.info.warnings.push_back(std::move(warning));
+  }
+
+  // Tokens in the cache may have been made for another job, which has the filter under other keys.
+  void WarnAsKept(const DataFiles& files, const v1::PreparedFilter& kept) {
+    if (files.filter == nullptr || files.field == "data.val_path") return;
+    const std::vector<FieldCondition>& conditions = files.filter->conditions();
+    for (v1::DataWarning warning : kept.warnings()) {
+      const auto at = static_cast<size_t>(warning.condition());
+      if (at < conditions.size()) warning.set_field(conditions[at].key());
+      Warn(std::move(warning));
+    }
   }
 
   absl::StatusOr<std::vector<Piece>> PiecesOf(const DataFiles& files) {

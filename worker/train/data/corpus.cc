@@ -40,6 +40,7 @@ v1::CorpusSummary SummaryOf(const CorpusInfo& info) {
   summary.set_null_rows(info.null_rows);
   summary.set_empty_files(info.empty_files);
   if (info.packing) *summary.mutable_packing() = *info.packing;
+  summary.mutable_warnings()->Add(info.warnings.begin(), info.warnings.end());
   return summary;
 }
 

@@ -63,7 +63,8 @@ struct CorpusInfo {
   // What a new run reports, because preflight finds it only in some data: VAL_SHARE (not of a
   // stream, whose share nobody has counted) and DATA_NOT_UTF8.
   std::vector<CorpusNote> notes;
-  std::vector<DataPart> parts;  // what it is made of, to say what differs
+  std::vector<v1::DataWarning> warnings;  // about data.where and data.except
+  std::vector<DataPart> parts;            // what it is made of, to say what differs
   // How conversations fill their rows (data.loss_on: assistant).
   std::optional<v1::PackingSummary> packing = {};
 };

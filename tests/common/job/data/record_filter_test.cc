@@ -129,7 +129,20 @@ TEST(RecordFilter, OfSomeOfTheRecordsOnlyAFieldThatNoneHasIsAFault) {
   const std::vector<std::string> lines = {R"({"source": "a"})"};
   EXPECT_THAT(FaultsOf(Filter({{"source", {"b"}}}), lines, /*all=*/false), IsEmpty());
   EXPECT_THAT(FaultsOf(Filter({{"sauce", {"b"}}}), lines, /*all=*/false),
-              ElementsAre(HasSubstr("data.where.sauce: none of 1 record has")));
+              ElementsAre(HasSubstr("data.where.sauce: none of the first 1 record has")));
+}
+
+TEST(RecordFilter, SaysWhichValueTheFirstRecordsHaveNot) {
+  FilterTally tally;
+  const auto filter = Filter({{"source", {"b"}}, {"sauce", {"c"}}});
+  Passes(filter, R"({"source": "a"})", &tally);
+  const std::vector<FilterFault> faults = filter->MissingValuesIn(tally);
+  ASSERT_EQ(faults.size(), 1u) << "a field that none has is another fault";
+  EXPECT_EQ(faults[0].Text(),
+            "data.where.source: none of the first 1 record has the value 'b'; check the spelling: "
+            "the first other values are 'a'");
+  EXPECT_EQ(filter->conditions()[static_cast<size_t>(faults[0].condition)].name(), "source");
+  EXPECT_TRUE(filter->MissingValuesIn({}).empty());
 }
 
 TEST(RecordFilter, TalliesOfSeveralFilesAddUp) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/job/data/data_files.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -350,6 +351,16 @@ TEST(LoadCorpus, AFilterChoosesTheRecordsOfEachSet) {
               testing::UnorderedElementsAre("one", "two", "four"));
   EXPECT_THAT(DocumentsOf(*corpus->sets[0].tokens), testing::ElementsAre("three"));
   EXPECT_EQ(corpus->info.dropped_documents, 0);
+  EXPECT_EQ(SummaryOf(corpus->info).warnings_size(), 0);
+
+  (*spec.mutable_except())["book"].add_value("x");
+  const auto misspelt = Load(spec);
+  ASSERT_OK(misspelt);
+  const v1::CorpusSummary summary = SummaryOf(misspelt->info);
+  ASSERT_EQ(summary.warnings_size(), 1);
+  EXPECT_EQ(WarningText(summary.warnings(0)),
+            "data.except.book: none of 4 records has the value 'x'; check the spelling: the first "
+            "other values are 'p', 'q'");
 
   set["book"].set_value(0, "s");
   EXPECT_THAT(Load(spec), StatusIs(absl::StatusCode::kInvalidArgument,

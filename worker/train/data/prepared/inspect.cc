@@ -126,6 +126,9 @@ absl::Status ReadFiles(const DataFiles& files, const std::vector<std::string>& p
     if (!found) break;
     NSA_RETURN_IF_ERROR(AddDocument(document, reading, &tokens, to));
   }
+  for (v1::DataWarning& warning : FilterWarnings(files, reader.tally())) {
+    *to->set().add_warnings() = std::move(warning);
+  }
   to->set().set_null_rows(to->set().null_rows() + reader.nulls());
   to->set().set_empty_files(to->set().empty_files() + reader.empty_files());
   return absl::OkStatus();
@@ -158,6 +161,7 @@ absl::Status ReadPreparedFolder(const fs::path& path, ReadProgress* progress, In
   to->set().set_text_bytes(to->set().text_bytes() + manifest.text_bytes());
   to->set().set_null_rows(to->set().null_rows() + manifest.null_rows());
   to->set().set_empty_files(to->set().empty_files() + EmptyFilesOf(manifest));
+  to->set().mutable_warnings()->MergeFrom(manifest.filter().warnings());
   return absl::OkStatus();
 }
 

@@ -156,6 +156,7 @@ class Preparer {
     summary.set_text_bytes(manifest.text_bytes());
     summary.set_null_rows(manifest.null_rows());
     summary.set_empty_files(EmptyFilesOf(manifest));
+    *summary.mutable_warnings() = manifest.filter().warnings();
     int64_t bytes = manifest_bytes + manifest.tokens() * manifest.token_bytes() +
                     manifest.documents() * kDocumentHashBytes;
     for (const v1::PreparedShard& shard : manifest.shards()) bytes += shard.index_bytes();

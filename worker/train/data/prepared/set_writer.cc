@@ -88,6 +88,9 @@ absl::Status SetWriter::WriteDocuments(ShardWriter* writer) {
   tally_ = reader.tally();
   if (manifest_.has_filter()) {
     manifest_.mutable_filter()->set_left_out(tally_.records - tally_.passed);
+    for (v1::DataWarning& warning : FilterWarnings(options_.files, tally_)) {
+      *manifest_.mutable_filter()->add_warnings() = std::move(warning);
+    }
   }
   return absl::OkStatus();
 }

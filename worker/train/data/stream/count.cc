@@ -31,8 +31,12 @@ absl::Status CountSource(const std::shared_ptr<const StreamPlan>& plan, size_t s
   info->null_rows += documents.nulls();
   info->empty_files += documents.empty_files();
   info->tokens += tokens;
-  NSA_RETURN_IF_ERROR(CheckFilter(plan->sources[source].files, documents.tally()));
-  if (tokens <= seq_len) return TooFewTokens(plan->sources[source].files.field, tokens, seq_len);
+  const DataFiles& files = plan->sources[source].files;
+  NSA_RETURN_IF_ERROR(CheckFilter(files, documents.tally()));
+  for (v1::DataWarning& warning : FilterWarnings(files, documents.tally())) {
+    info->warnings.push_back(std::move(warning));
+  }
+  if (tokens <= seq_len) return TooFewTokens(files.field, tokens, seq_len);
   info->rows += (tokens - 1) / seq_len;
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/base/job_file.h"
+#include "common/job/data/data_files.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/sha256.h"
 #include "common/run/atomic_file.h"
@@ -102,6 +103,16 @@ TEST_F(PreparedTest, TheManifestSaysWhichRecordsWereChosenAndTheJobNoLonger) {
   EXPECT_EQ(manifest->filter().left_out(), 40);
   EXPECT_TRUE(JobOnPrepared(spec_, dir_ / "ones").data().where().empty());
   EXPECT_FALSE(ReadPrepared(out_ / "train.tokens")->has_filter());
+
+  EXPECT_EQ(manifest->filter().warnings_size(), 0);
+  (*data.mutable_where())["kind"].add_value("7");
+  const auto warned = PrepareInto(dir_ / "warned", spec_);
+  ASSERT_OK(warned);
+  ASSERT_EQ(warned->sets(0).warnings_size(), 1);
+  EXPECT_EQ(WarningText(warned->sets(0).warnings(0)),
+            "data.where.kind: none of 60 records has the value '7'; check the spelling: the first "
+            "other values are '0', '2'");
+  (*data.mutable_where())["kind"].mutable_value()->RemoveLast();
 
   (*data.mutable_where())["kind"].set_value(0, "3");
   EXPECT_THAT(PrepareInto(dir_ / "none", spec_),

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "common/job/data/data_files.h"
 #include "common/job/data/prepared.h"
 #include "common/run/atomic_file.h"
 #include "gmock/gmock.h"
@@ -127,6 +128,38 @@ TEST_F(TokenCacheTest, WhateverDecidesTheTokensMakesOthers) {
   EXPECT_EQ(others(lines), 1u);
   lines.mutable_data()->mutable_where()->swap(*lines.mutable_data()->mutable_except());
   EXPECT_EQ(others(lines), 1u);
+}
+
+TEST_F(TokenCacheTest, KeptTokensWarnAsTheirFilesDo) {
+  Write(dir_ / "kinds.jsonl", LinesOfKinds(90));
+  v1::JobSpec spec = JobOnLines(dir_ / "kinds.jsonl");
+  (*spec.mutable_data()->mutable_except())["kind"].add_value("1");
+  EXPECT_THAT(LoadWith(spec, CacheIn(cache_))->info.warnings, IsEmpty());
+  (*spec.mutable_data()->mutable_except())["kind"].add_value("7");
+  for (int round = 0; round < 2; ++round) {
+    const auto corpus = LoadWith(spec, CacheIn(cache_));
+    ASSERT_OK(corpus);
+    ASSERT_EQ(corpus->info.warnings.size(), 1u) << round;
+    EXPECT_EQ(WarningText(corpus->info.warnings[0]),
+              "data.except.kind: none of 90 records has the value '7'; check the spelling: the "
+              "first other values are '0', '2'");
+  }
+}
+
+TEST_F(TokenCacheTest, AWarningNamesTheKeyOfTheJobThatReads) {
+  Write(dir_ / "kinds.jsonl", LinesOfKinds(90));
+  v1::JobSpec spec = JobOnLines(dir_ / "kinds.jsonl");
+  (*spec.mutable_data()->mutable_where())["kind"].add_value("1");
+  (*spec.mutable_data()->mutable_where())["kind"].add_value("7");
+  ASSERT_OK(LoadWith(spec, CacheIn(cache_)));
+  v1::JobSpec set = LinesJob();
+  (*set.mutable_data()->mutable_val())["ones"] = (dir_ / "kinds.jsonl").string();
+  auto& fields = (*set.mutable_data()->mutable_val_where())["ones"];
+  fields.mutable_field()->insert(spec.data().where().begin(), spec.data().where().end());
+  const auto corpus = LoadWith(set, CacheIn(cache_));
+  ASSERT_OK(corpus);
+  ASSERT_EQ(corpus->info.warnings.size(), 1u);
+  EXPECT_EQ(corpus->info.warnings[0].field(), "data.val_where.ones.kind");
 }
 
 // Size and time of the last change are easily the same; the time of the inode's change is not.
