@@ -15,7 +15,7 @@
 #include "common/base/host_name.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
-#include "common/base/write_error.h"
+#include "common/base/write.h"
 #include "common/rpc/secret.h"
 #include "common/run/atomic_file.h"
 

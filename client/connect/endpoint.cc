@@ -16,9 +16,9 @@
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/base/why_unreadable.h"
+#include "common/base/write.h"
 #include "common/job/load.h"
 #include "common/rpc/rpc.h"
-#include "common/run/atomic_file.h"
 
 namespace nsa::client {
 namespace {
@@ -116,14 +116,11 @@ absl::Status WriteClientConfig(const std::filesystem::path& path, const v1::Clie
   std::filesystem::create_directories(path.parent_path(), error);
   const std::string temporary = absl::StrCat(path.string(), ".tmp-", getpid());
   const std::string text = ToYaml(config);
-  Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  bool ok = file.valid();
-  ok = ok && WriteAll(file.get(), text);
-  ok = ok && fsync(file.get()) == 0;
+  const Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const bool written = file.valid() && WriteAll(file.get(), text) && fsync(file.get()) == 0 &&
+                       rename(temporary.c_str(), path.c_str()) == 0;
+  if (written) return absl::OkStatus();
   const int write_errno = errno;
-  file.Reset();
-  ok = ok && rename(temporary.c_str(), path.c_str()) == 0;
-  if (ok) return absl::OkStatus();
   unlink(temporary.c_str());
   return absl::InternalError(absl::StrCat(path.string(), ": cannot be written (",
                                           std::strerror(write_errno),

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/base/status.h"
-#include "common/base/write_error.h"
+#include "common/base/write.h"
 
 namespace nsa {
 namespace {
@@ -94,13 +94,8 @@ absl::StatusOr<NewFile> NewFile::Create(const std::filesystem::path& path) {
 }
 
 absl::Status NewFile::Append(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(fd_.get(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return WriteError(errno, path_.string());
-    bytes = bytes.subspan(static_cast<size_t>(count));
-  }
-  return absl::OkStatus();
+  const std::string_view view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return WriteAll(fd_.get(), view) ? absl::OkStatus() : WriteError(errno, path_.string());
 }
 
 absl::Status NewFile::Finish() {

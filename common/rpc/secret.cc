@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
+#include "common/base/write.h"
 #include "common/rpc/named_file.h"
 
 namespace nsa {
@@ -31,12 +32,8 @@ std::string View(std::string_view text) { return std::string(text); }
 absl::Status WriteNew(const fs::path& path, const std::string& content) {
   unlink(path.c_str());  // a draft of a process that was killed
   Fd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.valid()) return absl::ErrnoToStatus(errno, path.string());
-  errno = ENOSPC;  // a write of a part does not set it
-  const bool written =
-      write(file.get(), content.data(), content.size()) == static_cast<ssize_t>(content.size()) &&
-      fsync(file.get()) == 0;
-  return written ? file.Close() : absl::ErrnoToStatus(errno, path.string());
+  const bool written = file.valid() && WriteAll(file.get(), content) && fsync(file.get()) == 0;
+  return written ? file.Close() : WriteError(errno, path.string());
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
 #include "common/base/status.h"
-#include "common/base/write_error.h"
+#include "common/base/write.h"
 
 namespace nsa {
 namespace {
@@ -62,16 +62,6 @@ absl::StatusOr<Fd> OpenFolderOf(const std::filesystem::path& path) {
 }
 
 }  // namespace
-
-bool WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
 
 absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
                                  std::string_view content) {

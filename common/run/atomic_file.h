@@ -10,10 +10,6 @@
 
 namespace nsa {
 
-// Writes all bytes to an open file, in as many calls as it takes. False, with errno, if that fails;
-// some of them may then be written.
-bool WriteAll(int fd, std::string_view bytes);
-
 // Replaces `path` by a file with this content: writes `path`.tmp, calls fsync, renames it and calls
 // fsync on the folder. A reader sees either the old file or the new one. Two processes must not
 // write the same path at the same time. The mode is 0600. ResourceExhausted if the disk is full;

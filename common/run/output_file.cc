@@ -12,8 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/durable_folder.h"
 #include "common/base/status.h"
-#include "common/base/write_error.h"
-#include "common/run/atomic_file.h"
+#include "common/base/write.h"
 
 namespace nsa {
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
-#include "common/base/write_error.h"
+#include "common/base/write.h"
 
 namespace nsa {
 
@@ -28,13 +28,8 @@ absl::StatusOr<Fd> NamelessFile(const std::string& folder) {
 }
 
 absl::Status AppendTo(const Fd& file, std::string_view data) {
-  while (!data.empty()) {
-    const ssize_t n = write(file.get(), data.data(), data.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return WriteError(errno, "TMPDIR: a temporary file");
-    data.remove_prefix(static_cast<size_t>(n));
-  }
-  return absl::OkStatus();
+  return WriteAll(file.get(), data) ? absl::OkStatus()
+                                    : WriteError(errno, "TMPDIR: a temporary file");
 }
 
 absl::Status RankTraces::Take(const v1::ProfileJobResponse& part) {

@@ -16,6 +16,7 @@
 #include "common/base/fd.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
+#include "common/base/write.h"
 #include "common/job/data/sha256.h"
 #include "common/run/atomic_file.h"
 #include "common/run/new_folder.h"

@@ -86,7 +86,7 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
     NSA_RETURN_IF_ERROR(WriteOutputFile(files.csv, NeedleCsv(cells, options.task)));
   }
   if (!files.json.empty()) {
-    return WriteFileAtomically(files.json, NeedleDocument(cells, options.task, step).dump() + "\n");
+    return WriteOutputFile(files.json, NeedleDocument(cells, options.task, step).dump() + "\n");
   }
   absl::PrintF("\nstep %d, task %s: share of answers found by depth and tokens of the context\n%s",
                step, NameOf(options.task), NeedleTable(cells));

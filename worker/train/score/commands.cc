@@ -10,6 +10,7 @@
 #include "common/base/status.h"
 #include "common/job/data/conversations.h"
 #include "common/run/atomic_file.h"
+#include "common/run/output_file.h"
 #include "nlohmann/json.hpp"
 #include "worker/train/score/evaluate.h"
 #include "worker/train/score/trained_model.h"
@@ -43,7 +44,7 @@ absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend, con
     document = EvaluationDocument(evaluation, step);
     shown = absl::StrFormat("step %d, %s", step, EvaluationText(evaluation));
   }
-  if (!json.empty()) return WriteFileAtomically(json, document.dump() + "\n");
+  if (!json.empty()) return WriteOutputFile(json, document.dump() + "\n");
   absl::PrintF("%s", shown);
   return absl::OkStatus();
 }

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
-#include "common/base/write_error.h"
+#include "common/base/write.h"
 
 namespace nsa::train {
 namespace {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/fd.h"
 #include "common/base/log.h"
+#include "common/base/write.h"
 #include "common/run/atomic_file.h"
 #include "worker/train/data/cache/cache_folder.h"
 
