@@ -273,7 +273,7 @@ TEST(Trainer, LayersInTurnTrainAndResumeBitForBitOnOneAndTwoRanks) {
                                    SetLayers(spec, {"cmp+sel", "win"});
                                  });
     EXPECT_EQ(others.finished.outcome(), v1::OUTCOME_FAILED_FINAL);
-    EXPECT_THAT(others.finished.text(), HasSubstr("nsa.layers[0]: \"win\" -> \"cmp+sel\""));
+    EXPECT_THAT(others.finished.text(), HasSubstr("nsa.layers[0]: win -> cmp+sel;"));
   }
 }
 
