@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -42,15 +44,35 @@ class SharesTest : public ::testing::TestWithParam<Divided> {
   const TempDir dir_;
 };
 
+// A run with whole states: its steps, those of the second part if it had two, and what it left.
+struct WholeRun {
+  std::vector<StepBits> steps;
+  Loaded loaded;
+  std::string weights;
+};
+
+// On `first` ranks up to step 5 and on `second` from there on; 0: on `second` from the beginning.
+// Each is run once for all levels.
+const WholeRun& RunWhole(v1::Optimizer optimizer, int first, int second) {
+  static std::map<std::tuple<v1::Optimizer, int, int>, WholeRun> runs;
+  const auto [at, is_new] = runs.try_emplace({optimizer, first, second});
+  if (!is_new) return at->second;
+  const TempDir dir;
+  const v1::JobSpec spec = SharesJob(dir, "whole", optimizer, kNone);
+  if (first > 0) RunUntil(5, spec, first);
+  at->second.steps = RunToTheEnd(spec, second, first > 0 ? 2 : 1);
+  at->second.loaded = Load(spec, kShareSteps);
+  at->second.weights = Weights(spec.train().out_dir(), kShareSteps);
+  return at->second;
+}
+
 TEST_P(SharesTest, GiveTheBitsOfWholeStates) {
   for (const int world : {1, 2, 3}) {
-    const std::string number = std::to_string(world);
-    const v1::JobSpec whole = JobFor("whole-" + number, kNone);
-    const v1::JobSpec divided = JobFor("divided-" + number, level());
-    EXPECT_EQ(RunToTheEnd(divided, world), RunToTheEnd(whole, world)) << world;
-    EXPECT_TRUE(Load(divided, kShareSteps) == Load(whole, kShareSteps)) << world;
-    EXPECT_EQ(Weights(divided.train().out_dir(), kShareSteps),
-              Weights(whole.train().out_dir(), kShareSteps));
+    const WholeRun& whole = RunWhole(GetParam().optimizer, 0, world);
+    const v1::JobSpec divided = JobFor("divided-" + std::to_string(world), level());
+    EXPECT_EQ(RunToTheEnd(divided, world), whole.steps) << world;
+    EXPECT_TRUE(Load(divided, kShareSteps) == whole.loaded) << world;
+    EXPECT_EQ(Weights(divided.train().out_dir(), kShareSteps), whole.weights) << world;
   }
 }
 
@@ -72,15 +94,11 @@ TEST_P(SharesTest, GoOnFromCheckpointsOfAnyRanksAndSetting) {
   for (const auto& [first, second] : changes) {
     const std::string name =
         absl::StrCat(first.world, first.shard, "-", second.world, second.shard);
-    const std::string whole = "whole-" + name, divided = "divided-" + name;
-    RunUntil(5, JobFor(whole, kNone), first.world);
-    RunUntil(5, JobFor(divided, first.shard), first.world);
-    const auto want = RunToTheEnd(JobFor(whole, kNone), second.world, 2);
-    EXPECT_THAT(want, SizeIs(kShareSteps - 5));
-    EXPECT_EQ(RunToTheEnd(JobFor(divided, second.shard), second.world, 2), want) << name;
-    EXPECT_TRUE(Load(JobFor(divided, kNone), kShareSteps) ==
-                Load(JobFor(whole, kNone), kShareSteps))
-        << name;
+    const WholeRun& whole = RunWhole(GetParam().optimizer, first.world, second.world);
+    EXPECT_THAT(whole.steps, SizeIs(kShareSteps - 5));
+    RunUntil(5, JobFor(name, first.shard), first.world);
+    EXPECT_EQ(RunToTheEnd(JobFor(name, second.shard), second.world, 2), whole.steps) << name;
+    EXPECT_TRUE(Load(JobFor(name, kNone), kShareSteps) == whole.loaded) << name;
   }
 }
 
@@ -111,8 +129,7 @@ RunOptions TwoMachines(const TempDir& dir, const std::string& name, int64_t gene
 }
 
 TEST_P(SharesTest, EachMachineWritesWholeCheckpointsAndReceivesThem) {
-  const v1::JobSpec whole = JobFor("whole", kNone);
-  RunToTheEnd(whole, 2);
+  const WholeRun& whole = RunWhole(GetParam().optimizer, 0, 2);
   RunOptions stopped = TwoMachines(dir_, "machine", 1);
   stopped.before = StopAt(5, 0).before;
   const TempDir runs, more_runs;
@@ -126,7 +143,7 @@ TEST_P(SharesTest, EachMachineWritesWholeCheckpointsAndReceivesThem) {
     EXPECT_EQ(rank.started.resumed_step(), 5);
   }
   for (const char* const machine : {"machine-0", "machine-1"}) {
-    EXPECT_TRUE(Load(JobFor(machine, kNone), kShareSteps) == Load(whole, kShareSteps)) << machine;
+    EXPECT_TRUE(Load(JobFor(machine, kNone), kShareSteps) == whole.loaded) << machine;
   }
 }
 
