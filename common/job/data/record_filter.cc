@@ -252,6 +252,7 @@ std::string RecordFilter::Identity() const {
     std::ranges::sort(values);
     add(IsWhere(i) ? "where" : "except");
     add(conditions_[i].name());
+    add(absl::StrCat(values.size()));
     for (const std::string& value : values) add(value);
   }
   return text;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/base/clean_text.h"
 #include "common/base/fd.h"
@@ -59,7 +60,8 @@ const LineSample& SampleOf(const PreflightFacts& facts, const NamedFile& file, s
   const auto sampled = static_cast<int64_t>(std::clamp<size_t>(files, 1, kMostSampledFiles));
   const RecordFilter* const filter = file.filter.get();
   const auto [sample, is_new] = facts.line_samples->try_emplace(
-      {file.path, file.text_field, filter == nullptr ? "" : filter->Keys()});
+      {file.path, file.text_field,
+       filter == nullptr ? "" : absl::StrCat(filter->Keys(), "\n", filter->Identity())});
   if (is_new) {
     sample->second = SampleLines(file.path, file.text_field, filter,
                                  filter == nullptr ? kSampleBytes : kFilteredBytes / sampled);

@@ -17,6 +17,12 @@ constexpr size_t kMostFields = 16;
 constexpr size_t kMostValues = 1000;
 constexpr size_t kLongest = 1000;  // bytes of a field's name and of a value
 
+// data.where is one filter of two lists of files. The keys alone do not tell filters apart, since
+// the names of sets and of fields may have dots.
+using FilterId = std::pair<std::string, std::string>;
+
+FilterId IdOf(const RecordFilter& filter) { return {filter.Keys(), filter.Identity()}; }
+
 void CheckCondition(const FieldCondition& condition, Problems* problems) {
   const std::string key = Shown(condition.key());
   const std::vector<std::string>& values = condition.values();
@@ -68,17 +74,17 @@ Problems Where(const PreflightFacts& facts) {
   Problems problems;
   CheckSetNames("data.val_where", data.val_where(), data, &problems);
   CheckSetNames("data.val_except", data.val_except(), data, &problems);
-  std::map<std::string, bool> used;  // of the filters, by their keys, whether files have fields
+  std::map<FilterId, bool> used;  // whether files have fields
   for (const DataFiles& files : AllDataFiles(data)) {
     if (files.filter == nullptr) continue;
-    const auto [filter, is_new] = used.try_emplace(files.filter->Keys(), false);
+    const auto [filter, is_new] = used.try_emplace(IdOf(*files.filter), false);
     filter->second = filter->second || DataSourceInfoOf(files.source).has_fields();
     if (is_new) CheckFilterOf(files, &problems);
   }
-  for (const auto& [keys, is_used] : used) {
+  for (const auto& [id, is_used] : used) {
     if (is_used) continue;
     problems.push_back(
-        {keys, "set, but the files have no fields (only for jsonl and parquet)", "remove it"});
+        {id.first, "set, but the files have no fields (only for jsonl and parquet)", "remove it"});
   }
   // Beside a mixture they are for data.val_path.
   if (data.mix().empty() || !data.val_path().empty()) return problems;
@@ -96,12 +102,11 @@ struct Looked {
   bool whole = true;  // all of them
 };
 
-// By the keys of the filter: data.where is for two lists of files.
-std::map<std::string, Looked> LookAtRecords(const PreflightFacts& facts) {
-  std::map<std::string, Looked> all;
+std::map<FilterId, Looked> LookAtRecords(const PreflightFacts& facts) {
+  std::map<FilterId, Looked> all;
   for (const DataFiles& files : AllDataFiles(facts.spec.data())) {
     if (files.filter == nullptr) continue;
-    Looked& looked = all[files.filter->Keys()];
+    Looked& looked = all[IdOf(*files.filter)];
     looked.filter = files.filter;
     const std::vector<NamedFile> named = FilesOf(facts, {files});
     int sampled = 0;
@@ -150,7 +155,7 @@ Problems WhereValues(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
   Problems problems;
   CheckColumns(facts, &problems);
-  for (const auto& [keys, looked] : LookAtRecords(facts)) {
+  for (const auto& [id, looked] : LookAtRecords(facts)) {
     Add(looked.whole ? looked.filter->FaultsIn(looked.tally)
                      : looked.filter->MissingFieldsIn(looked.tally),
         &problems);
@@ -162,7 +167,7 @@ Problems WhereValues(const PreflightFacts& facts) {
 Problems WhereRare(const PreflightFacts& facts) {
   if (!MayLook(facts)) return {};
   Problems problems;
-  for (const auto& [keys, looked] : LookAtRecords(facts)) {
+  for (const auto& [id, looked] : LookAtRecords(facts)) {
     if (!looked.whole) Add(looked.filter->MissingValuesIn(looked.tally), &problems);
   }
   return problems;

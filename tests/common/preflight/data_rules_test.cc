@@ -345,6 +345,30 @@ TEST(DataRules, AValueThatTheFirstRecordsHaveNotIsAWarning) {
               HasSubstr("data.where.boke: none of the first 32 records has a text"));
 }
 
+// The keys of both are data.val_where.a.b.c.
+TEST(DataRules, FiltersOfTwoSetsWithDotsInTheirNamesStayApart) {
+  JobOnBooks job;
+  job.Write("sets.jsonl", R"({"b.c": "x", "c": "p", "text": "one"})"
+                          "\n"
+                          R"({"b.c": "x", "c": "q", "text": "two"})"
+                          "\n");
+  const auto add = [&](const std::string& set, const std::string& field,
+                       const std::vector<std::string>& values) {
+    (*Data(&job)->mutable_val())[set] = job.PathOf("sets.jsonl");
+    v1::RecordFields& fields = (*Data(&job)->mutable_val_where())[set];
+    for (const std::string& value : values) (*fields.mutable_field())[field].add_value(value);
+  };
+  add("a", "b.c", {"x"});
+  add("a.b", "c", {"p", "q"});
+  EXPECT_EQ(FoundBy(job, "DATA_WHERE_VALUES"), "");
+  add("a.b", "c", {"r"});
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE_VALUES"),
+              HasSubstr("data.val_where.a.b.c: none of 2 records has the value 'r'"));
+  add("a", "b.c", std::vector<std::string>(1000, "y"));
+  EXPECT_THAT(FoundBy(job, "DATA_WHERE"),
+              HasSubstr("data.val_where.a.b.c: 1001 values (from 1 to 1,000)"));
+}
+
 TEST(DataRules, ARecordThatIsLeftOutNeedsNoText) {
   JobOnBooks job;
   job.Write("books.jsonl", "{\"book\": \"a\"}\n{\"book\": \"b\", \"text\": \"" +

@@ -181,6 +181,9 @@ TEST(RecordFilter, IsIdentifiedByWhatPasses) {
   EXPECT_NE(Filter({{"source", {"a", "b"}}})->Identity(), one);
   EXPECT_NE(Filter({{"source", {"a"}}, {"x", {"1"}}})->Identity(), one);
   EXPECT_NE(Filter({}, {{"source", {"a", "b"}}, {"x", {"1"}}})->Identity(), one);
+  // A value is never the beginning of the next field.
+  EXPECT_NE(Filter({{"a", {"b", "where", "x", "y"}}})->Identity(),
+            Filter({{"a", {"b"}}, {"x", {"y"}}})->Identity());
 }
 
 TEST(RecordFilter, KnowsAValueThatIsGivenTwice) {
