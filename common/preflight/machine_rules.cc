@@ -235,7 +235,10 @@ Problems HostMemoryExceeded(const PreflightFacts& facts) {
 // The nearest folder above `path` that exists, as far as the user may know.
 std::filesystem::path ExistingAncestor(std::filesystem::path path) {
   std::error_code error;
-  const auto exists = [&] { return JobPathExists(path) && std::filesystem::exists(path, error); };
+  const auto exists = [&] {
+    const std::filesystem::path real = std::filesystem::canonical(path, error);
+    return !error && JobPathExists(path) && JobPathExists(real);
+  };
   while (!exists() && path.has_parent_path() && path != path.parent_path()) {
     path = path.parent_path();
   }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/beneath.h"
+#include "common/base/job_file.h"
 #include "common/base/status.h"
 #include "common/job/data/data_files.h"
 #include "common/job/data/url.h"
@@ -73,7 +74,10 @@ absl::StatusOr<std::string> PathGuard::RealOutDir(const std::string& out_dir) co
   fs::path so_far;
   for (const fs::path& part : fs::path(out_dir).lexically_normal()) {
     so_far /= part;
-    if (!fs::is_symlink(so_far, error) || fs::exists(so_far, error)) continue;
+    if (!fs::is_symlink(so_far, error)) continue;
+    std::error_code missing;
+    const fs::path target = fs::canonical(so_far, missing);
+    if (!missing && JobPathExists(target)) continue;
     return Refuse(field, absl::StrCat(out_dir, " leads through ", so_far.string(),
                                       ", a link to nothing; make its target, or remove the link"));
   }

@@ -48,11 +48,6 @@ std::shared_ptr<const RecordFilter> FilterOfSet(const v1::DataSpec& data, const 
                             of(data.val_except()), absl::StrCat("data.val_except.", name));
 }
 
-bool Exists(const std::string& path) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(path, error));
-}
-
 }  // namespace
 
 std::string DataFiles::FieldOf(size_t path) const {
@@ -213,12 +208,11 @@ absl::StatusOr<std::vector<std::string>> PathExpander::Matches(const std::string
 }
 
 absl::StatusOr<std::vector<std::string>> PathExpander::Find(const std::string& path) {
-  if (!HasWildcard(path) || IsUrl(path) || Exists(path)) {
+  if (!HasWildcard(path) || IsUrl(path) || JobPathExists(path)) {
     return std::vector<std::string>{path};
   }
   const fs::path folder = fs::path(path).parent_path();
-  std::error_code error;
-  if (HasWildcard(folder.string()) && !fs::exists(folder, error) && !error) {
+  if (HasWildcard(folder.string()) && !JobPathExists(folder)) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": no such folder, and a wildcard in a folder's name (only in the name of a file); ",
         "correct it, or list the folders"));

@@ -129,7 +129,9 @@ std::string TokenizerWord(v1::Tokenizer tokenizer) {
 
 bool IsPreparedFolder(const fs::path& path) {
   std::error_code error;
-  return JobPathExists(path) && fs::is_directory(path, error);
+  if (!JobPathExists(path)) return false;
+  const fs::path real = fs::canonical(path, error);
+  return !error && JobPathExists(real) && fs::is_directory(real, error);
 }
 
 std::string ShardName(int64_t index) { return absl::StrFormat("tokens-%05d", index); }

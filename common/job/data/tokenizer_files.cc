@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -177,12 +176,11 @@ bool HasTokenizerFiles(v1::Tokenizer tokenizer) {
 
 std::vector<std::filesystem::path> TokenizerFilesOf(v1::Tokenizer tokenizer,
                                                     const std::filesystem::path& path) {
-  std::error_code error;
   const std::filesystem::path json = path / "tokenizer.json";
   const std::filesystem::path vocab = path / "vocab.json";
   if (path.extension() == ".json") return {path};
   if (tokenizer == v1::TOKENIZER_BPE) return {json};
-  if (exists(json, error) && !exists(vocab, error)) return {json};
+  if (JobPathExists(json) && !JobPathExists(vocab)) return {json};
   return {vocab, path / "merges.txt"};
 }
 

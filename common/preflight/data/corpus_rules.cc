@@ -259,11 +259,12 @@ class TextSets {
     return std::filesystem::path(path).lexically_normal().string();
   }
 
-  // Nothing for what is no regular file here.
+  // Nothing for what is no regular file here, or may not be read.
   std::optional<struct stat> Look(const std::string& path) const {
     struct stat info {};
     if (!MayLook(facts_) || facts_.abandoned()) return std::nullopt;
-    if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
+    const absl::StatusOr<Fd> fd = OpenJobFile(path);
+    if (!fd.ok() || fstat(fd->get(), &info) != 0) return std::nullopt;
     return info;
   }
 

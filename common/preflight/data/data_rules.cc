@@ -108,9 +108,7 @@ Problems Unreadable(const PreflightFacts& facts) {
     for (const NamedFile& file : PlainFiles(facts, files)) {
       if (filled && IsEmpty(file)) continue;
       if (const auto fault = ReadFault(file.path)) {
-        std::error_code error;
-        const bool folder =
-            JobPathExists(file.path) && std::filesystem::is_directory(file.path, error);
+        const bool folder = OpenJobFolder(file.path).ok();
         problems.push_back(
             {file.field, absl::StrFormat("%s: %s", file.path, *fault),
              folder ? absl::StrFormat("list its files, or name them by a pattern: '%s'",
