@@ -148,7 +148,8 @@ void ShowTotals(Session& session, const std::string& file, int64_t size, const R
 }
 
 absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
-  if (!flags.file.empty() && !flags.force && std::filesystem::exists(flags.file)) {
+  std::error_code error;
+  if (!flags.file.empty() && !flags.force && std::filesystem::exists(flags.file, error)) {
     return Exists(flags.file);
   }
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
@@ -164,7 +165,7 @@ absl::StatusOr<ExitCode> Profile(Session& session, const ProfileFlags& flags) {
   NSA_ASSIGN_OR_RETURN(const TraceHeads heads, ReadHeads(traces));
   const std::string name = job.name().empty() ? job.id() : job.name();
   const std::string file = flags.file.empty() ? TraceFileName(name, heads.totals) : flags.file;
-  if (!flags.force && std::filesystem::exists(file)) return Exists(file);
+  if (!flags.force && std::filesystem::exists(file, error)) return Exists(file);
   NSA_ASSIGN_OR_RETURN(OutputFile output, OutputFile::Create(file));
   NSA_ASSIGN_OR_RETURN(
       const TraceTotals totals,

@@ -1,18 +1,30 @@
 // Files that commands write are whole, or what they were before.
 #include "common/run/output_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/fd.h"
+#include "common/run/atomic_file.h"
 #include "tests/testing/file_size_limit.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -108,6 +120,62 @@ TEST_F(OutputFileTest, ADeviceIsWrittenInPlace) {
   EXPECT_THAT(WriteOutputFile("/dev/full", "text"),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("No space left")));
   EXPECT_TRUE(fs::is_character_file("/dev/null"));
+}
+
+// As /dev/stdout does when the output of a command is read by another.
+TEST_F(OutputFileTest, ALinkToAPipeIsWrittenInPlace) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  const Fd from(ends[0]);
+  {
+    const Fd to(ends[1]);
+    EXPECT_OK(WriteOutputFile(absl::StrCat("/proc/self/fd/", to.get()), "text"));
+  }
+  const auto read = ReadWholeFile(from.get(), "a pipe");
+  ASSERT_OK(read);
+  EXPECT_EQ(*read, "text");
+}
+
+TEST_F(OutputFileTest, ANameMayBeAsLongAsTheFileSystemsNames) {
+  const std::string name(255, 'n');
+  EXPECT_OK(WriteOutputFile(dir_ / name, "a"));
+  EXPECT_OK(WriteOutputFile(dir_ / name, "b"));
+  EXPECT_EQ(Text(name), "b");
+  EXPECT_THAT(Names(), ElementsAre(name));
+}
+
+TEST_F(OutputFileTest, NothingIsLeftOfAProcessThatIsKilled) {
+  const pid_t child = fork();
+  if (child == 0) {
+    auto file = OutputFile::Create(dir_ / "a");
+    if (file.ok()) file->Append("part").IgnoreError();
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_THAT(Names(), ElementsAre());
+}
+
+// As a container has a single file of its host.
+TEST_F(OutputFileTest, AFileThatIsAMountPointKeepsItsPlace) {
+  std::ofstream(dir_ / "source") << "what was there before, longer";
+  std::ofstream(dir_ / "mounted") << "below";
+  std::thread([&] {  // with mounts of its own
+    const std::string mounted = (dir_ / "mounted").string();
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount((dir_ / "source").c_str(), mounted.c_str(), nullptr, MS_BIND, nullptr) != 0) {
+      EXPECT_EQ(errno, EPERM);
+      return;
+    }
+    EXPECT_OK(WriteOutputFile(mounted, "new"));
+  })
+      .join();
+  if (Text("source") == "what was there before, longer") GTEST_SKIP() << "may not mount here";
+  EXPECT_EQ(Text("source"), "new");
+  EXPECT_EQ(Text("mounted"), "below");
+  EXPECT_THAT(Names(), ElementsAre("mounted", "source"));
 }
 
 TEST_F(OutputFileTest, AFolderThatIsNotThereIsNamed) {
