@@ -31,7 +31,7 @@ inline std::string Grouped(int64_t number) {
 // than a whole one at most `digits` in all.
 inline std::string Number(double value, int digits = 10) {
   const double size = std::abs(value);
-  const bool whole = size == std::trunc(size) || size >= std::pow(10, digits);
+  const bool whole = size == std::trunc(size) || size >= std::pow(10, digits) - 0.5;
   if (whole && size < 9e15) return Grouped(std::llround(value));  // those are exact
   return absl::StrFormat("%.*g", digits, value);
 }

@@ -12,6 +12,7 @@
 #include "common/estimate/estimate.h"
 #include "common/estimate/run_time.h"
 #include "common/estimate/state_title.h"
+#include "common/job/data/data_files.h"
 #include "common/job/known.h"
 #include "common/job/load.h"
 #include "common/record/json_number.h"
@@ -328,6 +329,10 @@ Json JobJson(const v1::StoredJob& stored, const v1::Job& view, double peak_flops
   json["val_sets"] = ValSetsJson(view);
   json["null_rows"] = progress.corpus().null_rows();
   json["empty_files"] = progress.corpus().empty_files();
+  json["data_warnings"] = Json::array();
+  for (const v1::DataWarning& warning : progress.corpus().warnings()) {
+    json["data_warnings"].push_back(WarningText(warning));
+  }
   json["state_since"] = Millis(stored.state_unix_nanos());
   json["config"] = SpecJson(view.spec());
   json["config_text"] = SpecText(view.spec());

@@ -63,7 +63,7 @@ absl::Status CheckFilter(const DataFiles& files, const FilterTally& all) {
 
 std::vector<v1::DataWarning> FilterWarnings(const DataFiles& files, const FilterTally& all) {
   std::vector<v1::DataWarning> warnings;
-  if (files.filter == nullptr || files.field == "data.val_path") return warnings;
+  if (files.filter == nullptr || files.filter_is_shared) return warnings;
   for (FilterFault& fault : files.filter->FaultsIn(all)) {
     v1::DataWarning& warning = warnings.emplace_back();
     warning.set_field(std::move(fault.key));
@@ -103,7 +103,8 @@ std::vector<DataFiles> TrainingFiles(const v1::DataSpec& data) {
                  .paths = {data.path().begin(), data.path().end()},
                  .text_field = TextFieldOf(data),
                  .conversations = LearnsAnswers(data),
-                 .filter = FilterOf(data)});
+                 .filter = FilterOf(data),
+                 .filter_is_shared = !data.val_path().empty()});
   return all;
 }
 
@@ -115,7 +116,8 @@ std::vector<DataFiles> ValidationFiles(const v1::DataSpec& data) {
                            .paths = {data.val_path().begin(), data.val_path().end()},
                            .text_field = TextFieldOf(data),
                            .conversations = LearnsAnswers(data),
-                           .filter = FilterOf(data)};
+                           .filter = FilterOf(data),
+                           .filter_is_shared = data.mix().empty()};
   if (data.mix().empty()) return {files};
   for (int i = 0; i < data.val_path_size(); ++i) {
     DataFiles one = files;

@@ -43,6 +43,7 @@ struct DataFiles {
   bool conversations = false;                  // a document is one; text_field has its messages
   double weight = 1;                           // data.mix[].weight
   std::shared_ptr<const RecordFilter> filter;  // of the records that are read; null: all of them
+  bool filter_is_shared = false;               // with another list: data.path and data.val_path
 
   // "data.path[0]" for paths[0]; a map's value has no index.
   std::string FieldOf(size_t path) const;
@@ -53,8 +54,7 @@ struct DataFiles {
 absl::Status CheckFilter(const DataFiles& files, const FilterTally& all);
 
 // What is wrong with the filter of a set whose records were all read, for people: a field or a
-// value that none of them has. Nothing for data.val_path, whose filter is for data.path, too, and
-// need not have every value there.
+// value that none of them has. Nothing for two lists that share a filter.
 std::vector<v1::DataWarning> FilterWarnings(const DataFiles& files, const FilterTally& all);
 
 // "data.except.source: none of 300 records has the value 'x'; check the spelling".

@@ -50,11 +50,13 @@ export function detailSection(id, current) {
     const sets = job.val_sets || [];
     const nulls = job.null_rows || 0;
     const empty = job.empty_files || 0;
-    data.hidden = sources.length + sets.length + nulls + empty === 0;
+    const warnings = job.data_warnings || [];
+    data.hidden = sources.length + sets.length + nulls + empty + warnings.length === 0;
     const rows = sources.reduce((sum, one) => sum + one.rows, 0);
     update(data, h('h2', {}, 'Data'),
       nulls > 0 && h('p', { class: 'muted' }, `${nulls.toLocaleString('en-US')} lines and rows of the files without a text (null) were skipped.`),
       empty > 0 && h('p', { class: 'muted' }, `${empty.toLocaleString('en-US')} empty ${empty === 1 ? 'file was' : 'files were'} skipped.`),
+      warnings.length > 0 && h('ul', { class: 'findings' }, warnings.map((text) => h('li', {}, h('b', { class: 'label warn' }, 'warning'), text))),
       sources.length > 0 && h('div', { class: 'scroll sources', tabindex: '0', role: 'region', 'aria-label': 'Sources' }, table(['Source', 'Weight', 'Share', 'Epoch', 'Loss', 'Files'], sources.map((one) => h('tr', {}, h('td', {}, one.name),
         h('td', { class: 'num' }, number(one.weight)), h('td', { class: 'num' }, rows > 0 ? percent(one.rows / rows, 1) : '–'), h('td', { class: 'num' }, rows > 0 ? String(one.epoch) : '–'), h('td', { class: 'num' }, number(one.loss)), files(one))))),
       sets.length > 0 && h('div', { class: 'scroll sets', tabindex: '0', role: 'region', 'aria-label': 'Validation sets' }, table(['Validation set', 'Loss', 'Tokens', 'Files'], sets.map((one) => h('tr', {}, h('td', {}, one.name),

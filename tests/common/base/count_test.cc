@@ -25,6 +25,9 @@ TEST(Number, OfOthersHasFewDigits) {
   EXPECT_EQ(Number(1.0 / 3, 4), "0.3333");
   EXPECT_EQ(Number(12345.6, 4), "12,346");
   EXPECT_EQ(Number(9999.6, 6), "9999.6");
+  EXPECT_EQ(Number(9999.7, 4), "10,000");
+  EXPECT_EQ(Number(999999.7, 6), "1,000,000");
+  EXPECT_EQ(Number(999999.4, 6), "999999");
 }
 
 TEST(Number, OfWhatIsNoCountIsPrintedToo) {

@@ -40,6 +40,19 @@ TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
   for (const char* unknown : {"use", "celsius", "watts"}) EXPECT_TRUE(gpu[unknown].is_null());
 }
 
+TEST(JobJson, HasTheWarningsAboutTheData) {
+  v1::StoredJob stored;
+  v1::Job view;
+  EXPECT_EQ(JobJson(stored, view, 0, 0)["data_warnings"], Json::array());
+  v1::DataWarning& warning = *view.mutable_progress()->mutable_corpus()->add_warnings();
+  warning.set_field("data.where.lang");
+  warning.set_problem("none of 9 records has the value 'xx'");
+  warning.set_fix("check the spelling");
+  EXPECT_EQ(
+      JobJson(stored, view, 0, 0)["data_warnings"],
+      Json::array({"data.where.lang: none of 9 records has the value 'xx'; check the spelling"}));
+}
+
 // A copy of the text would train another model.
 TEST(JobJson, TheJobFileSaysThatTheJobHasAKeyThatIsGone) {
   v1::StoredJob stored;

@@ -120,7 +120,7 @@ def whole(stub, job):
     sample = {"prompt": "The attention of", "text": " a token to what lies far behind it is the sum of three branches, and so it goes on.\nA second line.", "tokens": 64, "seconds": 0.045, "time": NOW, "error": ""}
     stub.replies[path].update(
         rank_status=[rank, {**rank, "rank": 1, "node": "node-02-with-a-longer-name.cluster.example.org", "note": "no progress for 40 s"}], sources=[source, {**source, "name": "code-of-many-languages", "weight": 1, "rows": 1000, "loss": 1.4}],
-        val_sets=[{"name": "books", "paths": ["/data/val/books.jsonl"], "tokens": 65536, "loss": 1.9}], null_rows=12, ranks=2, waivers={"GRADIENT_CHECKPOINTING_OFF": "memory is ample"},
+        val_sets=[{"name": "books", "paths": ["/data/val/books.jsonl"], "tokens": 65536, "loss": 1.9}], null_rows=12, data_warnings=["data.except.source: none of 240,000 records has the value 'openstax/osbooks-astronomi'; check the spelling"], ranks=2, waivers={"GRADIENT_CHECKPOINTING_OFF": "memory is ample"},
         warnings=[{"rule": "EVAL_RARE", "field": "train.eval_every", "problem": "4000 (at most 1000)", "fix": "write eval_every: 1000"}], parent={"id": "j-base", "name": "base", "step": 40}, mutes=[{"problem": "SLOW", "who": "mara", "time": NOW}])
     stub.replies[path]["config"] = {**stub.replies[path]["config"], "sample": {"prompts": ["The attention of"]}}
     stub.replies[f"{path}/checkpoints"] = {"checkpoints": [{"step": step, "path": f"/runs/{LONG}/checkpoints/step-{step:08}", "bytes": 320000000, "time": NOW - 1000 * (400 - step), "val_loss": 1.8, "pinned": step == 200, "error": "disk full: 0 bytes free" if step == 320 else ""} for step in (200, 320, 400)]}

@@ -362,6 +362,15 @@ TEST(LoadCorpus, AFilterChoosesTheRecordsOfEachSet) {
             "data.except.book: none of 4 records has the value 'x'; check the spelling: the first "
             "other values are 'p', 'q'");
 
+  // A value of data.where may be only in data.path or in data.val_path.
+  v1::DataSpec shared = Spec(v1::DATA_SOURCE_JSONL, {file});
+  Write(dir / "val.jsonl", "{\"book\": \"s\", \"text\": \"five\"}\n");
+  shared.add_val_path((dir / "val.jsonl").string());
+  for (const char* book : {"p", "s"}) (*shared.mutable_where())["book"].add_value(book);
+  const auto both = Load(shared);
+  ASSERT_OK(both);
+  EXPECT_EQ(SummaryOf(both->info).warnings_size(), 0);
+
   set["book"].set_value(0, "s");
   EXPECT_THAT(Load(spec), StatusIs(absl::StatusCode::kInvalidArgument,
                                    HasSubstr("data.val_where.books.book: none of 4 records has "
