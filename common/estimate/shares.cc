@@ -12,6 +12,9 @@ namespace nsa {
 std::string_view RulesOut(v1::Shard shard, const v1::JobSpec& spec) {
   if (shard >= v1::SHARD_GRADIENTS && spec.model().tie_embeddings()) return "model.tie_embeddings";
   if (shard >= v1::SHARD_PARAMETERS && !spec.sample().prompts().empty()) return "sample.prompts";
+  if (shard >= v1::SHARD_PARAMETERS && spec.data().allow_synthetic_fallback()) {
+    return "data.allow_synthetic_fallback";
+  }
   return "";
 }
 

@@ -17,7 +17,9 @@ inline constexpr v1::Shard kShards[] = {v1::SHARD_NONE, v1::SHARD_OPTIMIZER, v1:
 // The key that rules a level out for this job, as "model.tie_embeddings"; empty where nothing does.
 // From SHARD_GRADIENTS on model.tie_embeddings does: the gradients of a head are complete before
 // all others, unless it is the embedding, whose are complete last. SHARD_PARAMETERS also
-// sample.prompts: rank 0 continues them alone, with all weights.
+// sample.prompts: rank 0 continues them alone, with all weights; and
+// data.allow_synthetic_fallback: a rank that falls back alone validates more batches than the
+// others, which gather weights with it.
 std::string_view RulesOut(v1::Shard shard, const v1::JobSpec& spec);
 
 // The levels at which ranks can train this job: the first of kShards, up to one that is ruled out.

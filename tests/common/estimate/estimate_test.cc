@@ -365,6 +365,10 @@ TEST(LevelsOf, EndBeforeTheOneThatAKeyRulesOut) {
   spec.mutable_sample()->add_prompts("To be");
   EXPECT_EQ(LevelsOf(spec).back(), v1::SHARD_GRADIENTS);
   EXPECT_EQ(RulesOut(v1::SHARD_PARAMETERS, spec), "sample.prompts");
+  spec.clear_sample();
+  spec.mutable_data()->set_allow_synthetic_fallback(true);
+  EXPECT_EQ(LevelsOf(spec).back(), v1::SHARD_GRADIENTS);
+  EXPECT_EQ(RulesOut(v1::SHARD_PARAMETERS, spec), "data.allow_synthetic_fallback");
   spec.mutable_model()->set_tie_embeddings(true);
   EXPECT_EQ(LevelsOf(spec).back(), v1::SHARD_OPTIMIZER);
   EXPECT_EQ(RulesOut(v1::SHARD_PARAMETERS, spec), "model.tie_embeddings");

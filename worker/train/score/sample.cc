@@ -81,6 +81,11 @@ absl::StatusOr<std::string> Sample(const TextModel& model, const SampleOptions& 
   NSA_ASSIGN_OR_RETURN(const std::unique_ptr<Decoder> decoder,
                        model.MakeDecoder(ContextFor(model, options, most, text.size())));
   KeyedRandom random(static_cast<uint64_t>(options.seed));
+  // The separator may be the token that ends an answer; otherwise no text has one.
+  const int32_t separator = tokenizer.separator();
+  const bool may_separate = std::ranges::any_of(options.ends, [&](const std::string& end) {
+    return tokenizer.TokenSpelled(end) == separator;
+  });
   std::string written;
   size_t read = 0;  // tokens of the text that the decoder has
   for (int64_t i = 0; i < most.tokens && static_cast<int64_t>(written.size()) < most.bytes; ++i) {
@@ -88,7 +93,8 @@ absl::StatusOr<std::string> Sample(const TextModel& model, const SampleOptions& 
                          LogitsAfter(text, decoder.get(), &read));
     const double uniform = random.Uniform();
     const int32_t token = DrawToken(logits.first(static_cast<size_t>(tokenizer.vocab())),
-                                    options.draw, uniform, tokenizer.separator());
+                                    options.draw, uniform, may_separate ? -1 : separator);
+    if (may_separate && token == separator) break;
     text.push_back(token);
     const std::string bytes = tokenizer.Decode(token);
     if (on_bytes) NSA_RETURN_IF_ERROR(on_bytes(bytes));

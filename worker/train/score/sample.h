@@ -24,7 +24,8 @@ struct SampleOptions {
   // first. Without either: 200 bytes.
   std::optional<int64_t> bytes;
   std::optional<int64_t> tokens;
-  // It also ends behind the first of these (AnswerEnds()), which is part of it.
+  // It also ends behind the first of these (AnswerEnds()), which is part of it unless it is the
+  // separator, which has no bytes.
   std::vector<std::string> ends;
   DrawOptions draw;
   int64_t seed = 1;
@@ -38,7 +39,7 @@ using OnBytes = std::function<absl::Status(std::string_view bytes)>;
 // Returns a continuation of the prompt, without the prompt. The text is the separator, the prompt
 // and what was generated so far. The model sees all of it as long as it fits the context, the last
 // context tokens of a longer prompt, and at least the last half of a context afterwards: when the
-// context is full it is begun again with its second half. It never generates a separator. The same
+// context is full it is begun again with its second half. It never has a separator. The same
 // options give the same text of the same parameters. It makes a decoder of its own, whose memory it
 // frees. InvalidArgument for options out of range; the errors of the tokenizer, of the decoder and
 // of `on_bytes`, which may be empty.

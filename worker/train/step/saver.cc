@@ -27,6 +27,10 @@ std::optional<absl::Duration> WaitAfter(int failures, const LastSavePatience& pa
 
 absl::Status Saver::Save(const Snapshot& snapshot, const SaveOptions& how) {
   if (snapshot.state.step() == 0) return absl::OkStatus();
+  // The one before may be written for longer than a rank may stand still; it has been reported if
+  // it could not be written.
+  absl::Status before;
+  NSA_RETURN_IF_ERROR(DrainTogether(&before).status());
   return options_.writer->Save(snapshot.tensors, snapshot.state, how);
 }
 

@@ -49,7 +49,8 @@ class Saver {
  public:
   explicit Saver(const SaverOptions& options) : options_(options) {}
 
-  // Saves a checkpoint, which is written in the background. Does nothing at step 0.
+  // Saves a checkpoint, which is written in the background, once all ranks have written the one
+  // before. Every rank calls it at the same steps. Does nothing at step 0.
   absl::Status Save(const Snapshot& snapshot) { return Save(snapshot, {}); }
 
   // The same for the last checkpoint of the run, which could not be written `failures` times.

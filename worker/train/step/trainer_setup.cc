@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,6 +21,7 @@
 #include "common/run/rank_address.h"
 #include "kernels/cuda/device.h"
 #include "worker/train/comm/nccl_library.h"
+#include "worker/train/data/mix.h"
 #include "worker/train/gpu/machine.h"
 #include "worker/train/model/finite.h"
 #include "worker/train/step/ranks/context_ranks.h"
@@ -51,6 +53,26 @@ absl::Status CheckOrigin(const v1::CheckpointState& state, const v1::JobSpec& sp
 bool SameValidation(const v1::DataSpec& a, const v1::DataSpec& b) {
   if (a.val_path_size() != b.val_path_size()) return false;
   return a.val_path_size() > 0 || a.val_fraction() == b.val_fraction();
+}
+
+// Whether both jobs take their sequences from their sources in the same turns.
+bool SameMixture(const v1::DataSpec& a, const v1::DataSpec& b) {
+  if (a.mix_size() != b.mix_size()) return false;
+  if (a.mix().empty()) return true;
+  const auto schedule_of = [](const v1::DataSpec& data) {
+    std::vector<double> weights;
+    for (const v1::MixSource& source : data.mix()) weights.push_back(source.weight());
+    return MixSchedule(weights);
+  };
+  const MixSchedule before = schedule_of(a), after = schedule_of(b);
+  for (int32_t source = 0; source < before.sources(); ++source) {
+    if (before.share(source) != after.share(source)) return false;
+  }
+  return true;
+}
+
+int64_t ValidationRows(const v1::TrainSpec& train) {
+  return int64_t{train.eval_batches()} * train.batch_size();
 }
 
 absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
@@ -305,8 +327,9 @@ void Trainer::OpenProfiler() {
 }
 
 // Adapts the state of a checkpoint that belongs to another job. Its count of non-finite steps is
-// dropped. Its position in the data is kept if the data is the same; its validation losses are kept
-// if the data and document_mask are the same. Returns a text that says what differs.
+// dropped. Its position in the data is kept if the data and the turns of a mixture's sources are
+// the same; its validation losses are kept if, besides, the rows of a validation and document_mask
+// are. Returns a text that says what differs.
 std::string Trainer::AdaptForkedState() {
   const std::string differences = ForkDifferences(state_.spec(), spec_);
   state_.set_consecutive_nonfinite(0);
@@ -314,8 +337,10 @@ std::string Trainer::AdaptForkedState() {
   const bool same_data =
       state_.data().fingerprint() == data_->info().fingerprint &&
       origin.train().seq_len() == train_.seq_len() && origin.train().seed() == train_.seed() &&
-      SameValidation(origin.data(), spec_.data()) && data_->Seek(state_.data()).ok();
-  if (!same_data || origin.data().document_mask() != spec_.data().document_mask()) {
+      SameValidation(origin.data(), spec_.data()) && SameMixture(origin.data(), spec_.data()) &&
+      data_->Seek(state_.data()).ok();
+  if (!same_data || origin.data().document_mask() != spec_.data().document_mask() ||
+      ValidationRows(origin.train()) != ValidationRows(train_)) {
     state_.clear_val_loss();
     state_.clear_val_step();
     state_.clear_best_val_loss();

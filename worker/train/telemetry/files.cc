@@ -200,6 +200,7 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
   const bool ended = summary_.finished.outcome() != v1::OUTCOME_UNSPECIFIED;
   const bool evaluated = summary_.eval.step() > 0;
   const bool has_best = summary_.best.step() > 0;
+  const bool stepped = summary_.last.step() > 0;
   Json fallbacks = Json::object();
   for (const auto& [name, count] : FallbacksOf(summary_.last)) fallbacks[name] = count;
   const Json json = {
@@ -210,9 +211,9 @@ absl::Status TelemetryFiles::WriteMetrics(int64_t dropped) {
       {"step", LastStep()},
       {"steps", options_.spec.train().steps()},
       {"resumed_step", summary_.started.resumed_step()},
-      {"total_tokens", summary_.last.total_tokens()},
+      {"total_tokens", stepped ? Json(summary_.last.total_tokens()) : Json(nullptr)},
       {"loss_first", record::JsonNumber(summary_.first.loss())},
-      {"loss_last", record::JsonNumber(summary_.last.loss())},
+      {"loss_last", stepped ? record::JsonNumber(summary_.last.loss()) : Json(nullptr)},
       {"val_loss_last", evaluated ? record::JsonNumber(summary_.eval.loss()) : Json(nullptr)},
       {"val_loss_best", has_best ? record::JsonNumber(summary_.best.loss()) : Json(nullptr)},
       {"val_best_step", has_best ? Json(summary_.best.step()) : Json(nullptr)},

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -57,6 +59,43 @@ TEST(Sample, AnErrorOfTheOneWhoTakesTheBytesEndsTheText) {
   });
   EXPECT_EQ(text.status(), absl::CancelledError("enough"));
   EXPECT_EQ(taken, 3);
+}
+
+// Bytes, of which the separator can be spelled, as <|endoftext|> can with GPT-2's files.
+class SpelledSeparator final : public TextTokenizer {
+ public:
+  int32_t vocab() const override { return bytes_->vocab(); }
+  int32_t separator() const override { return bytes_->separator(); }
+  std::string Decode(int32_t token) const override { return bytes_->Decode(token); }
+  std::optional<int32_t> TokenSpelled(std::string_view spelling) const override {
+    return spelling == "<end>" ? std::optional<int32_t>(separator()) : std::nullopt;
+  }
+
+ private:
+  class Nothing final : public Encoding {
+   public:
+    bool done() const override { return true; }
+    absl::Status Next(size_t, std::vector<Token>*, ReadProgress*) override {
+      return absl::OkStatus();
+    }
+  };
+  std::unique_ptr<Encoding> Begin(std::string_view, TextPlace) const override {
+    return std::make_unique<Nothing>();
+  }
+
+  const std::unique_ptr<TextTokenizer> bytes_ = ByteTokenizer();
+};
+
+TEST(Sample, AnAnswerMayEndWithTheSeparator) {
+  const TempDir dir;
+  const auto trained = SmallModel(dir);
+  const SpelledSeparator tokenizer;
+  TextModel model = trained->text_model();
+  model.tokenizer = &tokenizer;
+  SampleOptions options{.bytes = 5000, .draw = {.temperature = 1}, .seed = 3};
+  EXPECT_EQ(Sample(model, options)->size(), 5000u) << "no other text has one";
+  options.ends = {"<end>"};
+  EXPECT_LT(Sample(model, options)->size(), 5000u);
 }
 
 TEST(Sample, AtTemperatureZeroEachByteIsTheLikeliest) {

@@ -80,7 +80,8 @@ TEST(Trainer, AForkKeepsItsPlaceAndItsBestValidationOnlyOnTheSameData) {
            {"seed", [](auto* spec) { spec->mutable_train()->set_seed(8); }, false, false},
            {"val_fraction", [](auto* spec) { spec->mutable_data()->set_val_fraction(0.4); }, false,
             false},
-           {"mask", [](auto* spec) { spec->mutable_data()->set_document_mask(true); }, true,
+           {"mask", [](auto* spec) { spec->mutable_data()->set_document_mask(true); }, true, false},
+           {"eval_batches", [](auto* spec) { spec->mutable_train()->set_eval_batches(99); }, true,
             false}}) {
     const auto fork = GoOnFrom(checkpoint, dir, c.name, [&](v1::JobSpec* spec) {
       on_text(spec);

@@ -47,6 +47,25 @@ std::vector<std::string> Rows(const std::filesystem::path& path) {
   return rows;
 }
 
+// A source's place follows from the weights and the place in the mixture.
+TEST(TrainerMix, AForkWithOtherWeightsBeginsItsDataAnew) {
+  const TempDir dir;
+  RunJob(dir, MixedJob(dir, "out"));
+  const std::string checkpoint = (CheckpointsDir(dir / "out") / CheckpointName(5)).string();
+  const auto fork = [&](const std::string& name, double easy, double hard) {
+    v1::JobSpec spec = MixedJob(dir, name);
+    spec.mutable_data()->mutable_mix(0)->set_weight(easy);
+    spec.mutable_data()->mutable_mix(1)->set_weight(hard);
+    spec.mutable_restart()->set_resume(checkpoint);
+    const TempDir runs;
+    const RankResult result = RunJob(runs, spec, {.job_id = name})[0];
+    EXPECT_EQ(result.finished.outcome(), v1::OUTCOME_COMPLETED) << result.finished.text();
+    return result.events.at(0).text();
+  };
+  EXPECT_THAT(fork("same", 10, 30), testing::Not(testing::HasSubstr("the data begins anew")));
+  EXPECT_THAT(fork("other", 3, 1), testing::HasSubstr("the data begins anew"));
+}
+
 TEST(TrainerMix, ReportsRowsAndLossOfEverySource) {
   const TempDir dir;
   const RankResult result = RunJob(dir, MixedJob(dir, "out"))[0];

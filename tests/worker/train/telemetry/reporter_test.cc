@@ -155,6 +155,16 @@ TEST(Reporter, OnlyRankZeroKeepsTheFilesOfTheRun) {
   EXPECT_THAT(names, ElementsAre("heartbeat_rank1.jsonl"));
 }
 
+// Of a restart that ends before its first step.
+TEST(Reporter, MetricsHaveNoNumbersOfStepsThatWereNotDone) {
+  const TempDir dir;
+  Train(Options(dir), 1, 0);
+  const auto metrics = nlohmann::json::parse(*ReadWholeFile(dir / "out/metrics.json"));
+  EXPECT_EQ(metrics["state"], "COMPLETED");
+  EXPECT_EQ(metrics["total_tokens"], nullptr);
+  EXPECT_EQ(metrics["loss_last"], nullptr);
+}
+
 TEST(Reporter, MetricsAndEnvironmentAreWholeJson) {
   const TempDir dir;
   Train(Options(dir), 1, 100);
