@@ -38,6 +38,7 @@
 #include "server/store/fleet.h"
 #include "server/store/job_store.h"
 #include "server/store/log_store.h"
+#include "server/store/lost_store.h"
 #include "server/store/node/node_store.h"
 #include "server/store/stack_store.h"
 #include "server/store/state_lock.h"
@@ -485,6 +486,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Options& options,
                                                       const Clock& clock,
                                                       std::function<void()> unreachable) {
   NSA_ASSIGN_OR_RETURN(FileLock lock, LockStateDir(options.state_dir));
+  NSA_RETURN_IF_ERROR(CheckRestored(options.state_dir));
   NSA_RETURN_IF_ERROR(CheckOpensBeneath(options.state_dir / kStateLockName));
   NSA_ASSIGN_OR_RETURN(std::unique_ptr<AccessStore> access,
                        AccessStore::Open(options.state_dir, clock));

@@ -37,7 +37,9 @@ struct Stat {
 // spaces.
 absl::StatusOr<Stat> ReadStat(pid_t pid) {
   const absl::StatusOr<std::string> text = ReadWholeFile(absl::StrFormat("/proc/%d/stat", pid));
-  if (!text.ok()) return Gone(pid);  // ENOENT, or ESRCH while the process ends
+  // ENOENT, or ESRCH while the process ends. Without a descriptor or memory nothing is known of it.
+  if (absl::IsResourceExhausted(text.status())) return text.status();
+  if (!text.ok()) return Gone(pid);
   const size_t name_end = text->rfind(')');
   if (name_end == std::string::npos) return Gone(pid);
   const std::vector<std::string> fields =
@@ -122,7 +124,7 @@ absl::StatusOr<ProcessIdentity> IdentityOf(pid_t pid) {
 
 bool IsAlive(const ProcessIdentity& identity) {
   const absl::StatusOr<ProcessIdentity> now = IdentityOf(identity.pid);
-  return now.ok() && *now == identity;
+  return now.ok() ? *now == identity : absl::IsResourceExhausted(now.status());
 }
 
 char ProcessState(const ProcessIdentity& identity) {
@@ -137,7 +139,8 @@ absl::Status SignalProcess(const ProcessIdentity& identity, int signal) {
   if (!fd.valid() && errno == ESRCH) return Gone(identity.pid);
   if (!fd.valid()) return absl::ErrnoToStatus(errno, "pidfd_open (needs Linux 5.3)");
   // The pidfd refers to the process that has the pid now. Check the identity only after opening it.
-  if (!IsAlive(identity)) return Gone(identity.pid);
+  NSA_ASSIGN_OR_RETURN(const ProcessIdentity now, IdentityOf(identity.pid));
+  if (now != identity) return Gone(identity.pid);
   if (syscall(SYS_pidfd_send_signal, fd.get(), signal, nullptr, 0) == 0) return absl::OkStatus();
   if (errno == ESRCH) return Gone(identity.pid);
   return absl::ErrnoToStatus(errno,

@@ -78,7 +78,10 @@ Refusals JobMemory::RefusalsLocked(const v1::Job& job) const {
 void JobMemory::NoteFailure(const v1::Job& job, const Failure& failure, absl::Duration delay,
                             absl::Duration now) {
   MutexLock lock(&mutex_);
+  constexpr absl::Duration kLongestSeriesGap = absl::Hours(2);  // between tries, an hour at most
   Refusals refusals = RefusalsLocked(job);
+  // It waited for slots since it was due: nothing is known of that time.
+  if (refusals.count > 0 && now - refusals.due > kLongestSeriesGap) refusals = Refusals();
   if (refusals.count == 0) refusals.since = now;
   ++refusals.count;
   refusals.progress_mark = ProgressMark(job);

@@ -140,13 +140,16 @@ absl::StatusOr<LogStore::Appended> LogStore::Append(const std::string& job_id, i
       log.segments.rbegin(), log.segments.rend(),
       [&](const Segment& segment) { return segment.generation == generation; });
   Segment* active = newest == log.segments.rend() ? nullptr : &*newest;
-  const int64_t next = active == nullptr ? 0 : active->end();
+  // All of a generation may have been dropped for a newer one: what comes late continues there.
+  const bool dropped = active == nullptr && offset > 0 && !log.segments.empty() &&
+                       log.segments.back().generation > generation;
+  const int64_t next = active != nullptr ? active->end() : dropped ? offset : 0;
   const int64_t skip = next - offset;
   if (offset < 0 || skip < 0 || skip >= static_cast<int64_t>(data.size())) {
     return Appended{.next_offset = next};
   }
   data.remove_prefix(static_cast<size_t>(skip));
-  if (active == nullptr) active = &StartSegment(&log, job_id, generation, rank, 0);
+  if (active == nullptr) active = &StartSegment(&log, job_id, generation, rank, next);
   while (!data.empty()) {
     const int64_t room = std::max<int64_t>(segment_bytes_ - active->size, 0);
     std::string_view part = data;

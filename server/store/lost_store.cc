@@ -12,6 +12,7 @@ namespace fs = std::filesystem;
 
 constexpr auto& kStore = JobStore::kFileName;
 constexpr char kWal[] = "jobs.sqlite-wal";
+constexpr char kRestoring[] = "restoring";  // server/backup/backup.cc
 
 bool IsFilled(const fs::path& path) {
   std::error_code error;
@@ -23,7 +24,7 @@ bool IsFilled(const fs::path& path) {
 // Something that only a coordinator with a store has written; empty if there is nothing.
 std::string FindTrace(const fs::path& state_dir) {
   for (const char* name :
-       {"logs", "dumps", "access", "audit.log", "cordons.pb", "notices.pb", "restoring"}) {
+       {"logs", "dumps", "access", "audit.log", "cordons.pb", "notices.pb", kRestoring}) {
     if (IsFilled(state_dir / name)) return name;
   }
   return HasNoStore(state_dir) && IsFilled(state_dir / kWal) ? kWal : "";
@@ -40,6 +41,14 @@ absl::Status CheckMayBeNew(const fs::path& state_dir) {
       "job store: ", (state_dir / kStore).string(), " is missing or empty, but ", trace,
       " shows that there was one; put it back, or a backup with `nsactl admin restore`. To start "
       "with an empty store, which knows no job: nsa-coordinator --new-store"));
+}
+
+absl::Status CheckRestored(const fs::path& state_dir) {
+  const fs::path arriving = state_dir / kRestoring;
+  if (!IsFilled(arriving)) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("state_dir: ", arriving.string(),
+                   " shows that a restore was interrupted; run `nsactl admin restore` again"));
 }
 
 absl::Status CheckHasNoStore(const fs::path& state_dir) {

@@ -17,6 +17,9 @@ bool HasNoStore(const std::filesystem::path& state_dir);
 // state of an agent.
 absl::Status CheckMayBeNew(const std::filesystem::path& state_dir);
 
+// DataLoss if a restore was interrupted: the folder may have files of both states.
+absl::Status CheckRestored(const std::filesystem::path& state_dir);
+
 // FailedPrecondition if the folder has a store, or a WAL of one.
 absl::Status CheckHasNoStore(const std::filesystem::path& state_dir);
 

@@ -120,6 +120,7 @@ void RankProcess::Begin(const v1::WorkerAssignment& assignment,
   {
     const MutexLock lock(&mutex_);
     identity_ = *identity;
+    process_since_ = RealClock().Monotonic();
     is_child_ = true;
     beginning_ = false;
   }
@@ -149,6 +150,7 @@ std::unique_ptr<RankProcess> RankProcess::Adopt(const Shared& shared, const Rank
   {
     const MutexLock lock(&rank->mutex_);
     if (identity.ok()) rank->identity_ = *identity;
+    rank->process_since_ = RealClock().Monotonic();
     rank->exit_ = LoadExit(dir.exit());
     const bool ran = identity.ok() || rank->exit_.has_value() || HasContent(dir.journal()) ||
                      HasContent(dir.log());
@@ -401,7 +403,8 @@ v1::WorkerObservation RankProcess::Observe() const {
   out.set_job_id(key_.job_id);
   out.set_generation(key_.generation);
   out.set_rank(key_.rank);
-  if (const auto status = ReadStatusPage(dir_.status()); status.ok()) {
+  const auto status = ReadStatusPage(dir_.status());
+  if (status.ok()) {
     out.set_step(status->step);
     out.set_phase(PhaseName(status->phase));
     out.set_place(status->Place());
@@ -411,6 +414,11 @@ v1::WorkerObservation RankProcess::Observe() const {
     out.set_seconds_since_progress(std::max(0.0, absl::ToDoubleSeconds(quiet)));
   }
   const MutexLock lock(&mutex_);
+  has_page_ = has_page_ || status.ok();
+  if (!has_page_ && identity_.has_value() && !exit_.has_value()) {
+    // Its program has not come so far, as when it is read from a disk that does not answer.
+    out.set_seconds_since_progress(absl::ToDoubleSeconds(RealClock().Monotonic() - process_since_));
+  }
   if (tells_address_) out.set_rank_address(OwnAddress());
   if (identity_.has_value()) {
     out.set_pid(identity_->pid);

@@ -115,7 +115,9 @@ class RankProcess {
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   bool nudged_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ProcessIdentity> identity_ ABSL_GUARDED_BY(mutex_);
-  bool is_child_ ABSL_GUARDED_BY(mutex_) = false;  // started by this agent, not adopted
+  absl::Duration process_since_ ABSL_GUARDED_BY(mutex_);   // monotonic; here, if adopted
+  mutable bool has_page_ ABSL_GUARDED_BY(mutex_) = false;  // a status page, once
+  bool is_child_ ABSL_GUARDED_BY(mutex_) = false;          // started by this agent, not adopted
   std::optional<RankExit> exit_ ABSL_GUARDED_BY(mutex_);
   bool killed_ ABSL_GUARDED_BY(mutex_) = false;
   bool at_once_ ABSL_GUARDED_BY(mutex_) = false;  // it had to end at once, if it had not ended yet

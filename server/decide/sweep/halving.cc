@@ -31,9 +31,11 @@ struct Member {
   const std::string& id() const { return job->job().id(); }
 };
 
+// A stop of another kind may come while the checkpoint of that step is written: then a user ended
+// it.
 bool EndedAtItsStop(const v1::Job& job) {
   const std::optional<Reason> reason = ReasonFromWord(job.reason());
-  return job.state() == v1::Job::STATE_STOPPED &&
+  return job.state() == v1::Job::STATE_STOPPED && job.stop().mode() == v1::STOP_MODE_AT_STEP &&
          (reason == Reason::kStoppedAtStep || reason == Reason::kStoppedLate);
 }
 
@@ -42,6 +44,9 @@ Member MemberOf(const v1::StoredJob& stored) {
   Member member{.job = &stored};
   if (job.stop().mode() == v1::STOP_MODE_AT_STEP) member.stop = job.stop().at_step();
   if (stored.sweep_dropped()) return member;
+  // On its way to an end for good: as one that has ended, it takes no part.
+  const bool ends = job.state() == v1::Job::STATE_STOPPING && member.stop == kNoStop;
+  if (ends) return member;
   if (!IsTerminal(job.state())) {
     member.standing = Standing::kTrains;
   } else if (EndedAtItsStop(job)) {
@@ -128,8 +133,9 @@ SweepDecision DecideSweep(const std::vector<const v1::StoredJob*>& jobs) {
 }
 
 bool IsPaused(const v1::StoredJob& stored) {
-  return !stored.job().spec().sweep().halve_at().empty() && !stored.sweep_dropped() &&
-         EndedAtItsStop(stored.job());
+  const auto& steps = stored.job().spec().sweep().halve_at();
+  return !steps.empty() && !stored.sweep_dropped() && EndedAtItsStop(stored.job()) &&
+         stored.job().stop().at_step() <= steps[steps.size() - 1];
 }
 
 int64_t FirstSweepStop(const v1::SweepSpec& sweep) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -42,6 +43,22 @@ ExitStatus Reap(pid_t pid) {
   EXPECT_OK(status);
   EXPECT_TRUE(status->has_value());
   return **status;
+}
+
+// Nobody ends a rank because the agent had no descriptor to look at it.
+TEST(Process, IsAliveWhenThereIsNoDescriptorToLookWith) {
+  const auto self = IdentityOf(getpid());
+  ASSERT_OK(self);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status unknown = IdentityOf(getpid()).status();
+  const bool alive = IsAlive(*self);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(unknown)) << unknown;
+  EXPECT_TRUE(alive);
 }
 
 TEST(Process, ItsOwnIdentityIsAliveAndSurvivesAFile) {

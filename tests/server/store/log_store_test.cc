@@ -94,6 +94,24 @@ TEST_F(LogStoreTest, KeepsTheQuotaByDroppingTheOldestWholeLines) {
       << "no hole, no double";
 }
 
+// A machine that was away sends the rest of what the next generation has pushed out.
+TEST_F(LogStoreTest, TheRestOfADroppedGenerationIsTakenOnce) {
+  const std::string line = absl::StrCat(std::string(99, 'x'), "\n");
+  std::string old;
+  for (int i = 0; i < 100; ++i) old += line;
+  int64_t sent = Append(0, old.substr(0, 1'000), 1);
+  EXPECT_EQ(sent, 1'000);
+  for (int64_t at = 0; at < 10'000;) at = Append(at, line, 2);
+  int calls = 0;
+  while (sent < std::ssize(old) && ++calls < 1'000) {
+    sent = Append(sent, std::string_view(old).substr(static_cast<size_t>(sent), 500), 1);
+  }
+  EXPECT_EQ(sent, std::ssize(old));
+  EXPECT_EQ(calls, 18);
+  EXPECT_LE(BytesOnDisk(), kQuota);
+  EXPECT_EQ(Append(0, "anew\n", 3), 5) << "a newer generation begins at 0";
+}
+
 TEST_F(LogStoreTest, KeepsTheQuotaWithoutAnyLineEndAndWithAnyBytes) {
   std::string noise;
   for (int i = 0; i < 50'000; ++i)

@@ -67,6 +67,15 @@ TEST_F(LostStoreTest, WhatOnlyAServingCoordinatorWritesShowsThatThereWasOne) {
   }
 }
 
+TEST_F(LostStoreTest, AFolderWhoseRestoreWasInterruptedIsRefused) {
+  EXPECT_OK(CheckRestored(folder_.path()));
+  fs::create_directory(folder_ / "restoring");
+  EXPECT_OK(CheckRestored(folder_.path())) << "everything has left it";
+  Write("restoring/access");
+  EXPECT_THAT(CheckRestored(folder_.path()),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("run `nsactl admin restore` again")));
+}
+
 TEST_F(LostStoreTest, AnEmptiedStoreIsRefusedAndItsWalStays) {
   Insert("demo");
   const fs::path wal = folder_ / "jobs.sqlite-wal";

@@ -15,6 +15,7 @@
 //                           exists
 //   fake.ignore_stop        "1": answers stop requests, but ignores them and SIGTERM
 //   fake.deaf               "1": no control socket; only a stop in launch.pb has an effect
+//   fake.stall_start        "1": does nothing at all, as one whose program cannot be read
 //   fake.fail_start         "1": exits with 2 before its first record
 //   fake.log_bytes          bytes of log per step, in lines of at most 100 bytes
 //   fake.print_environment  "1": writes its environment to the log at start, one variable per line
@@ -410,6 +411,8 @@ absl::StatusOr<int> Main(const RunDir& dir) {
     std::fprintf(stderr, "fake_worker: asked to fail\n");
     return kBadUsage;
   }
+  if (behaviour.Text("stall_start", "") == "1" && behaviour.OnThisRank())
+    absl::SleepFor(absl::Hours(1));
   if (behaviour.Text("print_environment", "") == "1") {
     for (char** variable = environ; *variable != nullptr; ++variable) std::puts(*variable);
     std::fflush(stdout);

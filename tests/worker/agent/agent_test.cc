@@ -204,6 +204,18 @@ TEST_F(AgentTest, ShowsStepAndPhaseOfARunningWorker) {
   EXPECT_THAT(now.process_state(), ::testing::AnyOf("R", "S"));
 }
 
+// Hang detection counts from its start, until it has a status page.
+TEST_F(AgentTest, AWorkerThatDoesNotGetToItsStatusPageMakesNoProgress) {
+  StartAgent();
+  coordinator_.Want(Assignment(kJob, 40, {{"stall_start", "1"}}));
+  ASSERT_TRUE(coordinator_.WaitFor(
+      [&] { return coordinator_.ObservationLocked(kJob).seconds_since_progress() > 1; }));
+  const v1::WorkerObservation now = coordinator_.Observation(kJob);
+  EXPECT_EQ(now.state(), v1::WorkerObservation::STATE_STARTING);
+  EXPECT_EQ(now.phase(), "");
+  EXPECT_LT(now.seconds_since_progress(), 60);
+}
+
 // With the agent's own score, a worker that leaks memory would be the last process that the kernel
 // kills.
 TEST_F(AgentTest, TheKernelKillsAWorkerBeforeTheAgent) {

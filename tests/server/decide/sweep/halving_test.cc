@@ -169,6 +169,34 @@ TEST_F(SweepDecisionTest, AFailedJobAndOneThatAUserStoppedTakeNoPart) {
   EXPECT_THAT(Dropped(), ElementsAre("j2", "j0"));
 }
 
+// A user, or its limit of hours, ends the job before the step; its checkpoint is still written.
+TEST_F(SweepDecisionTest, AJobOnItsWayToAnEndTakesNoPlace) {
+  PauseAll(kLosses);
+  for (const int i : {0, 2, 4, 6, 5, 7}) Drop(i);
+  Pause(&jobs_[1], 400, 1.9);
+  Promote(3, 400);
+  v1::Job& job = *jobs_[3].mutable_job();
+  job.set_state(v1::Job::STATE_RUNNING);
+  EXPECT_THAT(Promoted(), IsEmpty());
+  job.set_state(v1::Job::STATE_STOPPING);
+  EXPECT_THAT(Promoted(), IsEmpty()) << "as the sweep told it";
+  job.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+  job.mutable_progress()->set_step(300);
+  EXPECT_THAT(Promoted(), ElementsAre("j1"));
+  // It had reached the step when it was told.
+  Pause(&jobs_[3], 400, 1.5);
+  job.mutable_stop()->set_mode(v1::STOP_MODE_GRACEFUL);
+  EXPECT_FALSE(IsPaused(jobs_[3]));
+  EXPECT_THAT(Promoted(), ElementsAre("j1"));
+}
+
+TEST_F(SweepDecisionTest, AWinnerThatAUserStoppedAtAStepIsNotPaused) {
+  Pause(&jobs_[1], 400, 1.9);
+  EXPECT_TRUE(IsPaused(jobs_[1]));
+  Pause(&jobs_[1], 700, 1.8);
+  EXPECT_FALSE(IsPaused(jobs_[1]));
+}
+
 TEST_F(SweepDecisionTest, ADroppedJobThatAUserResumedTakesNobodysPlace) {
   PauseAll(kLosses);
   for (const int i : {0, 2, 4, 6}) Drop(i);
