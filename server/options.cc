@@ -97,9 +97,14 @@ absl::Status CheckRoots(const Options& options) {
 
 absl::StatusOr<Options> ResolveOptions(const v1::CoordinatorConfig& config) {
   Options options;
+  std::error_code error;
   options.state_dir =
-      fs::absolute(config.state_dir().empty() ? DefaultStateDir() : config.state_dir())
+      fs::absolute(config.state_dir().empty() ? DefaultStateDir() : config.state_dir(), error)
           .lexically_normal();
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat("state_dir: the current folder is gone (",
+                                                   error.message(), "); use an absolute path"));
+  }
   options.listen_address = config.listen_address();
   options.metrics_address =
       config.has_metrics_address() ? config.metrics_address() : kDefaultMetrics;

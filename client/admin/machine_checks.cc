@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/admin/absolute.h"
 #include "client/show/human.h"
 #include "common/base/beneath.h"
 #include "common/base/clock.h"
@@ -259,7 +260,7 @@ Check CheckOpening(const fs::path& folder, const absl::Status& opened) {
 }
 
 std::vector<Check> MeasureFolder(const fs::path& wanted) {
-  const fs::path folder = Existing(fs::absolute(wanted));
+  const fs::path folder = Existing(Absolute(wanted.string()));
   struct statvfs space {};
   std::vector<Check> checks;
   if (statvfs(folder.c_str(), &space) == 0) {

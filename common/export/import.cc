@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/base/clean_text.h"
+#include "common/base/job_file.h"
 #include "common/base/json_shape.h"
 #include "common/base/status.h"
 #include "common/checkpoint/checkpoint_dir.h"
@@ -56,10 +55,7 @@ absl::StatusOr<std::string> ReadText(const fs::path& path) {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s: %d bytes (at most %d); export the model again", path.string(), bytes, kLargestText));
   }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (file.bad()) return absl::DataLossError(absl::StrCat(path.string(), ": cannot be read"));
-  return text;
+  return ReadJobFile(path, kLargestText);
 }
 
 absl::StatusOr<nlohmann::json> ReadJson(const fs::path& path) {

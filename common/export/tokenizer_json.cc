@@ -1,8 +1,6 @@
 #include "common/export/tokenizer_json.h"
 
 #include <array>
-#include <fstream>
-#include <iterator>
 #include <system_error>
 #include <vector>
 
@@ -13,6 +11,7 @@
 #include "common/base/characters/byte_characters.h"
 #include "common/base/characters/utf8.h"
 #include "common/base/clean_text.h"
+#include "common/base/job_file.h"
 #include "common/base/json_shape.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
@@ -20,6 +19,7 @@
 #include "common/job/data/data_files.h"
 #include "common/job/data/tokenizer_files.h"
 #include "common/job/data_source.h"
+#include "common/job/text_check.h"
 #include "nlohmann/json.hpp"
 
 namespace nsa {
@@ -100,10 +100,9 @@ absl::StatusOr<std::string> ReadWhole(const std::filesystem::path& path) {
                                                    limits::kVocabularyBytes,
                                                    "); take the published file"));
   }
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const absl::StatusOr<std::string> text = ReadJobFile(path, limits::kVocabularyBytes);
   // Python's json and Hugging Face's tokenizers refuse a byte order mark.
-  if (!error && file && !file.bad()) return std::string(WithoutByteOrderMark(text));
+  if (!error && text.ok()) return std::string(WithoutByteOrderMark(*text));
   return absl::NotFoundError(absl::StrCat(
       path.string(),
       ": cannot be read (must be a file of the job's tokenizer); name it with --tokenizer"));
@@ -141,6 +140,10 @@ absl::StatusOr<ExportedTokenizer> Gpt2(const v1::JobSpec& spec,
   if (!vocab.contains(kEndOfText)) {
     return absl::InvalidArgumentError(absl::StrCat((folder / "vocab.json").string(), ": no token ",
                                                    kEndOfText, "; take the published file"));
+  }
+  if (!IsUtf8(tokenizer.files["merges.txt"])) {
+    return absl::InvalidArgumentError(
+        absl::StrCat((folder / "merges.txt").string(), ": not UTF-8; take the published file"));
   }
   std::vector<std::string> merges;
   for (const absl::string_view line : absl::StrSplit(tokenizer.files["merges.txt"], '\n')) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/fd.h"
@@ -61,6 +62,24 @@ absl::StatusOr<Fd> OpenFolderOf(const std::filesystem::path& path) {
   return folder;
 }
 
+constexpr size_t kMostOfPipe = 256 << 20;
+
+absl::StatusOr<std::string> ReadUpTo(size_t most, int fd, const std::filesystem::path& path) {
+  std::string content;
+  char buffer[16384];
+  ssize_t n = 0;
+  while ((n = read(fd, buffer, sizeof buffer)) != 0) {
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return Errno("read", path);
+    content.append(buffer, static_cast<size_t>(n));
+    if (content.size() > most) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path.string(), ": more than ", most, " bytes, or without an end; give a smaller text"));
+    }
+  }
+  return content;
+}
+
 }  // namespace
 
 absl::Status WriteFileAtomically(int folder, const std::filesystem::path& path,
@@ -81,15 +100,7 @@ absl::Status ReplaceFileAtomically(const std::filesystem::path& path, std::strin
 }
 
 absl::StatusOr<std::string> ReadWholeFile(int fd, const std::filesystem::path& path) {
-  std::string content;
-  char buffer[16384];
-  ssize_t n = 0;
-  while ((n = read(fd, buffer, sizeof buffer)) != 0) {
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return Errno("read", path);
-    content.append(buffer, static_cast<size_t>(n));
-  }
-  return content;
+  return ReadUpTo(std::numeric_limits<size_t>::max(), fd, path);
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path) {
@@ -103,8 +114,10 @@ absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path) {
 
 absl::StatusOr<std::string> ReadWholeFileOrPipe(const std::filesystem::path& path) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) return Errno("open", path);
-  return ReadWholeFile(fd.get(), path);
+  struct stat info {};
+  if (!fd.valid() || fstat(fd.get(), &info) != 0) return Errno("open", path);
+  if (S_ISREG(info.st_mode)) return ReadWholeFile(fd.get(), path);
+  return ReadUpTo(kMostOfPipe, fd.get(), path);
 }
 
 }  // namespace nsa

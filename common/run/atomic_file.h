@@ -30,6 +30,7 @@ absl::Status ReplaceFileAtomically(const std::filesystem::path& path, std::strin
 absl::StatusOr<std::string> ReadWholeFile(const std::filesystem::path& path);
 
 // The same for what a person names: a pipe is read to its end, however long that takes.
+// InvalidArgument if what is no regular file has more than 256 MiB, as /dev/zero.
 absl::StatusOr<std::string> ReadWholeFileOrPipe(const std::filesystem::path& path);
 
 // The rest of an open file. `path` is only for error messages.

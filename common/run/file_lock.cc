@@ -22,13 +22,18 @@ namespace {
 
 absl::Status WriteHolder(int fd, const std::filesystem::path& path, const std::string& detail) {
   NSA_ASSIGN_OR_RETURN(const ProcessIdentity self, IdentityOf(getpid()));
+  std::error_code ignored;
   struct stat info {};
   if (fstat(fd, &info) != 0) return absl::ErrnoToStatus(errno, path.string());
   nlohmann::json holder = {
-      {"pid", self.pid},         {"start_ticks", self.start_ticks},
-      {"boot_id", self.boot_id}, {"program", program_invocation_short_name},
-      {"host", HostName()},      {"folder", std::filesystem::absolute(path).parent_path().string()},
-      {"device", info.st_dev},   {"inode", info.st_ino}};
+      {"pid", self.pid},
+      {"start_ticks", self.start_ticks},
+      {"boot_id", self.boot_id},
+      {"program", program_invocation_short_name},
+      {"host", HostName()},
+      {"folder", std::filesystem::absolute(path, ignored).parent_path().string()},
+      {"device", info.st_dev},
+      {"inode", info.st_ino}};
   if (!detail.empty()) holder["detail"] = detail;
   // Write in place: the lock belongs to this file, so another file must not replace it.
   const std::string text =

@@ -30,8 +30,8 @@ absl::StatusOr<std::string> BootId();
 // NotFound if there is no such process or it is a zombie.
 absl::StatusOr<ProcessIdentity> IdentityOf(pid_t pid);
 
-// True while this process is alive; a zombie is not. Also true when there is no descriptor or memory
-// to look with.
+// True while this process is alive; a zombie is not. Also true when there is no descriptor or
+// memory to look with.
 bool IsAlive(const ProcessIdentity& identity);
 
 // The state letter of /proc/<pid>/stat; '?' if the process no longer exists.

@@ -155,7 +155,12 @@ void Count(const Json& event, TraceTotals* totals) {
     totals->step_microseconds += microseconds;
     return;
   }
-  TraceTotals::Time& time = totals->times[{kind, TextIn(event, "name")}];
+  // Of a job's own process, whose names may be any.
+  constexpr size_t kMostNames = 10'000, kLongestName = 1'000;
+  std::pair<std::string, std::string> key(CutText(kind, kLongestName),
+                                          CutText(TextIn(event, "name"), kLongestName));
+  if (totals->times.size() >= kMostNames && !totals->times.contains(key)) key = {"", "others"};
+  TraceTotals::Time& time = totals->times[std::move(key)];
   ++time.calls;
   time.microseconds += microseconds;
 }

@@ -12,12 +12,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/clean_text.h"
 #include "common/base/durable_folder.h"
 #include "common/base/fd.h"
+#include "common/base/json_shape.h"
 #include "common/base/status.h"
 #include "common/base/version.h"
 #include "common/base/write.h"
 #include "common/job/data/sha256.h"
+#include "common/job/text_check.h"
 #include "common/run/atomic_file.h"
 #include "common/run/new_folder.h"
 #include "nlohmann/json.hpp"
@@ -227,7 +230,8 @@ absl::StatusOr<Manifest> ReadManifest(const fs::path& backup) {
   if (error) return NoBackup(backup, absl::StrCat("has no ", kManifest));
   if (size > kMostManifestBytes) return NoBackup(backup, "has a manifest of more than 64 MiB");
   NSA_ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(backup / kManifest));
-  const Json manifest = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json manifest =
+      IsShallow(text) ? Json::parse(text, nullptr, /*allow_exceptions=*/false) : Json();
   const std::string wrong = absl::StrCat("has a ", kManifest, " that cannot be read");
   if (!manifest.is_object() || !manifest.contains("format")) return NoBackup(backup, wrong);
   if (manifest["format"] != kFormat) {
@@ -347,6 +351,11 @@ absl::StatusOr<BackupSize> BackUp(const fs::path& state_dir, const fs::path& tar
   std::vector<std::string> paths;
   for (const std::string& name : names) AddFiles(state_dir, name, &paths);
   for (const std::string& path : paths) {
+    if (!IsUtf8(path)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("backup: ", CleanLine((state_dir / path).string()),
+                       ": a name that is not UTF-8; rename the file, or remove it"));
+    }
     auto copied = CopyFile(state_dir / path, folder.path() / path);
     if (absl::IsNotFound(copied.status())) continue;  // dropped meanwhile
     NSA_RETURN_IF_ERROR(copied.status());

@@ -170,7 +170,8 @@ int64_t WidthFor(const std::vector<v1::CurveBucket>& buckets, size_t limit) {
       if (here != start) ++count;
       start = here;
     }
-    if (count <= std::max<size_t>(limit, 1)) return width;
+    const bool widest = width > std::numeric_limits<int64_t>::max() / 2;
+    if (widest || count <= std::max<size_t>(limit, 1)) return width;
     width *= 2;
   }
 }

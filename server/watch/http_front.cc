@@ -126,13 +126,25 @@ class HttpFront::Impl {
         patience_(options_.tls.has_value() ? kTlsRequestPatience : kRequestPatience),
         shares_(options_.limits.handshakes),
         wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
-        slow_thread_([this] { AnswerSlowly(); }),
-        thread_([this] { Loop(); }) {}
+        slow_thread_([this] { AnswerSlowly(); }) {
+    try {
+      thread_ = std::thread([this] { Loop(); });
+    } catch (const std::system_error&) {
+      EndSlowThread();
+      throw;
+    }
+  }
 
   ~Impl() {
     stopping_ = true;
     eventfd_write(wake_.get(), 1);
     thread_.join();
+    EndSlowThread();
+  }
+
+ private:
+  void EndSlowThread() {
+    stopping_ = true;
     {
       const MutexLock lock(&mutex_);
       changed_.SignalAll();
@@ -140,7 +152,6 @@ class HttpFront::Impl {
     slow_thread_.join();
   }
 
- private:
   struct Connection {
     Fd client;
     std::unique_ptr<TlsSession> tls;  // null: in the clear

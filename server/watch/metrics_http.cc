@@ -141,26 +141,26 @@ absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(Options options,
     impl.reset(new Impl{.host = std::move(host),
                         .options = std::move(options),
                         .pages = {kThreads, kWaiting, std::move(pages)}});
+    Impl& made = *impl;
+    impl->front = std::make_unique<HttpFront>(
+        HttpFront::Options{.listeners = std::move(listeners),
+                           .tls = std::move(tls),
+                           .server =
+                               [&made](Fd to, std::string request) {
+                                 return made.pages.Serve(std::move(to), std::move(request));
+                               },
+                           .quick = [&made](std::string_view head) { return made.Quick(head); },
+                           .slow =
+                               [&made](std::string_view head) {
+                                 return ReplyText(200, kPrometheus, made.options.text(),
+                                                  head.starts_with("HEAD "));
+                               },
+                           .limits = HttpFrontLimits::OfThisProcess()},
+        clock);
   } catch (const std::system_error& error) {
     return absl::UnavailableError(absl::StrCat("metrics_address: no threads for ", address, " (",
                                                error.what(), "); raise their limit (ulimit -u)"));
   }
-  Impl& made = *impl;
-  impl->front = std::make_unique<HttpFront>(
-      HttpFront::Options{.listeners = std::move(listeners),
-                         .tls = std::move(tls),
-                         .server =
-                             [&made](Fd to, std::string request) {
-                               return made.pages.Serve(std::move(to), std::move(request));
-                             },
-                         .quick = [&made](std::string_view head) { return made.Quick(head); },
-                         .slow =
-                             [&made](std::string_view head) {
-                               return ReplyText(200, kPrometheus, made.options.text(),
-                                                head.starts_with("HEAD "));
-                             },
-                         .limits = HttpFrontLimits::OfThisProcess()},
-      clock);
   const std::string bound = absl::StrCat(address.substr(0, address.rfind(':') + 1), port);
   return std::unique_ptr<MetricsHttp>(new MetricsHttp(std::move(impl), bound));
 }

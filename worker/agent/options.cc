@@ -70,17 +70,28 @@ absl::Status CheckLabels(const v1::AgentConfig& config) {
   return absl::OkStatus();
 }
 
+// Of the key `key`.
+absl::StatusOr<fs::path> AbsoluteOf(const char* key, const std::string& path) {
+  std::error_code error;
+  fs::path absolute = fs::absolute(path, error);
+  if (!error) return absolute;
+  return absl::InvalidArgumentError(absl::StrCat(key, ": the current folder is gone (",
+                                                 error.message(), "); use an absolute path"));
+}
+
 }  // namespace
 
 absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
   std::error_code error;
   const fs::path self = fs::read_symlink("/proc/self/exe", error);
   const fs::path state = DefaultStateDir();
+  NSA_ASSIGN_OR_RETURN(const fs::path state_dir,
+                       AbsoluteOf("state_dir", Or(config.state_dir(), (state / "agent").string())));
   AgentOptions options = {
       .node_name = Or(config.node_name(), Or(HostName(), "localhost")),
       .coordinator_address =
           Or(config.coordinator_address(), "unix:" + (state / "coordinator.sock").string()),
-      .state_dir = fs::absolute(Or(config.state_dir(), (state / "agent").string())),
+      .state_dir = state_dir,
       .worker_program = Or(config.worker_program(), self.parent_path() / "nsa-worker"),
       .cuda_worker_program =
           Or(config.cuda_worker_program(), self.parent_path() / "nsa-worker-cuda"),
@@ -109,7 +120,8 @@ absl::StatusOr<AgentOptions> ResolveOptions(const v1::AgentConfig& config) {
       FindCudaCompat(config.cuda_compat_path(), KernelDriverVersion(), UsualCompatFolders()));
   options.join_token_file = config.join_token_file();
   if (!config.data_cache_dir().empty()) {
-    options.data_cache_dir = fs::absolute(config.data_cache_dir());
+    NSA_ASSIGN_OR_RETURN(options.data_cache_dir,
+                         AbsoluteOf("data_cache_dir", config.data_cache_dir()));
   }
   if (config.has_data_cache_bytes()) options.data_cache_bytes = config.data_cache_bytes();
   if (options.data_cache_bytes.value_or(0) < 0) {

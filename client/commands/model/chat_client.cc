@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/base/clean_text.h"
+#include "common/base/json_shape.h"
 #include "common/base/status.h"
 #include "nlohmann/json.hpp"
 
@@ -19,6 +20,11 @@ constexpr size_t kShownBytes = 300;
 // Others may be answered first, and a long conversation takes its time to be read.
 constexpr absl::Duration kStall = absl::Hours(1);
 
+// Null for what is nested so deep that a copy would take all of the stack.
+json Parsed(std::string_view text) {
+  return IsShallow(text) ? json::parse(text, nullptr, false) : json();
+}
+
 // The member of an object, or null.
 json Member(const json& object, const char* name) {
   return object.is_object() ? object.value(name, json()) : json();
@@ -30,8 +36,7 @@ std::string StringOf(const json& value) {
 
 // What an error of the API says; a text that is none as it is.
 std::string ErrorIn(const std::string& body) {
-  const std::string said =
-      StringOf(Member(Member(json::parse(body, nullptr, false), "error"), "message"));
+  const std::string said = StringOf(Member(Member(Parsed(body), "error"), "message"));
   return CleanLine(CutText(said.empty() ? body : said, kShownBytes));
 }
 
@@ -61,7 +66,7 @@ class Events {
   void Line(std::string_view line) {
     constexpr std::string_view kData = "data:";
     if (!line.starts_with(kData)) return;
-    const json event = json::parse(line.substr(kData.size()), nullptr, false);
+    const json event = Parsed(line.substr(kData.size()));
     if (!Member(event, "error").is_null()) error_ = ErrorIn(event.dump());
     const json choices = Member(event, "choices");
     if (!choices.is_array() || choices.empty()) return;
@@ -114,7 +119,7 @@ absl::StatusOr<std::string> ChatClient::Model() {
   const HttpReply reply = http_.Get(RequestOf("/v1/models"));
   if (interrupt_->raised()) return absl::CancelledError("interrupted");
   NSA_RETURN_IF_ERROR(CheckReply(reply));
-  const json models = Member(json::parse(reply.body, nullptr, false), "data");
+  const json models = Member(Parsed(reply.body), "data");
   const std::string model =
       models.is_array() && !models.empty() ? StringOf(Member(models[0], "id")) : std::string();
   if (!model.empty()) return model;

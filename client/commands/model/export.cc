@@ -31,7 +31,10 @@ absl::StatusOr<ExportResult> ExportToStore(const std::string& model, const std::
                                            const ExportOptions& options) {
   NSA_ASSIGN_OR_RETURN(const S3Path to, ParseS3Url(url, /*folder=*/true));
   NSA_ASSIGN_OR_RETURN(S3Access access, S3AccessFromEnvironment());
-  std::string made = (std::filesystem::temp_directory_path() / "nsa-export-XXXXXX").string();
+  std::error_code none;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(none);
+  if (none) return absl::ErrnoToStatus(none.value(), "TMPDIR: no folder for the export; set it");
+  std::string made = (folder / "nsa-export-XXXXXX").string();
   if (mkdtemp(made.data()) == nullptr) return absl::ErrnoToStatus(errno, made);
   const std::atomic<bool> cancelled{false};
   S3 s3({.access = std::move(access), .proxy = true}, &cancelled);

@@ -38,16 +38,21 @@ absl::StatusOr<DataFolder> LookAtFolder(const fs::path& folder) {
   std::map<std::string_view, uintmax_t> bytes;
   DataFolder data;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const fs::directory_entry& entry = *at;
+    std::error_code unknown;
     const std::string name = entry.path().filename().string();
     if (name.starts_with(".")) continue;
-    if (entry.is_directory(error)) {
+    if (entry.is_directory(unknown)) {
       data.left_out = absl::StrCat(folder.string(), ": folders in it are left out, such as ",
                                    entry.path().string(), "; name those with data as well");
     }
     const std::string_view ending = DataEndingOf(name);
-    if (!ending.empty() && entry.is_regular_file(error)) bytes[ending] += entry.file_size(error);
+    if (!ending.empty() && entry.is_regular_file(unknown)) {
+      bytes[ending] += entry.file_size(unknown);
+    }
   }
+  if (error) return absl::ErrnoToStatus(error.value(), folder.string());
   if (bytes.empty()) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder.string(),

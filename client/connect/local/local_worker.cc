@@ -67,6 +67,7 @@ absl::StatusOr<ExitStatus> Wait(const ProcessIdentity& process, Interrupt* inter
 absl::StatusOr<ScratchFolder> ScratchFolder::Make() {
   std::error_code error;
   std::string name = (fs::temp_directory_path(error) / "nsactl-XXXXXX").string();
+  if (error) return absl::ErrnoToStatus(error.value(), "TMPDIR: no folder for files; set it");
   if (mkdtemp(name.data()) == nullptr) return absl::ErrnoToStatus(errno, name);
   return ScratchFolder(name);
 }

@@ -243,6 +243,7 @@ TEST_F(BackupTest, RefusesAFolderThatIsNoBackup) {
   for (const std::string& manifest :
        {std::string("no JSON"), std::string("[]"), std::string(R"({"format": 1})"),
         std::string(R"({"format": 1, "files": []})"), std::string(R"({"format": 1, "files": 5})"),
+        absl::StrCat(R"({"format": )", std::string(500'000, '['), std::string(500'000, ']'), "}"),
         with(R"(, {"path": "../x", "bytes": 1, "sha256": "x"})"),
         with(R"(, {"path": "/etc/x", "bytes": 1, "sha256": "x"})"),
         with(R"(, {"path": "jobs.sqlite-wal", "bytes": 1, "sha256": "x"})"),
@@ -265,6 +266,13 @@ TEST_F(BackupTest, RefusesATargetThatIsTakenOrLiesInTheStateFolder) {
   EXPECT_THAT(BackUp(elsewhere_ / "nowhere", elsewhere_ / "b", kNow).status(),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("has no jobs.sqlite")));
   EXPECT_FALSE(fs::exists(elsewhere_ / "b"));
+}
+
+TEST_F(BackupTest, RefusesAFileWhoseNameIsNotText) {
+  Write(state() / "dumps" / "a\xff.txt", "x");
+  EXPECT_THAT(BackUp(state(), backup(), kNow).status(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is not UTF-8")));
+  EXPECT_FALSE(fs::exists(backup()));
 }
 
 TEST_F(BackupTest, SaysThatTheStoreIsDamaged) {

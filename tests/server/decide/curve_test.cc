@@ -145,6 +145,9 @@ TEST(Curve, AWidthIsFoundForAnyNumberOfBuckets) {
   EXPECT_EQ(WidthFor(Steps(10), 10), 1);
   EXPECT_EQ(WidthFor(Steps(11), 10), 2);
   EXPECT_EQ(WidthFor(Steps(11), 0), 16) << "at least one bucket";
+  std::vector<v1::CurveBucket> far = Steps(2);
+  far[1].set_first_step(std::numeric_limits<int64_t>::max());
+  EXPECT_GT(WidthFor(far, 1), int64_t{1} << 60);
 }
 
 }  // namespace

@@ -381,6 +381,22 @@ TEST_F(ExportTest, ATokenizerTravelsWithoutByteOrderMarksAndItsMergesWithoutCrlf
   EXPECT_EQ(Text(dir_ / "model2" / "tokenizer.json").front(), '{');
 }
 
+TEST_F(ExportTest, ATokenizerThatCannotBeReadIsAnError) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
+  spec.mutable_data()->set_tokenizer_path((dir_ / "gpt2").string());
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  fs::create_directories(dir_ / "gpt2" / "vocab.json");
+  EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model"),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("vocab.json: cannot be read")));
+  fs::remove(dir_ / "gpt2" / "vocab.json");
+  std::ofstream(dir_ / "gpt2" / "vocab.json") << R"({"a": 0, "b": 1, "<|endoftext|>": 2})";
+  std::ofstream(dir_ / "gpt2" / "merges.txt") << "#version: 0.2\na \xff\n";
+  EXPECT_THAT(ExportModel(dir_ / "out", dir_ / "model"),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("merges.txt: not UTF-8")));
+}
+
 TEST_F(ExportTest, AJobsOwnTokenizerJsonTravelsAsItIs) {
   v1::JobSpec spec = SmallJob();
   spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);

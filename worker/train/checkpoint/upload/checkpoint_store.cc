@@ -138,7 +138,9 @@ absl::Status CheckpointStore::UploadFile(const Folder& checkpoints, int64_t step
                                  {"xxh3_128", file.xxh3_128()},
                                  {"upload_id", now.id},
                                  {"etags", now.etags}};
-    return checkpoints.WriteAtomically(kUploadFile, json.dump(2) + "\n");
+    // The store may answer with any bytes.
+    const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+    return checkpoints.WriteAtomically(kUploadFile, text + "\n");
   };
   NSA_RETURN_IF_ERROR(
       s3_.PutParts(path, file.bytes(), PiecesOf(fd.get(), file.name()), std::move(upload), keep));

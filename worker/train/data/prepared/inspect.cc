@@ -190,8 +190,8 @@ std::vector<std::string> FoldersIn(const std::string& path) {
   std::error_code error;
   if (!fs::is_regular_file(fs::path(path) / kPreparedJob, error)) return {path};
   std::vector<std::string> folders;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    if (entry.path().extension() == kPreparedEnding) folders.push_back(entry.path().string());
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().extension() == kPreparedEnding) folders.push_back(at->path().string());
   }
   std::sort(folders.begin(), folders.end());
   return folders;

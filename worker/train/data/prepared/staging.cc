@@ -38,11 +38,11 @@ absl::Status CheckTarget(const fs::path& target) {
 // Removes what a killed process left.
 absl::Status Clear(const fs::path& folder) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().filename() == kLock) continue;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename() == kLock) continue;
     std::error_code failed;
-    fs::remove_all(entry.path(), failed);
-    if (failed) return absl::ErrnoToStatus(failed.value(), entry.path().string());
+    fs::remove_all(at->path(), failed);
+    if (failed) return absl::ErrnoToStatus(failed.value(), at->path().string());
   }
   return error ? absl::ErrnoToStatus(error.value(), folder.string()) : absl::OkStatus();
 }
