@@ -251,7 +251,7 @@ constexpr PreflightRule kRunRules[] = {
     {"PRECISION_NOT_BF16", "fp32 on cuda", kError, kError, false, kNothing, PrecisionNotBf16},
     {"CPU_BF16", "bf16 on the cpu", kError, kError, false, kNothing, CpuBf16},
     {"SHARD_INVALID",
-     "shard is a level that tie_embeddings or sample.prompts rules out, or shard_optimizer says "
+     "shard is a level that another key rules out, or shard_optimizer says "
      "another one",
      kError, kError, false, kNothing, ShardInvalid},
     {"NO_CHECKPOINT_CADENCE", "save_every is 0", kError, kInfo, true, kNothing,
