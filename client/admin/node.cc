@@ -1,5 +1,6 @@
 // nsactl node: takes machines out of service and puts them back.
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
@@ -9,11 +10,13 @@
 #include "client/admin/node_selection.h"
 #include "client/cli.h"
 #include "client/connect/each_job.h"
+#include "client/show/document.h"
 #include "client/show/human.h"
 #include "client/show/job_text.h"
 #include "common/base/status.h"
 #include "common/estimate/state_title.h"
 #include "common/rpc/cordon_text.h"
+#include "nlohmann/json.hpp"
 
 namespace nsa::client {
 namespace {
@@ -73,7 +76,8 @@ class Moves {
     const std::string where =
         places.empty() ? "" : absl::StrCat(" on ", absl::StrJoin(places, ", "));
     const std::string line = absl::StrCat(StateTitle(job), where, " (", job.reason(), ")");
-    if (std::exchange(said_[job.id()], line) == line || session_.structured()) return;
+    const bool quiet = session_.structured() || session_.flags().format == Format::kName;
+    if (std::exchange(said_[job.id()], line) == line || quiet) return;
     session_.out() << Title(job) << ": " << line << ", " << StepText(job.progress())
                    << (job.message().empty() ? "" : ": ") << job.message() << "\n"
                    << std::flush;
@@ -103,19 +107,19 @@ absl::StatusOr<std::string> LookOnce(Client* client, const std::string& name, Mo
   return word.empty() ? "UNCORDONED" : word;
 }
 
-// Waits until nothing runs on the machine, also over restarts of the coordinator.
-absl::StatusOr<ExitCode> WaitUntilEmpty(Session& session, Client* client, v1::Node node) {
-  const std::string name = node.info().name();
+// Waits until nothing runs on the machine, also over restarts of the coordinator. kOk: it is empty.
+absl::StatusOr<ExitCode> WaitUntilEmpty(Session& session, Client* client, v1::Node* node) {
+  const std::string name = node->info().name();
   Moves moves(&session);
   bool lost = false;
   while (true) {
-    const absl::StatusOr<std::string> over = LookOnce(client, name, &moves, &node);
+    const absl::StatusOr<std::string> over = LookOnce(client, name, &moves, node);
     if (!over.ok() && !NoAnswer(over.status())) return over.status();
     if (!over.ok() && !lost) {
       session.Note("nsactl: connection to the coordinator lost; waiting for it (Ctrl-C leaves)");
     }
     lost = !over.ok();
-    if (over.ok() && *over == "DRAINED") break;
+    if (over.ok() && *over == "DRAINED") return ExitCode::kOk;
     if (over.ok() && !over->empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("node: ", name, " is ", *over == "CORDONED" ? "only cordoned" : "uncordoned",
@@ -127,30 +131,62 @@ absl::StatusOr<ExitCode> WaitUntilEmpty(Session& session, Client* client, v1::No
                               "  nsactl node uncordon ", name, "    ends it"));
     return ExitCode::kInterrupted;
   }
-  PrintNode(session, node);
-  return ExitCode::kOk;
 }
 
-// Calls for each chosen machine, and prints what becomes of it; `request` names none yet.
+// Prints what becomes of machines: a structured list of several is one document, printed at the
+// end.
+class Printed {
+ public:
+  Printed(Session* session, bool several)
+      : session_(*session), list_(several && session->structured()) {}
+
+  void Add(const v1::Node& node) {
+    if (!list_) return PrintNode(session_, node);
+    nodes_.push_back(ToJson(node));
+  }
+  void End() {
+    if (list_) session_.PrintDocument({{"nodes", std::move(nodes_)}});
+  }
+
+ private:
+  Session& session_;
+  const bool list_;
+  nlohmann::ordered_json nodes_ = nlohmann::ordered_json::array();
+};
+
+// Calls for each chosen machine, also after an error of one, and hands what has become of it to
+// `then`; `request` names none yet.
 template <typename Response, typename Request>
-absl::StatusOr<std::vector<v1::Node>> CallForEach(Session& session, const std::string& command,
-                                                  const NodeFlags& flags, Request request,
-                                                  bool print) {
+absl::Status CallForEach(Session& session, const std::string& command, const NodeFlags& flags,
+                         Request request, const std::function<void(const v1::Node&)>& then) {
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                        ChosenNodes(session, command, flags.chosen));
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  std::vector<v1::Node> nodes;
-  NSA_RETURN_IF_ERROR(ForEachJob(
+  return ForEachJob(
       command, names,
       [&](const std::string& name) -> absl::Status {
         request.set_node(name);
         NSA_ASSIGN_OR_RETURN(const auto response, client->Call<Response>(request));
-        nodes.push_back(response.node());
-        if (print) PrintNode(session, response.node());
+        then(response.node());
         return absl::OkStatus();
       },
-      "machine"));
-  return nodes;
+      "machine");
+}
+
+// All of them move their jobs at the same time.
+absl::StatusOr<ExitCode> AwaitDrains(Session& session, std::vector<v1::Node> nodes,
+                                     Printed* printed) {
+  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
+  const bool table = !session.structured() && session.flags().format != Format::kName;
+  for (const v1::Node& node : nodes) {
+    if (table && CordonWord(node) == "DRAINING") PrintNode(session, node);
+  }
+  for (v1::Node& node : nodes) {
+    NSA_ASSIGN_OR_RETURN(const ExitCode code, WaitUntilEmpty(session, client, &node));
+    if (code != ExitCode::kOk) return code;
+    printed->Add(node);
+  }
+  return ExitCode::kOk;
 }
 
 absl::StatusOr<ExitCode> Cordon(Session& session, const NodeFlags& flags, bool drain) {
@@ -160,27 +196,29 @@ absl::StatusOr<ExitCode> Cordon(Session& session, const NodeFlags& flags, bool d
   NSA_ASSIGN_OR_RETURN(const int64_t deadline, ParseSeconds("--deadline", flags.deadline));
   request.set_deadline_seconds(static_cast<double>(deadline));
   const bool waits = drain && !flags.no_wait;
-  NSA_ASSIGN_OR_RETURN(const auto nodes, CallForEach<v1::CordonNodeResponse>(
-                                             session, drain ? "drain" : "cordon", flags, request,
-                                             /*print=*/!waits));
-  if (!waits) return ExitCode::kOk;
-  NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  for (const v1::Node& node : nodes) {
-    if (!session.structured() && CordonWord(node) == "DRAINING") PrintNode(session, node);
+  Printed printed(&session, flags.chosen.several());
+  std::vector<v1::Node> drained;
+  const absl::Status called = CallForEach<v1::CordonNodeResponse>(
+      session, drain ? "drain" : "cordon", flags, request,
+      [&](const v1::Node& node) { waits ? drained.push_back(node) : printed.Add(node); });
+  ExitCode code = ExitCode::kOk;
+  if (!drained.empty()) {
+    // An error of one machine is no reason to leave the others unwatched.
+    if (!called.ok()) session.Note(absl::StrCat("nsactl: ", called.message()));
+    NSA_ASSIGN_OR_RETURN(code, AwaitDrains(session, std::move(drained), &printed));
   }
-  // They all move their jobs at the same time.
-  for (const v1::Node& node : nodes) {
-    NSA_ASSIGN_OR_RETURN(const ExitCode code, WaitUntilEmpty(session, client, node));
-    if (code != ExitCode::kOk) return code;
-  }
-  return ExitCode::kOk;
+  printed.End();
+  NSA_RETURN_IF_ERROR(called);
+  return code;
 }
 
 absl::StatusOr<ExitCode> Uncordon(Session& session, const NodeFlags& flags) {
-  NSA_RETURN_IF_ERROR(CallForEach<v1::UncordonNodeResponse>(session, "uncordon", flags,
-                                                            v1::UncordonNodeRequest(),
-                                                            /*print=*/true)
-                          .status());
+  Printed printed(&session, flags.chosen.several());
+  const absl::Status called =
+      CallForEach<v1::UncordonNodeResponse>(session, "uncordon", flags, v1::UncordonNodeRequest(),
+                                            [&](const v1::Node& node) { printed.Add(node); });
+  printed.End();
+  NSA_RETURN_IF_ERROR(called);
   return ExitCode::kOk;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli.h"
+#include "common/job/data/wildcard.h"
 
 namespace nsa::client {
 
@@ -13,6 +14,11 @@ struct NodeSelection {
   std::vector<std::string> nodes;    // names, or patterns of names: "gpu-*"
   std::vector<std::string> require;  // KEY=VALUE, as resources.require: all of these
   bool yes = false;                  // do not ask
+
+  // The result is a list even when it has one machine.
+  bool several() const {
+    return nodes.size() > 1 || !require.empty() || (!nodes.empty() && HasWildcard(nodes.front()));
+  }
 };
 
 // Declares NODE, --require and --yes.

@@ -1,10 +1,12 @@
 #include "client/admin/tls_folder.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <functional>
 #include <set>
@@ -172,10 +174,22 @@ absl::Status CheckAuthority(const fs::path& folder, const Certificate& authority
       "; make another authority in another folder"));
 }
 
+// The hosts as a certificate that is read names them.
+TlsWish Canonical(TlsWish wish) {
+  for (std::string& host : wish.hosts) {
+    in6_addr address{};
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if (inet_pton(AF_INET6, host.c_str(), &address) != 1) continue;
+    host = inet_ntop(AF_INET6, &address, text.data(), text.size());
+  }
+  return wish;
+}
+
 }  // namespace
 
-absl::StatusOr<std::vector<TlsEntry>> InitTls(const fs::path& folder, const TlsWish& wish,
+absl::StatusOr<std::vector<TlsEntry>> InitTls(const fs::path& folder, const TlsWish& asked,
                                               absl::Time now) {
+  const TlsWish wish = Canonical(asked);
   NSA_RETURN_IF_ERROR(CheckNames(wish));
   std::error_code error;
   if (fs::create_directories(folder, error)) {

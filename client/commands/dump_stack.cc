@@ -93,6 +93,12 @@ absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
                                 : "the jobs of --state and --label",
         " (at most 1); name one job"));
   }
+  if (flags.saved && (!flags.file.empty() || flags.rank >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flags.file.empty() ? "--rank" : "--file",
+                     ": set beside --saved (for new stacks only); leave it out, or redirect the "
+                     "standard output"));
+  }
   if (flags.saved) return ShowSavedStacks(session, flags.chosen.jobs.front(), flags.saved_id);
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   NSA_ASSIGN_OR_RETURN(const std::vector<std::string> jobs,

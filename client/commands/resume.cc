@@ -71,7 +71,8 @@ absl::StatusOr<ExitCode> Resume(Session& session, const ResumeFlags& flags) {
                              [&](const v1::Job& job) {
                                session.out() << "resumed " << Title(job) << ": " << StateTitle(job)
                                              << " (was at " << StepText(job.progress()) << ")\n";
-                             }};
+                             },
+                         .streamed = flags.watch};
   NSA_RETURN_IF_ERROR(ActOnJobs(session, flags.chosen, action));
   if (flags.watch) return WatchToEnd(session, resumed);
   if (!several && !session.structured()) session.Note("Next:\n" + NextCommands(resumed));

@@ -194,7 +194,9 @@ absl::StatusOr<v1::SubmitJobResponse> Send(Session& session, const JobFile& job,
 
 absl::StatusOr<ExitCode> SendJob(Session& session, const JobFile& job, const SendOptions& options) {
   NSA_ASSIGN_OR_RETURN(const v1::SubmitJobResponse response, Send(session, job, options));
-  if (session.structured()) {
+  if (session.structured() && options.watch) {
+    session.PrintStreamed(response);
+  } else if (session.structured()) {
     session.PrintDocument(response);
   } else {
     PrintAccepted(session, response);

@@ -139,6 +139,8 @@ absl::Status ActOnJobs(Session& session, const JobSelection& selection, const Ac
         NSA_ASSIGN_OR_RETURN(const v1::Job job, action.act(name));
         if (list) {
           documents.push_back(ToJson(job));
+        } else if (action.streamed && session.structured()) {
+          session.PrintStreamed(job);
         } else if (!session.PrintDocumentOrName(job, job.id())) {
           action.print(job);
         }

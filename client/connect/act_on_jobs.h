@@ -69,6 +69,8 @@ struct Action {
   std::function<absl::StatusOr<v1::Job>(const std::string& job)> act;
   // Prints what was done to it, for -o table and wide.
   std::function<void(const v1::Job& job)> print;
+  // More documents follow: with -o json, each is a line.
+  bool streamed = false;
 };
 
 // Acts on each chosen job, also after an error of one (ForEachJob()), and prints each result.

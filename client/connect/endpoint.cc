@@ -113,12 +113,15 @@ absl::StatusOr<v1::ClientConfig> ReadClientConfig(const std::filesystem::path& p
 
 absl::Status WriteClientConfig(const std::filesystem::path& path, const v1::ClientConfig& config) {
   std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
-  const std::string temporary = absl::StrCat(path.string(), ".tmp-", getpid());
+  // Where a link leads, which stays one.
+  std::filesystem::path real = std::filesystem::canonical(path, error);
+  if (error) real = path;
+  std::filesystem::create_directories(real.parent_path(), error);
+  const std::string temporary = absl::StrCat(real.string(), ".tmp-", getpid());
   const std::string text = ToYaml(config);
   const Fd file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
   const bool written = file.valid() && WriteAll(file.get(), text) && fsync(file.get()) == 0 &&
-                       rename(temporary.c_str(), path.c_str()) == 0;
+                       rename(temporary.c_str(), real.c_str()) == 0;
   if (written) return absl::OkStatus();
   const int write_errno = errno;
   unlink(temporary.c_str());

@@ -214,7 +214,8 @@ void HttpClient::SetOptions(const HttpRequest& request) {
   }
   if (!request.range.empty()) set(CURLOPT_RANGE, request.range.c_str());
   if (!request.proxy) set(CURLOPT_PROXY, "");
-  if (const char* const file = std::getenv("SSL_CERT_FILE")) set(CURLOPT_CAINFO, file);
+  const char* const file = std::getenv("SSL_CERT_FILE");
+  if (file != nullptr && *file != '\0') set(CURLOPT_CAINFO, file);
 }
 
 void HttpClient::SetBody(std::string_view body) {

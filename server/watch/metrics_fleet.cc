@@ -164,7 +164,9 @@ void Metrics::ObserveGpuStates(const std::vector<NodeView>& nodes) {
                    {{"agent", node.info.name()}, {"gpu", absl::StrCat(i)}, {"name", gpu.name()}})
                .first;
       const auto set = [&](GaugeFamily family, bool told, double value) {
-        if (told) families_.Gauge(family, labels).Set(value);
+        prometheus::Gauge& gauge = families_.Gauge(family, labels);
+        if (told) gauge.Set(value);
+        if (!told) families_.Remove(family, &gauge);
       };
       ForEachSeries(record::Of::kGpu, [&](const auto& quantity, const AnyFamily& family) {
         const record::Value value = quantity.gpu(gpu);

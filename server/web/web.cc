@@ -211,7 +211,10 @@ HttpReply Web::Api(const HttpRequest& request) {
   const std::string job = path.size() > 4 ? path[4] : "";
   const std::string part = path.size() > 5 ? path[5] : "";
   if (request.method == "POST") {
-    if (what == "jobs" && !part.empty() && !parts_.draining) return Change(request, job, part);
+    if (what == "jobs" && !part.empty() && parts_.draining) {
+      return ReplyOf(absl::UnavailableError("the coordinator is ending; try again in a moment"));
+    }
+    if (what == "jobs" && !part.empty()) return Change(request, job, part);
     const auto who = parts_.check_operator(request.Header("authorization"));
     if (!who.ok()) return ReplyOf(who.status());
     if (what == "token") return ReplyOf(Json::object());

@@ -58,6 +58,14 @@ mode_t ModeOf(const fs::path& path) {
   return stat(path.c_str(), &info) == 0 ? info.st_mode & 0777 : 0;
 }
 
+TEST_F(AdminTest, InitTlsTakesAnIpv6AddressInAnySpelling) {
+  const std::string folder = folder_ / "six";
+  const Ran ran =
+      RunAlone({"admin", "init-tls", folder, "--host", "2001:DB8:0:0::5", "--agent", "a"});
+  EXPECT_EQ(ran.code, ExitCode::kOk) << ran.err;
+  EXPECT_TRUE(fs::exists(fs::path(folder) / "token"));
+}
+
 TEST_F(AdminTest, InitTlsMakesWhatOnlyTheOwnerCanReadAndSaysWhatToConfigure) {
   const Ran ran =
       Init({"--host", "lab", "--host", "10.0.0.5", "--agent", "gpu-01", "--client", "ada"});

@@ -133,6 +133,11 @@ TEST_F(EndpointTest, AWrittenConfigReadsBackAndIsTheOwnersAlone) {
   }
   EXPECT_THAT(std::string(full.message()), HasSubstr("cannot be written (File too large)"));
   EXPECT_EQ(ReadClientConfig(path)->SerializeAsString(), read->SerializeAsString());
+  const auto link = dir_ / "link.yaml";
+  std::filesystem::create_symlink(path, link);
+  ASSERT_OK(WriteClientConfig(link, config));
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(ReadClientConfig(path)->SerializeAsString(), config.SerializeAsString());
 }
 
 }  // namespace

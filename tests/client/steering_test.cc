@@ -406,6 +406,10 @@ TEST_F(CommandsTest, DumpStackSavedListsWhatWasSavedAndShowsOne) {
   EXPECT_THAT(Run({"dump-stack", "demo", "--saved", "1"}).out,
               AllOf(HasSubstr("=== saved 1, "), HasSubstr("\nstacks 1\n")));
   EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "3"}).code, ExitCode::kNotFound);
+  EXPECT_THAT(Run({"dump-stack", "demo", "--saved", "1", "-o", "file"}).err,
+              HasSubstr("--file: set beside --saved"));
+  EXPECT_THAT(Run({"dump-stack", "demo", "--saved", "--rank", "1"}).err,
+              HasSubstr("--rank: set beside --saved"));
   EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "0"}).code, ExitCode::kUsage);
   const auto json =
       nlohmann::json::parse(Run({"dump-stack", "demo", "--output", "json", "--saved"}).out);

@@ -327,6 +327,13 @@ inside apt-get -qq remove -y nsa-coordinator nsa-agent nsactl >/dev/null
 [ -f "$root/var/lib/nsa/jobs.sqlite" ] || die "remove took the state"
 compgen -G "$root/srv/out/job/checkpoints/step-*" >/dev/null || die "no checkpoint"
 
+say "installed again: what ran runs"
+inside apt-get -qq install -y --no-install-recommends "${FIRST[@]}" >/dev/null
+for unit in nsa-coordinator nsa-agent nsa-backup.timer; do
+  within 30 inside systemctl is-active --quiet $unit || die "$unit does not run"
+  inside systemctl is-enabled --quiet $unit || die "$unit is not enabled"
+done
+
 say "purge"
 inside apt-get -qq purge -y nsa-coordinator nsa-agent nsactl >/dev/null
 for path in /var/lib/nsa /etc/nsa /usr/share/nsa /usr/lib/systemd/system/nsa-agent.service; do [ ! -e "$root$path" ] || die "purge left $path"; done

@@ -166,6 +166,10 @@ std::vector<v1::GpuInfo> Nvml::Gpus() {
     if (functions_->handle(i, &device) != kSuccess || !Describe(device, &gpu)) {
       if (const auto before = known_.find(i); before != known_.end()) {
         gpu = before->second;
+        gpu.clear_utilization_ratio();  // what was measured holds no longer
+        gpu.clear_power_watts();
+        gpu.clear_temperature_celsius();
+        gpu.clear_memory_clock_hertz();
         if (gpu.fault().empty()) gpu.set_fault("it no longer answers the driver");
         gpus.push_back(std::move(gpu));
       }

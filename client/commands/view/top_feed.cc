@@ -40,7 +40,7 @@ absl::StatusOr<std::vector<v1::Job>> ReadJobs(Client* client, const v1::ListJobs
 absl::Status ReadTop(Client* client, const v1::ListJobsRequest& wanted, TopState* state) {
   NSA_ASSIGN_OR_RETURN(state->active, ReadJobs(client, wanted, false, kMostActive));
   NSA_ASSIGN_OR_RETURN(state->ended, ReadJobs(client, wanted, true, kEnded));
-  const auto nodes = client->Call<v1::ListNodesResponse>(v1::ListNodesRequest());
+  const absl::StatusOr<v1::ListNodesResponse> nodes = client->ListNodes();
   // Not every role may see the machines.
   if (!nodes.ok())
     return absl::IsPermissionDenied(nodes.status()) ? absl::OkStatus() : nodes.status();

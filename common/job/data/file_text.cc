@@ -54,6 +54,7 @@ std::string ZstdHead(int fd, int64_t most) {
   std::string text(static_cast<size_t>(most), '\0');
   const std::unique_ptr<ZSTD_DStream, size_t (*)(ZSTD_DStream*)> stream(ZSTD_createDStream(),
                                                                         ZSTD_freeDStream);
+  ZSTD_DCtx_setParameter(stream.get(), ZSTD_d_windowLogMax, kZstdWindowLog);
   ZSTD_outBuffer out = {text.data(), text.size(), 0};
   ForEachPiece(fd, most, [&](std::string* piece) {
     ZSTD_inBuffer in = {piece->data(), piece->size(), 0};

@@ -9,6 +9,9 @@
 
 namespace nsa {
 
+// The largest window of a .zst file that is read: 2 GiB, that of `zstd --long=31`.
+inline constexpr int kZstdWindowLog = 31;
+
 // Whether the name says .gz or .zst.
 bool IsCompressed(std::string_view path);
 
@@ -17,8 +20,8 @@ std::string FilePart(const std::filesystem::path& path, int64_t at, int64_t most
 
 // The first `most` bytes of what a .gz or .zst file becomes, whatever its name: fewer if it is
 // shorter or damaged, none if it is of neither kind or cannot be opened. Reads at most twice as
-// many bytes of the file. Memory: `most`, and up to 128 MiB for the window that a .zst file asks
-// for.
+// many bytes of the file. Memory: twice `most`; address space, also for the window that a .zst file
+// asks for.
 std::string UnpackedHead(const std::filesystem::path& path, int64_t most);
 
 // The first `most` bytes of text: UnpackedHead() of a file whose name says that it is packed, else

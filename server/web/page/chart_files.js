@@ -15,7 +15,7 @@ export function axisText(mode, value) {
 }
 
 // A zoom in the address, and in words: "steps 3,200–5,400 ×".
-export const zoomValue = (zoom) => zoom.map((one) => Number(one.toPrecision(8))).join('..');
+export const zoomValue = (zoom) => zoom.map((one) => Number(one.toFixed(3))).join('..');
 
 export function zoomText(mode, zoom) {
   const say = { step: number, tokens: short, elapsed: span, time: (one) => clock(1000 * one) }[mode];

@@ -204,7 +204,7 @@ export function ticked(view, { write, untick, point }) {
     const active = jobs.filter(({ job }) => isActive(job));
     if (document.hidden || active.length === 0 || (active.length > MANY && Date.now() - last < SELDOM)) return;
     last = Date.now();
-    await Promise.all(active.map(({ job }) => read(job.id))).then(draw, () => {});  // the list says that the connection is lost
+    await Promise.allSettled(active.map(({ job }) => read(job.id))).then(draw);  // one that cannot be read holds up no other
   }, AGAIN);
 
   const recolour = () => { for (const one of Object.values(charts)) one.layout = ''; draw(); };

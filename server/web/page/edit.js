@@ -6,7 +6,7 @@ import { number } from './format.js';
 import { isActive } from './rows.js';
 
 export function askStop(job, send) {
-  const step = h('input', { name: 'at_step', type: 'number', min: String(job.step + 1), max: String(job.steps), value: String(Math.min(job.steps, Math.ceil((job.step + 1) / 100) * 100)), 'aria-label': 'last step' });
+  const step = h('input', { name: 'at_step', type: 'number', min: String(Math.min(job.step + 1, job.steps)), max: String(job.steps), value: String(Math.min(job.steps, Math.ceil((job.step + 1) / 100) * 100)), 'aria-label': 'last step' });
   const choice = (value, text, more) => h('label', { class: 'choice' }, h('input', { type: 'radio', name: 'mode', value, checked: value === 'graceful' }), h('span', {}, text, more));
   const lost = Math.max(job.step - job.checkpoint_step, 0);
   const loses = lost > 0 ? `lose ${number(lost)} step${lost === 1 ? '' : 's'}` : 'lose nothing';

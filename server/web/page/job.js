@@ -342,10 +342,11 @@ export function jobPage(main, id, parameters) {
       if (arrived.length === 1) (document.hidden ? setTimeout : requestAnimationFrame)(showArrived);
     },
     job: (fresh) => {
-      const validated = fresh.val_step !== job.val_step || fresh.state !== job.state;
-      const stepped = fresh.step !== job.step || validated;
-      const saved = fresh.checkpoint_step !== job.checkpoint_step;
-      job = { ...job, ...fresh };
+      const next = { ...job, ...fresh };  // a message has what has changed
+      const validated = next.val_step !== job.val_step || next.state !== job.state;
+      const stepped = next.step !== job.step || validated;
+      const saved = next.checkpoint_step !== job.checkpoint_step;
+      job = next;
       markSeen(job);
       showJob();
       if (stepped) refreshCurves();

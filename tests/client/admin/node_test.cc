@@ -67,6 +67,25 @@ TEST_F(NodeTest, DrainDoesNotWaitIfItNeedNot) {
   EXPECT_THAT(service().Requests("ListNodes"), IsEmpty());
 }
 
+TEST_F(NodeTest, DrainWatchesTheOthersWhenAMachineIsUnknown) {
+  state().looks_until_drained = 2;
+  const Ran ran = Run({"node", "drain", "box", "nobody"});
+  EXPECT_EQ(ran.code, ExitCode::kNotFound);
+  EXPECT_THAT(ran.out, AllOf(HasSubstr("box: DRAINING"), HasSubstr("box: DRAINED")));
+  EXPECT_THAT(ran.err, HasSubstr("nobody"));
+}
+
+TEST_F(NodeTest, SeveralMachinesAreOneDocument) {
+  v1::Node& other = state().nodes.emplace_back();
+  other.mutable_info()->set_name("other");
+  const Ran ran = Run({"node", "cordon", "box", "other", "-o", "json"});
+  EXPECT_EQ(ran.code, ExitCode::kOk);
+  const auto document = nlohmann::json::parse(ran.out, nullptr, false);
+  ASSERT_EQ(document["nodes"].size(), 2u) << ran.out;
+  EXPECT_EQ(document["nodes"][1]["info"]["name"], "other");
+  EXPECT_EQ(Run({"node", "drain", "box", "-o", "name"}).out, "box\n");
+}
+
 TEST_F(NodeTest, WrongDeadlinesAndUnknownMachinesAreNamed) {
   for (const std::string text : {"x", "-1s", "0.5s", "10"}) {
     const Ran ran = Run({"node", "drain", "box", "--deadline", text});

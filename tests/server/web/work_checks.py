@@ -160,6 +160,43 @@ def check_hidden(stub, browser):
     print("ok: hidden")
 
 
+def check_quiet(stub, browser):
+    """A message of the stream has what has changed: a loss asks for no curve, and a validation for one."""
+    show(stub, browser, row("a"))
+    browser.until("document.getElementById('live').textContent === 'live'", "the stream")
+    curves = lambda: sum("/curves" in path for path in stub.asked)  # noqa: E731
+    before = None
+    for i in range(4):
+        stub.tell(("job", {"id": "j-a", "health": {"level": "good", "state": f"look {i}", "why": "", "words": f"look {i}"}}, 21 + i))
+        browser.until(f"document.body.textContent.includes('Look {i}')", f"message {i}")
+        before = curves() if before is None else before
+    assert curves() == before, stub.asked[-20:]
+    stub.tell(("job", {"id": "j-a", "val_step": 1000, "val_loss": 1.6}, 30))
+    browser.until(lambda: curves() > before, "that a validation asks for the curve")
+    print("ok: quiet")
+
+
+def check_zoom_in_time(stub, browser):
+    """A zoom of half a minute on the axis of time is in the address as it is."""
+    show(stub, browser, row("a"))
+    browser.keys("3")
+    browser.run("document.querySelector('.chart[data-of=loss]').chart.group.zoomTo(1795012312.4, 1795012339.9)")
+    browser.until("location.hash.includes('zoom=1795012312.4..1795012339.9')", "the address")
+    browser.run("localStorage.removeItem('axis')")
+    print("ok: zoom in time")
+
+
+def check_stop_at_the_end(stub, browser):
+    """A job that has done its last step can be stopped."""
+    with_token(stub, browser, row("a", step=60000, checkpoint_step=60000))
+    browser.click("[data-act=stop]")
+    browser.until("document.querySelector('dialog [name=at_step]')", "the question")
+    browser.click("dialog button[type=submit]")
+    browser.until("!document.querySelector('dialog')", "that it is done")
+    assert stub.posts[-1] == ("/api/v1/jobs/j-a/stop", {"mode": "graceful"}), stub.posts[-1:]
+    print("ok: stop at the end")
+
+
 def check_long_list(stub, browser):
     """Of a long list 200 rows are drawn, and more on request; a row that changes is written anew in its place, and no other is."""
     jobs = [row(f"n{i:03}") for i in range(450)]
@@ -180,7 +217,7 @@ def check_long_list(stub, browser):
     print("ok: long list")
 
 
-CHECKS = (check_long_list, check_views, check_undo, check_log, check_samples, check_fork, check_parallel, check_hidden)
+CHECKS = (check_long_list, check_views, check_undo, check_log, check_samples, check_fork, check_parallel, check_hidden, check_quiet, check_zoom_in_time, check_stop_at_the_end)
 
 
 def check_work(browser):

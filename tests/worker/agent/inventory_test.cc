@@ -76,6 +76,8 @@ TEST(Nvml, TellsTheStateOfAGpuAndTakesOutOneWithErrors) {
     driver->lost = true;
     EXPECT_EQ(nvml->Gpus().at(0).fault(), "it no longer answers the driver");
     EXPECT_EQ(nvml->Gpus().at(0).uuid(), "GPU-0");
+    EXPECT_FALSE(nvml->Gpus().at(0).has_utilization_ratio()) << "what was measured is over";
+    EXPECT_FALSE(nvml->Gpus().at(0).has_power_watts());
     driver->lost = false;
     driver->xid = 31;
     EXPECT_EQ(nvml->Gpus().at(0).xid(), 31);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job/data/data_files.h"
+#include "common/job/data/file_text.h"
 #include "gmock/gmock.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
@@ -87,6 +88,16 @@ TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
                            AllOf(HasSubstr(name), HasSubstr("follow the end of the archive"))));
     }
   }
+}
+
+TEST(LoadCorpus, ReadsAZstdFileWithALongWindow) {
+  const TempDir dir;
+  const std::string lines = "{\"text\": \"one\"}\n{\"text\": \"two\"}\n";
+  Write(dir / "a.jsonl.zst", LongZstd(lines));
+  const auto corpus = Load(Spec(v1::DATA_SOURCE_JSONL, {dir / "a.jsonl.zst"}));
+  ASSERT_OK(corpus);
+  EXPECT_THAT(DocumentsOf(*corpus->parts[0].train), testing::ElementsAre("one", "two"));
+  EXPECT_EQ(UnpackedHead(dir / "a.jsonl.zst", 100), lines) << "as preflight looks at it";
 }
 
 TEST(LoadCorpus, RefusesAnArchiveWithoutItsEndingAndOtherFilesThatAreNotText) {

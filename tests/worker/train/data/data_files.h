@@ -39,6 +39,22 @@ inline std::string Zstd(const std::string& text) {
   return out;
 }
 
+// The same as `zstd --long=28` writes into a pipe: with a window of 256 MiB.
+inline std::string LongZstd(const std::string& text) {
+  ZSTD_CCtx* const context = ZSTD_createCCtx();
+  ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, 28);
+  std::string out(ZSTD_compressBound(text.size()) + 64, '\0');
+  ZSTD_outBuffer to = {out.data(), out.size(), 0};
+  // In two parts, so that the size is not known at the beginning.
+  ZSTD_inBuffer from = {text.data(), text.size() / 2, 0};
+  ZSTD_compressStream2(context, &to, &from, ZSTD_e_continue);
+  from.size = text.size();
+  EXPECT_EQ(ZSTD_compressStream2(context, &to, &from, ZSTD_e_end), 0u);
+  ZSTD_freeCCtx(context);
+  out.resize(to.pos);
+  return out;
+}
+
 // JSON lines of many sizes with quotes, escapes and non-ASCII text, and some blank lines.
 inline std::string ManyLines(int count) {
   std::string lines;

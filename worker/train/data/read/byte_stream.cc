@@ -175,7 +175,9 @@ class GzipStream final : public ByteStream {
 class ZstdStream final : public ByteStream {
  public:
   explicit ZstdStream(std::unique_ptr<PlainStream> file)
-      : input_(std::move(file)), context_(ZSTD_createDStream()) {}
+      : input_(std::move(file)), context_(ZSTD_createDStream()) {
+    ZSTD_DCtx_setParameter(context_, ZSTD_d_windowLogMax, kZstdWindowLog);
+  }
   ~ZstdStream() override { ZSTD_freeDStream(context_); }
 
   absl::StatusOr<size_t> Read(std::span<char> to) override {

@@ -162,7 +162,10 @@ absl::StatusOr<HttpReply> Fetcher::Send(const std::string& range, size_t most) {
       landed_.clear();
       return Send(range, most);
     }
-    if (hop > 0) {
+    // The next attempt asks again where the file is.
+    if (MaySucceedLater(reply.status)) {
+      landed_.clear();
+    } else if (hop > 0) {
       landed_ = url;
       landed_until_ = RealClock().Monotonic() + kLandedFor;
     }

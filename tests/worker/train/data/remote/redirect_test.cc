@@ -34,13 +34,15 @@ TEST(Redirect, IsFollowedOnTheSameHostAndToAnother) {
 }
 
 // The Hub counts requests, so each block goes directly to where the first request was sent.
-TEST(Redirect, IsAskedForOnceAndAgainWhenItsPlaceIsGone) {
+class PlaceOfARedirect : public testing::TestWithParam<int> {};
+
+TEST_P(PlaceOfARedirect, APlaceThatIsGoneOrSickIsAskedForAgain) {
   DataServer* self = nullptr;
   DataServer server([&](const Request& request) {
     if (request.target == "/a.txt") {
       return RedirectTo(self->url(absl::StrCat("/at/", request.number)));
     }
-    if (request.number == 5) return Reply{.status = 403};  // the place is no longer valid
+    if (request.number == 5) return Reply{.status = GetParam()};
     return DataServer::Serve(request, kRedirected);
   });
   self = &server;
@@ -53,6 +55,9 @@ TEST(Redirect, IsAskedForOnceAndAgainWhenItsPlaceIsGone) {
   EXPECT_THAT(targets, testing::ElementsAre("/a.txt", "/at/1", "/a.txt", "/at/3", "/at/3", "/a.txt",
                                             "/at/6", "/at/6", "/at/6"));
 }
+
+// No longer valid, and a server that is down.
+INSTANTIATE_TEST_SUITE_P(All, PlaceOfARedirect, testing::Values(403, 503));
 
 TEST(Redirect, ToItselfEnds) {
   DataServer server([](const Request&) { return RedirectTo("/a.txt"); });
