@@ -95,7 +95,7 @@ absl::StatusOr<ExitCode> DumpStack(Session& session, const DumpFlags& flags) {
   }
   if (flags.saved && (!flags.file.empty() || flags.rank >= 0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat(flags.file.empty() ? "--rank" : "--file",
+        absl::StrCat(flags.file.empty() ? "--rank" : "-o",
                      ": set beside --saved (for new stacks only); leave it out, or redirect the "
                      "standard output"));
   }

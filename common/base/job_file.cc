@@ -176,14 +176,30 @@ absl::Status CheckUser(const Opened& file, const fs::path& path, const State& li
   return absl::OkStatus();
 }
 
+// The last folder on the way to a file that is not there, also behind links that lead to nothing.
+fs::path LastFolder(fs::path path) {
+  constexpr int kMostLinks = 40;  // as the system's
+  std::error_code error;
+  for (int i = 0; i < kMostLinks; ++i) {
+    fs::path there = path, rest;
+    while (there.has_relative_path() && !fs::exists(there, error) &&
+           !fs::is_symlink(there, error)) {
+      rest = rest.empty() ? there.filename() : there.filename() / rest;
+      there = there.parent_path();
+    }
+    if (fs::exists(there, error)) return fs::canonical(there, error);
+    path = there.parent_path() / fs::read_symlink(there, error);
+    if (!rest.empty()) path /= rest;
+  }
+  return fs::path();
+}
+
 // The error for a file that is not there: the same as for one that is, if the user may not look
 // into the folder.
 absl::Status Absent(const State& limits, const fs::path& path, const absl::Status& absent) {
   if (limits.user.empty()) return absent;
-  std::error_code error;
-  fs::path real = fs::weakly_canonical(path, error);
-  while (!error && real.has_relative_path() && !fs::exists(real, error)) real = real.parent_path();
-  return error || !MayEnter(limits, real) ? Denied(path, limits) : absent;
+  const fs::path folder = LastFolder(path);
+  return folder.empty() || !MayEnter(limits, folder) ? Denied(path, limits) : absent;
 }
 
 // A folder that this process holds open, by which some of its own files are named.

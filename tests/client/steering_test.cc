@@ -407,7 +407,7 @@ TEST_F(CommandsTest, DumpStackSavedListsWhatWasSavedAndShowsOne) {
               AllOf(HasSubstr("=== saved 1, "), HasSubstr("\nstacks 1\n")));
   EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "3"}).code, ExitCode::kNotFound);
   EXPECT_THAT(Run({"dump-stack", "demo", "--saved", "1", "-o", "file"}).err,
-              HasSubstr("--file: set beside --saved"));
+              HasSubstr("-o: set beside --saved"));
   EXPECT_THAT(Run({"dump-stack", "demo", "--saved", "--rank", "1"}).err,
               HasSubstr("--rank: set beside --saved"));
   EXPECT_EQ(Run({"dump-stack", "demo", "--saved", "0"}).code, ExitCode::kUsage);

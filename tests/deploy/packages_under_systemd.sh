@@ -320,6 +320,8 @@ inside apt-get -qq purge -y nsa-coordinator >/dev/null
 [ "$(worker)" = "$trains" ] || die "the worker went with the coordinator"
 inside apt-get -qq install -y --no-install-recommends "${FIRST[0]}" >/dev/null
 
+inside systemctl enable --now --quiet nsa-backup.timer # purged with the coordinator
+
 say "remove while it trains: the worker saves a checkpoint and ends"
 inside apt-get -qq remove -y nsa-coordinator nsa-agent nsactl >/dev/null
 [ -z "$(worker || true)" ] || die "remove left the worker $(worker)"

@@ -196,6 +196,7 @@ const Named kNamed[] = {
      [](auto* spec, auto& closed, auto&) { ReadText(spec, closed / "a[1].txt"); }, "a[1].txt"},
     {"a tokenizer",
      [](auto* spec, auto& closed, auto&) {
+       ReadText(spec, closed / "data");
        spec->mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
        spec->mutable_data()->set_tokenizer_path(closed / "pub");
      },
@@ -208,11 +209,15 @@ const Named kNamed[] = {
      "text.txt"},
     {"out_dir",
      [](auto* spec, auto& closed, auto&) {
+       ReadText(spec, closed / "data");
        spec->mutable_train()->set_out_dir(closed / "run-{n}");
      },
      "run-1"},
     {"a link to out_dir",
-     [](auto* spec, auto&, auto& links) { spec->mutable_train()->set_out_dir(links / "run.x"); },
+     [](auto* spec, auto& closed, auto& links) {
+       ReadText(spec, closed / "data");
+       spec->mutable_train()->set_out_dir(links / "run.x");
+     },
      "run.x"},
 };
 

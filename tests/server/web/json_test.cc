@@ -43,6 +43,7 @@ TEST(NodeJson, WhatTheDriverDoesNotTellIsNull) {
 TEST(JobJson, HasTheWarningsAboutTheData) {
   v1::StoredJob stored;
   v1::Job view;
+  ApplyDefaults(view.mutable_spec());
   EXPECT_EQ(JobJson(stored, view, 0, 0)["data_warnings"], Json::array());
   v1::DataWarning& warning = *view.mutable_progress()->mutable_corpus()->add_warnings();
   warning.set_field("data.where.lang");

@@ -75,6 +75,13 @@ int64_t ValidationRows(const v1::TrainSpec& train) {
   return int64_t{train.eval_batches()} * train.batch_size();
 }
 
+void ForgetValidations(v1::CheckpointState* state) {
+  state->clear_val_loss();
+  state->clear_val_step();
+  state->clear_best_val_loss();
+  state->clear_best_val_step();
+}
+
 absl::Status CheckLaunch(const v1::WorkerLaunch& launch) {
   const v1::JobSpec& spec = launch.spec();
   if (launch.rank() < 0 || launch.rank() >= launch.world_size()) {
@@ -328,8 +335,8 @@ void Trainer::OpenProfiler() {
 
 // Adapts the state of a checkpoint that belongs to another job. Its count of non-finite steps is
 // dropped. Its position in the data is kept if the data and the turns of a mixture's sources are
-// the same; its validation losses are kept if, besides, the rows of a validation and document_mask
-// are. Returns a text that says what differs.
+// the same; its validation losses are kept if document_mask is the same, too. Returns a text that
+// says what differs.
 std::string Trainer::AdaptForkedState() {
   const std::string differences = ForkDifferences(state_.spec(), spec_);
   state_.set_consecutive_nonfinite(0);
@@ -339,12 +346,8 @@ std::string Trainer::AdaptForkedState() {
       origin.train().seq_len() == train_.seq_len() && origin.train().seed() == train_.seed() &&
       SameValidation(origin.data(), spec_.data()) && SameMixture(origin.data(), spec_.data()) &&
       data_->Seek(state_.data()).ok();
-  if (!same_data || origin.data().document_mask() != spec_.data().document_mask() ||
-      ValidationRows(origin.train()) != ValidationRows(train_)) {
-    state_.clear_val_loss();
-    state_.clear_val_step();
-    state_.clear_best_val_loss();
-    state_.clear_best_val_step();
+  if (!same_data || origin.data().document_mask() != spec_.data().document_mask()) {
+    ForgetValidations(&state_);
   }
   return absl::StrCat("; another job's, which differs in ", differences,
                       same_data ? "" : "; the data begins anew");
@@ -466,7 +469,9 @@ absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
                                 .weights = host->parameters()->slice()};
   NSA_ASSIGN_OR_RETURN(state_, LoadFor(point, own ? job_hash : "", target, comm_.get()));
   NSA_RETURN_IF_ERROR(KeepHeldOut());
+  const int64_t rows = ValidationRows(state_.spec().train());
   const std::string differences = state_.job_hash() == job_hash ? "" : AdaptForkedState();
+  if (rows != ValidationRows(train_)) ForgetValidations(&state_);  // those are of other rows
   if (differences.empty()) NSA_RETURN_IF_ERROR(Annotate(data_->Seek(state_.data()), "resume"));
   resumed_from_ = point.checkpoint.string();
   early_events_.push_back(

@@ -89,6 +89,8 @@ TEST(FateOf, OnlySucceededIsDone) {
 TEST(FateOf, AJobThatItsSweepHasPausedHasNotEnded) {
   v1::StoredJob job = Ended(v1::Job::STATE_STOPPED, Reason::kStoppedAtStep);
   job.mutable_job()->mutable_spec()->mutable_sweep()->add_halve_at(100);
+  job.mutable_job()->mutable_stop()->set_mode(v1::STOP_MODE_AT_STEP);
+  job.mutable_job()->mutable_stop()->set_at_step(100);
   EXPECT_EQ(FateOf(&job), Predecessor::STATE_AWAITED);
   job.mutable_job()->set_reason(Word(Reason::kStoppedByUser));
   EXPECT_EQ(FateOf(&job), Predecessor::STATE_ENDED);
