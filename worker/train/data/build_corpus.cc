@@ -205,7 +205,7 @@ class Builder {
 
   // Tokens in the cache may have been made for another job, which has the filter under other keys.
   void WarnAsKept(const DataFiles& files, const v1::PreparedFilter& kept) {
-    if (files.filter == nullptr || files.field == "data.val_path") return;
+    if (files.filter == nullptr || files.filter_is_shared) return;
     const std::vector<FieldCondition>& conditions = files.filter->conditions();
     for (v1::DataWarning warning : kept.warnings()) {
       const auto at = static_cast<size_t>(warning.condition());
