@@ -1,11 +1,13 @@
 #include "common/job/data/json_line.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/clean_text.h"
@@ -80,8 +82,18 @@ void TakeEscape(std::string_view* rest, std::string* out) {
   rest->remove_prefix(length);
 }
 
-// A line that is no JSON, with null for the numbers that JSON lacks and U+FFFD for halves of
-// surrogate pairs.
+// The length of a number at the front of `rest` that no double can hold, such as 1e400; 0 for
+// anything else.
+size_t LargeNumber(std::string_view rest) {
+  const size_t length = std::min(rest.find_first_not_of("+-.0123456789eE"), rest.size());
+  double value = 0;
+  const bool number =
+      length > 0 && absl::SimpleAtod(absl::string_view(rest.data(), length), &value);
+  return number && std::isinf(value) ? length : 0;
+}
+
+// A line that is no JSON, with null for the numbers that JSON lacks or that are too large, and
+// U+FFFD for halves of surrogate pairs.
 std::string Repaired(std::string_view rest) {
   std::string out;
   out.reserve(rest.size());
@@ -95,6 +107,10 @@ std::string Repaired(std::string_view rest) {
     for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
       if (!quoted && rest.starts_with(word)) number = word.size();
     }
+    // Not within a number or word that began before.
+    const bool begins = out.empty() || !(absl::ascii_isalnum(out.back()) || out.back() == '.' ||
+                                         out.back() == '-' || out.back() == '+');
+    if (!quoted && number == 0 && begins) number = LargeNumber(rest);
     if (number > 0) {
       out += "null";
       rest.remove_prefix(number);

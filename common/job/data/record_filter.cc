@@ -54,8 +54,8 @@ FieldValue NumberValue(int64_t value) { return {true, absl::StrCat(value)}; }
 FieldValue NumberValue(uint64_t value) { return {true, absl::StrCat(value)}; }
 
 FieldValue NumberValue(double value) {
-  constexpr double kWhole = 9007199254740992;  // 2^53: every whole number up to it is exact
-  if (std::abs(value) <= kWhole && value == std::trunc(value)) {
+  constexpr double kLimit = 9223372036854775808.0;  // 2^63, from which an int64_t ends
+  if (std::abs(value) < kLimit && value == std::trunc(value)) {
     return NumberValue(static_cast<int64_t>(value));
   }
   char buffer[32];

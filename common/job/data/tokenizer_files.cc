@@ -44,6 +44,7 @@ class FactsReader final : public nlohmann::json_sax<Json> {
       facts.end = facts.separator;
       facts.end_id = facts.separator_id;
     }
+    facts.special = added_;
     return facts;
   }
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +53,7 @@ struct TokenizerFacts {
   int32_t separator_id = -1;
   std::string end;  // the token that ends a document: the separator, where no other begins it
   int32_t end_id = -1;
+  std::map<std::string, int32_t, std::less<>> special;  // the ids of the special added tokens
 };
 
 // Reads only these, in little memory. The errors of ReadJobFile() for a file of more than

@@ -60,6 +60,11 @@ TEST(JsonLine, ANameWithDotsIsAFieldWithinOthersAndAListIsOneText) {
 TEST(JsonLine, HasNumbersAsPythonWritesThem) {
   EXPECT_EQ(TextOf(R"({"score": NaN, "text": "NaN \" -Infinity", "x": [Infinity, -Infinity]})"),
             "NaN \" -Infinity");
+  // More than a double can hold.
+  EXPECT_EQ(TextOf(absl::StrCat(R"({"score": 1e400, "x": [-1E+999,)", std::string(310, '9'),
+                                R"(], "text": "1e400"})")),
+            "1e400");
+  EXPECT_EQ(TextOf(R"({"score": 1.5e3, "x": NaN, "text": "a"})"), "a");
 }
 
 TEST(JsonLine, HalfASurrogatePairBecomesTheReplacementCharacter) {

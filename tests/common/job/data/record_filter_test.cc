@@ -89,6 +89,10 @@ TEST(RecordFilter, NumbersAreComparedByTheirValueAndBoolsByTheirWord) {
   for (const char* value : {"3", "\"2.0\"", "\"-300\"", "false", "18446744073709551614", "\"\""}) {
     EXPECT_FALSE(Passes(filter, absl::StrCat("{\"x\": ", value, "}"))) << value;
   }
+  for (const char* value : {"100000000000000000", "1e17", "100000000000000000.0"}) {
+    EXPECT_TRUE(Passes(Filter({{"x", {"1e17"}}}), absl::StrCat("{\"x\": ", value, "}"))) << value;
+    EXPECT_TRUE(Passes(Filter({{"x", {value}}}), R"({"x": 100000000000000000})")) << value;
+  }
   EXPECT_FALSE(Passes(Filter({{"x", {"007"}}}), R"({"x": 7})"));
   EXPECT_TRUE(Passes(Filter({{"x", {"007"}}}), R"({"x": "007"})"));
 }

@@ -80,14 +80,18 @@ TEST(LoadCorpus, ReportsArchivesThatWereCutOffOrDamaged) {
                   StatusIs(absl::StatusCode::kDataLoss,
                            AllOf(HasSubstr(name), HasSubstr("as the ending of its name says"))));
     }
+    // Zeros behind a gzip archive are padding (see documents_test), but not in front of more.
     for (const std::string& garbage :
-         {std::string("{\"text\": \"b\"}\n"), std::string(512, '\0')}) {
+         {std::string("{\"text\": \"b\"}\n"), std::string(512, '\0') + "{\"text\": \"b\"}\n"}) {
       Write(dir / name, archive + garbage);
       EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / name})),
                   StatusIs(absl::StatusCode::kDataLoss,
                            AllOf(HasSubstr(name), HasSubstr("follow the end of the archive"))));
     }
   }
+  Write(dir / "padded.jsonl.zst", Zstd(lines) + std::string(512, '\0'));
+  EXPECT_THAT(Load(Spec(v1::DATA_SOURCE_JSONL, {dir / "padded.jsonl.zst"})),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("follow the end of the archive")));
 }
 
 TEST(LoadCorpus, ReadsAZstdFileWithALongWindow) {

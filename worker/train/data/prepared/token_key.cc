@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@
 #include "common/base/status.h"
 #include "common/job/data/prepared.h"
 #include "common/job/data/sha256.h"
+#include "common/job/data/token_layout.h"
 #include "common/job/data/url.h"
 #include "common/job/data_source.h"
 #include "worker/train/data/remote/remote.h"
@@ -92,12 +94,25 @@ absl::StatusOr<std::optional<std::string>> TokenKey(const SetOptions& set, int32
                                                     ReadProgress* progress) {
   std::string text = Described(set, separator);
   for (const std::string& path : set.paths) {
-    if (!IsUrl(path) || progress->remote == nullptr) {
+    const bool remote = IsUrl(path) && progress->remote != nullptr;
+    if (!remote) {
       NSA_RETURN_IF_ERROR(AddFile(path, &text));
+    } else {
+      NSA_ASSIGN_OR_RETURN(const bool versioned, AddUrl(path, progress, &text));
+      if (!versioned) return std::nullopt;
+    }
+    if (set.files.source != v1::DATA_SOURCE_TOKENS) continue;
+    // The index of a Megatron file says where its documents begin. It may come, go or change alone.
+    const std::optional<std::filesystem::path> index = IndexNameOf(path);
+    if (!index.has_value()) continue;
+    if (!remote) {
+      const absl::Status added = AddFile(*index, &text);
+      if (!absl::IsNotFound(added)) NSA_RETURN_IF_ERROR(added);
       continue;
     }
-    NSA_ASSIGN_OR_RETURN(const bool versioned, AddUrl(path, progress, &text));
-    if (!versioned) return std::nullopt;
+    const absl::StatusOr<bool> versioned = AddUrl(*index, progress, &text);
+    if (versioned.ok() && !*versioned) return std::nullopt;
+    // Reading the file says what is wrong with the index.
   }
   Sha256Sum sum;
   sum.Add(text);

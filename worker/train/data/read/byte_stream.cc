@@ -146,6 +146,12 @@ class GzipStream final : public ByteStream {
         z_.next_in = reinterpret_cast<Bytef*>(input_.data());
         z_.avail_in = static_cast<uInt>(input_.size());
       }
+      // Zeros behind a member are padding, as gzip(1) takes them.
+      while (!in_member_ && members_ > 0 && z_.avail_in > 0 && *z_.next_in == 0) {
+        ++z_.next_in;
+        --z_.avail_in;
+      }
+      if (z_.avail_in == 0) continue;
       in_member_ = true;
       const int result = inflate(&z_, Z_NO_FLUSH);
       if (result == Z_STREAM_END) {  // another member may follow, as after `cat a.gz b.gz`

@@ -4,7 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "common/job/data/url.h"
 
 namespace nsa::train {
 namespace {
@@ -27,11 +29,23 @@ absl::StatusOr<std::optional<DataFile>> OpenIndex(const std::filesystem::path& p
 absl::StatusOr<std::unique_ptr<TokenReader>> TokenReader::Open(const std::filesystem::path& path,
                                                                ReadProgress* progress) {
   NSA_ASSIGN_OR_RETURN(DataFile file, DataFile::Open(path, progress));
-  NSA_ASSIGN_OR_RETURN(const std::optional<DataFile> index, OpenIndex(path, progress));
-  NSA_ASSIGN_OR_RETURN(TokenLayout layout,
-                       FindTokens(file, index ? &*index : nullptr, FindDocuments::kYes));
+  const absl::StatusOr<std::optional<DataFile>> index = OpenIndex(path, progress);
+  // A store whose keys may not be listed answers so for an object that is not there, too.
+  const bool unknown = IsUrl(path.string()) && absl::IsPermissionDenied(index.status());
+  if (!unknown) NSA_RETURN_IF_ERROR(index.status());
+  absl::StatusOr<TokenLayout> layout =
+      FindTokens(file, !unknown && index->has_value() ? &**index : nullptr, FindDocuments::kYes);
+  if (unknown && (!layout.ok() || layout->offset == 0)) {
+    return WithMessage(
+        index.status(),
+        absl::StrCat(index.status().message(),
+                     "; without a header a .bin may be a Megatron file with an index "
+                     "beside it: allow its keys to be listed (s3:ListBucket), or give "
+                     "the file another ending"));
+  }
+  NSA_RETURN_IF_ERROR(layout.status());
   file.ExpectUpTo(file.size());
-  return std::unique_ptr<TokenReader>(new TokenReader(std::move(file), std::move(layout)));
+  return std::unique_ptr<TokenReader>(new TokenReader(std::move(file), *std::move(layout)));
 }
 
 absl::StatusOr<std::span<const Token>> TokenReader::Ahead() {

@@ -3,12 +3,16 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/status.h"
 #include "common/job/data/prepared.h"
+#include "common/job/data/token_layout.h"
 #include "common/job/data/url.h"
 
 namespace nsa::train {
@@ -21,6 +25,17 @@ absl::StatusOr<std::string> StateOf(const std::string& path) {
   if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
   return absl::StrFormat("%d bytes of %d.%09d", int64_t{info.st_size}, int64_t{info.st_mtim.tv_sec},
                          int64_t{info.st_mtim.tv_nsec});
+}
+
+// Of a file of tokens, that of the index beside it too, which says where its documents begin.
+absl::StatusOr<std::string> StateWithIndex(const std::string& path) {
+  NSA_ASSIGN_OR_RETURN(std::string state, StateOf(path));
+  const std::optional<std::filesystem::path> index = IndexNameOf(path);
+  if (IsUrl(path) || !index.has_value()) return state;
+  const absl::StatusOr<std::string> of_index = StateOf(*index);
+  if (absl::IsNotFound(of_index.status())) return state;
+  NSA_RETURN_IF_ERROR(of_index.status());
+  return absl::StrCat(state, ", index ", *of_index);
 }
 
 }  // namespace
@@ -54,7 +69,7 @@ absl::StatusOr<StreamPlan> PlanStream(const v1::DataSpec& data, const SourceFile
             "is mapped, and a start takes a second"));
       }
       NSA_ASSIGN_OR_RETURN(const int64_t size, files.SizeOf(path));
-      NSA_ASSIGN_OR_RETURN(std::string state, StateOf(path));
+      NSA_ASSIGN_OR_RETURN(std::string state, StateWithIndex(path));
       fingerprint->AddFile(path, size, path, files.KnownEtag(path));
       source.listed.push_back({path, std::move(state)});
     }
@@ -64,7 +79,7 @@ absl::StatusOr<StreamPlan> PlanStream(const v1::DataSpec& data, const SourceFile
 }
 
 absl::Status CheckUnchanged(const StreamFile& file) {
-  NSA_ASSIGN_OR_RETURN(const std::string state, StateOf(file.path));
+  NSA_ASSIGN_OR_RETURN(const std::string state, StateWithIndex(file.path));
   if (state == file.state) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrFormat("%s: changed while it was streamed: %s (%s when the worker started); do not "

@@ -69,6 +69,13 @@ absl::Status TextTokenizer::EncodeInParts(std::string_view text, const Append& a
   return absl::OkStatus();
 }
 
+bool AddsSpace(const TextTokenizer& tokenizer, std::span<const Token> tokens, size_t bytes) {
+  if (tokens.empty() || !tokenizer.Decode(tokens.front()).starts_with(' ')) return false;
+  size_t decoded = 0;
+  for (const Token token : tokens) decoded += tokenizer.Decode(token).size();
+  return decoded == bytes + 1;
+}
+
 absl::Status EncodingCancelled() { return absl::CancelledError("tokenizer: cancelled"); }
 
 std::unique_ptr<TextTokenizer> ByteTokenizer() { return std::make_unique<Bytes>(); }

@@ -71,6 +71,9 @@ class TextTokenizer {
   virtual std::unique_ptr<Encoding> Begin(std::string_view text, TextPlace place) const = 0;
 };
 
+// Whether these tokens, which a text of `bytes` has become, begin with a space that it has not.
+bool AddsSpace(const TextTokenizer& tokenizer, std::span<const Token> tokens, size_t bytes);
+
 // The Cancelled error of Encode().
 absl::Status EncodingCancelled();
 

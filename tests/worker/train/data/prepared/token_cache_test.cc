@@ -24,6 +24,21 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
+// The index of a Megatron file of uint16 whose documents have so many tokens.
+std::string MegatronIndex(const std::vector<int32_t>& sizes) {
+  std::string index("MMIDIDX\0\0\1\0\0\0\0\0\0\0\x08", 18);
+  const auto add = [&index](auto value) {
+    index.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  };
+  add(static_cast<int64_t>(sizes.size()));
+  add(static_cast<int64_t>(sizes.size()) + 1);
+  for (const int32_t size : sizes) add(size);
+  int64_t bytes = 0;
+  for (const int32_t size : sizes) add(std::exchange(bytes, bytes + 2 * size));
+  for (size_t i = 0; i <= sizes.size(); ++i) add(static_cast<int64_t>(i));
+  return index;
+}
+
 class TokenCacheTest : public testing::Test {
  protected:
   // A job on `name` with so many lines.
@@ -114,6 +129,12 @@ TEST_F(TokenCacheTest, WhateverDecidesTheTokensMakesOthers) {
   EXPECT_EQ(others(tokens("98", 1000)), 1u);
   EXPECT_EQ(others(tokens("none", 1000)), 1u);
   EXPECT_EQ(others(tokens("99", 70'000)), 1u);  // four bytes a token
+  // An index that comes, and one that changes: the documents are others.
+  for (const int32_t first : {15'000, 5'000}) {
+    Write(dir_ / "t.idx", MegatronIndex({first, 43'000 - first}));
+    EXPECT_EQ(others(tokens("99", 1000)), 1u);
+    EXPECT_EQ(others(tokens("99", 1000)), 0u);
+  }
   v1::JobSpec lines = LinesJob();
   EXPECT_EQ(others(lines), 1u);
   Write(dir_ / "train.jsonl", Lines(60));  // the same bytes at another time

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -239,6 +240,24 @@ TEST(RemoteDocuments, AMegatronFileHasItsIndexBesideIt) {
   EXPECT_THAT(TokenReader::Open(server.url("/a.bin"), &progress),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(HasSubstr("/a.idx"), HasSubstr("does not begin with MMIDIDX"))));
+}
+
+// A store whose keys may not be listed answers 403 for an object that is not there.
+TEST(RemoteDocuments, AnIndexThatMayNotBeSeenIsNeededOnlyByAFileWithoutAHeader) {
+  // llm.c: 256 int32, of which the first three are a magic number, a version and the tokens.
+  std::string with_header(1'024 + 2'000, '\1');
+  const int32_t head[] = {20240520, 1, 1'000};
+  std::memcpy(with_header.data(), head, sizeof(head));
+  DataServer server([&](const Request& request) -> Reply {
+    if (request.target.ends_with(".idx")) return {.status = 403};
+    return DataServer::Serve(request, request.target == "/c.bin" ? with_header : kContent);
+  });
+  ReadProgress progress;
+  progress.remote = std::make_shared<Remote>(QuickOptions());
+  EXPECT_OK(TokenReader::Open(server.url("/c.bin"), &progress));
+  EXPECT_THAT(TokenReader::Open(server.url("/raw.bin"), &progress),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       AllOf(HasSubstr("/raw.idx"), HasSubstr("s3:ListBucket"))));
 }
 
 v1::DataSpec Spec(const std::string& path) {

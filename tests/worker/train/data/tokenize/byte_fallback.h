@@ -55,4 +55,12 @@ inline nlohmann::json Tokenizer(const std::vector<std::string>& characters, cons
             {"merges", written}}}};
 }
 
+// A normalizer that puts a space in front of a text and writes all as marks, as that of Llama 2.
+inline nlohmann::json SpaceInFront() {
+  const nlohmann::json normalizers = {
+      {{"type", "Prepend"}, {"prepend", kMark}},
+      {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", kMark}}};
+  return {{"type", "Sequence"}, {"normalizers", normalizers}};
+}
+
 }  // namespace nsa::train::byte_fallback

@@ -166,15 +166,20 @@ absl::StatusOr<bool> ColumnReader::BeginsRow(bool must) {
 absl::Status ColumnReader::ReadElement() {
   repetitions_->Advance(1);
   NSA_ASSIGN_OR_RETURN(const int64_t nulls, PassNulls(1));
-  if (nulls > 0) {
-    if (elements_ != nullptr) elements_->emplace_back();
-    return absl::OkStatus();
+  std::string_view value;
+  if (nulls == 0) {
+    NSA_ASSIGN_OR_RETURN(value, values_->Next());
   }
-  NSA_ASSIGN_OR_RETURN(const std::string_view value, values_->Next());
-  list_bytes_ += std::ssize(value) + 1;
+  // In memory a text of its own takes more than its bytes, also where it is null.
+  const int64_t beside = elements_ != nullptr ? int64_t{sizeof(std::string)} : nulls == 0 ? 1 : 0;
+  list_bytes_ += std::ssize(value) + beside;
   if (list_bytes_ > kLargestPage) {
     return absl::InvalidArgumentError(
         absl::StrFormat("row %d: a list of more than 1 GiB of text; divide it", row_));
+  }
+  if (nulls > 0) {
+    if (elements_ != nullptr) elements_->emplace_back();
+    return absl::OkStatus();
   }
   if (elements_ != nullptr) {
     elements_->emplace_back(value);
