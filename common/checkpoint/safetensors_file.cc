@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/clean_text.h"
 #include "common/base/job_file.h"
 #include "common/base/limits.h"
 #include "common/base/status.h"
@@ -81,7 +82,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(
 
 absl::Status SafetensorsFile::Damaged(const std::string& why) const {
   return absl::DataLossError(
-      absl::StrCat(path_.filename().string(), ": not a safetensors file of F32: ", why));
+      absl::StrCat(path_.filename().string(), ": not a safetensors file: ", why));
 }
 
 absl::Status SafetensorsFile::ReadAt(int64_t offset, std::span<std::byte> to) const {
@@ -120,6 +121,12 @@ absl::Status SafetensorsFile::ReadHeader(SafetensorsTypes types) {
     const bool whole = type.has_value() && value.contains("shape") &&
                        IsNumberList(value["shape"]) && value.contains("data_offsets") &&
                        IsNumberList(value["data_offsets"]) && value["data_offsets"].size() == 2;
+    if (!type.has_value() && value.is_object() && value.contains("dtype")) {
+      return absl::DataLossError(
+          absl::StrFormat("%s: tensor %s: type %s (must be %s)", path_.filename().string(), name,
+                          CutText(value["dtype"].dump(), 40),
+                          types == SafetensorsTypes::kF32 ? "F32" : "F32, BF16 or F16"));
+    }
     if (!whole) return Damaged(absl::StrCat("tensor ", name));
     Tensor tensor;
     tensor.type = *type;

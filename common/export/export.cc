@@ -125,6 +125,9 @@ absl::Status WriteTexts(const v1::CheckpointState& state, const ExportedTokenize
       plain.has_value() ? plain->config : ModelConfigJson(state.spec(), bf16, tokenizer.ids);
   nlohmann::ordered_json generation = {{"use_cache", true}};
   generation.update(SpecialTokensJson(tokenizer.ids));
+  if (tokenizer.turn_end >= 0) {
+    generation["eos_token_id"] = {tokenizer.turn_end, tokenizer.ids.end};
+  }
   const fs::path parent = result.checkpoint.parent_path();
   const ModelCardFacts facts = {
       .bf16 = bf16,

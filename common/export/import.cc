@@ -186,6 +186,19 @@ absl::Status CheckTokenizer(const fs::path& folder, const v1::JobSpec& spec) {
                       (folder / kTokenizerFile).string(), facts.tokens, spec.model().vocab()));
 }
 
+constexpr int32_t kByteTokens = 256;
+
+// What transformers saves of an exported model has no training state to name the tokenizer. A
+// vocabulary of more than bytes is then that of the folder's tokenizer.json.
+absl::Status TakeTokenizer(const fs::path& folder, v1::JobSpec* spec) {
+  std::error_code error;
+  if (spec->model().vocab() <= kByteTokens || !fs::exists(folder / kTokenizerFile, error)) {
+    return absl::OkStatus();
+  }
+  spec->mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+  return CheckTokenizer(folder, *spec);
+}
+
 // Reads a model's folder with a config.json.
 absl::Status ReadModelFolder(Plan* plan, ImportResult* result) {
   const fs::path& folder = plan->folder;
@@ -201,6 +214,7 @@ absl::Status ReadModelFolder(Plan* plan, ImportResult* result) {
     plan->sources = std::move(model.sources);
   } else {
     NSA_ASSIGN_OR_RETURN(*state.mutable_spec(), SpecOfModelConfig(config));
+    if (!result->training_state) NSA_RETURN_IF_ERROR(TakeTokenizer(folder, state.mutable_spec()));
   }
   if (result->training_state) {
     NSA_ASSIGN_OR_RETURN(state, ReadCheckpointStateFile(folder / kStateFile));
@@ -246,8 +260,12 @@ absl::StatusOr<Plan> PlanOf(const fs::path& folder, const fs::path& checkpoint,
   }
   if (plan.converted || !result->training_state) state.set_job_hash(JobHash(state.spec()));
   v1::DataSpec* data = state.mutable_spec()->mutable_data();
+  // A model that names no file of its own has none, whatever lies in the current directory.
+  const bool own =
+      !data->tokenizer_path().empty() &&
+      fs::exists(TokenizerFilesOf(data->tokenizer(), data->tokenizer_path()).front(), error);
   if (HasTokenizerFiles(data->tokenizer()) && fs::exists(plan.folder / kTokenizerFile, error) &&
-      !fs::exists(TokenizerFilesOf(data->tokenizer(), data->tokenizer_path()).front(), error)) {
+      !own) {
     data->set_tokenizer_path(fs::absolute(checkpoint, error).lexically_normal().string());
     plan.with_tokenizer = true;
   }

@@ -172,15 +172,18 @@ absl::StatusOr<ExportedTokenizer> AsItIs(const v1::JobSpec& spec,
   }
   NSA_ASSIGN_OR_RETURN(const ChatTemplate chat, ReadChatTemplate(file.parent_path()));
   tokenizer.ids = {facts.separator_id, facts.end_id};
+  const auto turn_end = facts.special.find(chat.ends.eos);
+  if (!chat.text.empty() && turn_end != facts.special.end() && turn_end->second != facts.end_id) {
+    tokenizer.turn_end = turn_end->second;
+  }
   tokenizer.files["tokenizer_config.json"] =
       TokenizerConfig(spec, {facts.separator, facts.end}, chat);
   return tokenizer;
 }
 
-}  // namespace
-
-absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
-                                                  const std::filesystem::path& folder) {
+// The tokenizer's files, or none for token files that name no tokenizer.
+absl::StatusOr<ExportedTokenizer> TokenizerOfJob(const v1::JobSpec& spec,
+                                                 const std::filesystem::path& folder) {
   const v1::DataSpec& data = spec.data();
   const bool token_files = ReadsOnlyTokens(data);
   if (!folder.empty() && !HasTokenizerFiles(data.tokenizer())) {
@@ -202,17 +205,27 @@ absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
                                               "); name it with --tokenizer"));
     }
   }
-  const bool has_separator = token_files && data.has_separator();
-  if (data.tokenizer() != v1::TOKENIZER_BYTE && token_files) {
-    ExportedTokenizer tokenizer;
-    int32_t separator = data.tokenizer() == v1::TOKENIZER_GPT2 ? 50256 : -1;
-    if (has_separator) {
-      NSA_ASSIGN_OR_RETURN(separator, ParseSeparator(data.separator()));
-    }
-    tokenizer.ids = {separator, separator};
-    return tokenizer;
+  if (data.tokenizer() == v1::TOKENIZER_BYTE || !token_files) return Bytes(spec);
+  const int32_t separator = data.tokenizer() == v1::TOKENIZER_GPT2 ? 50256 : kNoSeparator;
+  return ExportedTokenizer{.ids = {separator, separator}};
+}
+
+}  // namespace
+
+absl::StatusOr<ExportedTokenizer> ExportTokenizer(const v1::JobSpec& spec,
+                                                  const std::filesystem::path& folder) {
+  NSA_ASSIGN_OR_RETURN(ExportedTokenizer tokenizer, TokenizerOfJob(spec, folder));
+  if (!ReadsOnlyTokens(spec.data()) || !spec.data().has_separator()) return tokenizer;
+  NSA_ASSIGN_OR_RETURN(const int32_t separator, ParseSeparator(spec.data().separator()));
+  if (separator == tokenizer.ids.separator) return tokenizer;
+  if (separator != kNoSeparator && !tokenizer.files.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data.separator: ", separator, " (the tokenizer's is ", tokenizer.ids.separator,
+        "): another tokenizer wrote the token files of this model; set "
+        "data.tokenizer in jobs on token files"));
   }
-  return Bytes(spec);
+  tokenizer.ids = {separator, separator};
+  return tokenizer;
 }
 
 }  // namespace nsa

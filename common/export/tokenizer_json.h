@@ -14,6 +14,7 @@ namespace nsa {
 
 struct ExportedTokenizer {
   SpecialIds ids;
+  int32_t turn_end = -1;  // the token that ends an answer by the chat template; −1: ids.end
   std::map<std::string, std::string> files;  // name to content; none: the tokenizer is not known
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -14,19 +15,25 @@
 namespace nsa {
 namespace {
 
-absl::Status UploadOne(const std::filesystem::path& file, const S3Path& to, S3* s3) {
+absl::Status UploadOne(const std::filesystem::path& file, const S3Path& to, S3* s3, S3* undo) {
   const Fd fd(open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   struct stat info {};
   if (!fd.valid() || fstat(fd.get(), &info) != 0) {
     return absl::ErrnoToStatus(errno, file.string());
   }
-  return s3->PutParts(to, info.st_size, PiecesOf(fd.get(), file.string()), {},
-                      [](const S3Upload&) { return absl::OkStatus(); });
+  std::string upload_id;
+  const absl::Status sent = s3->PutParts(to, info.st_size, PiecesOf(fd.get(), file.string()), {},
+                                         [&](const S3Upload& upload) {
+                                           upload_id = upload.id;
+                                           return absl::OkStatus();
+                                         });
+  if (!sent.ok() && !upload_id.empty()) undo->Abort(to, upload_id).IgnoreError();
+  return sent;
 }
 
 }  // namespace
 
-absl::Status UploadFolder(const std::filesystem::path& folder, const S3Path& to, S3* s3) {
+absl::Status UploadFolder(const std::filesystem::path& folder, const S3Path& to, S3* s3, S3* undo) {
   std::vector<std::filesystem::path> files;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
@@ -44,10 +51,17 @@ absl::Status UploadFolder(const std::filesystem::path& folder, const S3Path& to,
         S3Name(to), ": has objects, ", there.front().key, " for one; take another folder"));
   }
   std::ranges::sort(files);
+  std::vector<S3Path> begun;
   for (const std::filesystem::path& file : files) {
-    const S3Path object = {.bucket = to.bucket,
-                           .key = absl::StrCat(to.key, "/", file.filename().string())};
-    NSA_RETURN_IF_ERROR(UploadOne(file, object, s3));
+    begun.push_back(
+        {.bucket = to.bucket, .key = absl::StrCat(to.key, "/", file.filename().string())});
+    const absl::Status sent = UploadOne(file, begun.back(), s3, undo);
+    if (sent.ok()) continue;
+    // The last may be stored, too, if only the answer was lost.
+    for (const S3Path& object : begun) {
+      if (!undo->Delete(object).ok()) break;
+    }
+    return sent;
   }
   return absl::OkStatus();
 }

@@ -213,6 +213,22 @@ def check_export(service, store, folder):
         assert store.get(f"models/kept/{name}") == (folder / "exported" / name).read_bytes(), name
     again = service.ctl("export", "kept", "s3://bucket/models/kept")
     assert again.returncode == 6 and "has objects" in again.stderr, again.stderr
+    # What breaks off leaves nothing in the store, so that it can be tried again, and nothing on this machine.
+    refused = service.ctl("export", "kept", "s3://bucket/models/half")
+    assert refused.returncode != 0 and "may not do this" in refused.stderr, refused.stderr
+    assert "PUT /bucket/models/half/config.json" in store.said() and store.keys("models/half/") == [], store.keys("models/half/")
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    store.process.send_signal(signal.SIGSTOP)
+    try:
+        export = subprocess.Popen([service.bin / "nsactl", "export", "kept", "s3://bucket/models/cut"], env={**service.environment, "TMPDIR": str(scratch)},
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        service.wait_until(lambda: list(scratch.glob("nsa-export-*/modeling_nsa.py")), 60, "the exported folder")
+        export.send_signal(signal.SIGINT)
+        said = export.communicate(timeout=60)[1]
+    finally:
+        store.process.send_signal(signal.SIGCONT)
+    assert export.returncode == 130 and list(scratch.iterdir()) == [], (export.returncode, said, list(scratch.iterdir()))
 
 
 def main():

@@ -27,8 +27,9 @@ struct ExportFlags {
 };
 
 // Exports into a folder in TMPDIR, which is removed, and uploads that.
-absl::StatusOr<ExportResult> ExportToStore(const std::string& model, const std::string& url,
-                                           const ExportOptions& options) {
+// Ctrl-C ends it too, and leaves neither the folder nor anything in the store.
+absl::StatusOr<ExportResult> ExportToStore(Session& session, const std::string& model,
+                                           const std::string& url, const ExportOptions& options) {
   NSA_ASSIGN_OR_RETURN(const S3Path to, ParseS3Url(url, /*folder=*/true));
   NSA_ASSIGN_OR_RETURN(S3Access access, S3AccessFromEnvironment());
   std::error_code none;
@@ -36,11 +37,14 @@ absl::StatusOr<ExportResult> ExportToStore(const std::string& model, const std::
   if (none) return absl::ErrnoToStatus(none.value(), "TMPDIR: no folder for the export; set it");
   std::string made = (folder / "nsa-export-XXXXXX").string();
   if (mkdtemp(made.data()) == nullptr) return absl::ErrnoToStatus(errno, made);
-  const std::atomic<bool> cancelled{false};
-  S3 s3({.access = std::move(access), .proxy = true}, &cancelled);
+  std::atomic<bool> cancelled{false};
+  const std::atomic<bool> never{false};
+  const Interrupt::Scope scope(&session.interrupt(), [&] { cancelled = true; });
+  S3 s3({.access = access, .proxy = true}, &cancelled);
+  S3 undo({.access = std::move(access), .proxy = true, .patience = absl::Seconds(10)}, &never);
   absl::StatusOr<ExportResult> result = ExportModel(model, made, options);
   if (result.ok()) {
-    if (const absl::Status sent = UploadFolder(made, to, &s3); !sent.ok()) result = sent;
+    if (const absl::Status sent = UploadFolder(made, to, &s3, &undo); !sent.ok()) result = sent;
   }
   std::error_code ignored;
   std::filesystem::remove_all(made, ignored);
@@ -55,9 +59,9 @@ absl::StatusOr<ExitCode> Export(Session& session, const ExportFlags& flags) {
     NSA_RETURN_IF_ERROR(CheckReadable("--tokenizer", flags.tokenizer, "a folder or file"));
   }
   NSA_ASSIGN_OR_RETURN(const std::string model, FindModel(session, flags.target));
-  NSA_ASSIGN_OR_RETURN(const ExportResult result, IsUrl(flags.folder)
-                                                      ? ExportToStore(model, flags.folder, options)
-                                                      : ExportModel(model, flags.folder, options));
+  NSA_ASSIGN_OR_RETURN(const ExportResult result,
+                       IsUrl(flags.folder) ? ExportToStore(session, model, flags.folder, options)
+                                           : ExportModel(model, flags.folder, options));
   if (session.structured()) {
     session.PrintDocument(nlohmann::ordered_json{{"folder", flags.folder},
                                                  {"checkpoint", result.checkpoint.string()},

@@ -78,6 +78,7 @@ const door = http.createServer((request, answer) => {
       if (fails < 0.3) return answer.destroy(); // nothing was done
       if (fails < 0.6) throw new Refused(503, 'SlowDown');
       verify(request, body);
+      if (request.method === 'PUT' && request.url.includes('/models/half/model.safetensors')) throw new Refused(403, 'AccessDenied');
       forward(request, body, answer, fails < 1); // done, but half of the answer is lost
     } catch (error) {
       if (!(error instanceof Refused)) throw error;

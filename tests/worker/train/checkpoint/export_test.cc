@@ -335,6 +335,51 @@ TEST_F(ExportTest, ATokenizerThatTheJobHasNoUseForIsRefused) {
   ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
 }
 
+// Masks, first and last tokens are those of the training, or the model is not exported.
+TEST_F(ExportTest, TheSeparatorOfTokenFilesIsTheExportedOne) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_data()->set_source(v1::DATA_SOURCE_TOKENS);
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BYTE);
+  for (const char* const separator : {"0", "none", "10"}) {
+    spec.mutable_data()->set_separator(separator);
+    fs::remove_all(dir_ / "out");
+    fs::remove_all(dir_ / "model");
+    Save(spec);
+    const auto exported = ExportModel(dir_ / "out", dir_ / "model");
+    if (separator == std::string("10")) {
+      EXPECT_THAT(exported, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("data.separator: 10 (the tokenizer's is 0)")));
+      EXPECT_FALSE(fs::exists(dir_ / "model"));
+      continue;
+    }
+    ASSERT_OK(exported);
+    const auto config = nlohmann::json::parse(Text(dir_ / "model" / "config.json"));
+    EXPECT_EQ(config.contains("separator_token_id"), separator == std::string("0"));
+    EXPECT_TRUE(fs::exists(dir_ / "model" / "tokenizer.json"));
+  }
+}
+
+// transformers saves an exported model without its training state, which names the tokenizer.
+TEST_F(ExportTest, WithoutATrainingStateTheTokenizerIsThatOfTheFolder) {
+  v1::JobSpec spec = SmallJob();
+  spec.mutable_model()->set_vocab(300);
+  spec.mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+  spec.mutable_data()->set_tokenizer_path((dir_ / "mine").string());
+  fs::remove_all(dir_ / "out");
+  Save(spec);
+  fs::create_directory(dir_ / "mine");
+  std::ofstream(dir_ / "mine" / "tokenizer.json")
+      << R"({"added_tokens": [{"id": 299, "content": "</s>", "special": true}], "model": {}})";
+  ASSERT_OK(ExportModel(dir_ / "out", dir_ / "model"));
+  fs::remove(dir_ / "model" / "checkpoint_state.json");
+  ASSERT_OK(ImportModel(dir_ / "model", dir_ / "back"));
+  const auto state = ReadCheckpointState(dir_ / "back");
+  ASSERT_OK(state);
+  EXPECT_EQ(state->spec().data().tokenizer(), v1::TOKENIZER_BPE);
+  EXPECT_EQ(state->spec().data().tokenizer_path(), (dir_ / "back").string());
+  EXPECT_TRUE(fs::exists(dir_ / "back" / "tokenizer.json"));
+}
+
 TEST_F(ExportTest, Gpt2sTokenizerTravelsWithTheModel) {
   v1::JobSpec spec = SmallJob();
   spec.mutable_data()->set_tokenizer(v1::TOKENIZER_GPT2);
@@ -459,7 +504,8 @@ TEST_F(ExportTest, TheChatTemplateOfATokenizerTravelsBothWays) {
   Save(spec);
   fs::create_directory(dir_ / "mine");
   std::ofstream(dir_ / "mine" / "tokenizer.json")
-      << R"({"added_tokens": [{"id": 6, "content": "</s>", "special": true}], "model": {}})";
+      << R"({"added_tokens": [{"id": 6, "content": "</s>", "special": true},
+                              {"id": 9, "content": "<end>", "special": true}], "model": {}})";
   const std::string chat = "{{ bos_token }}[INST] é\n";
   std::ofstream(dir_ / "mine" / "tokenizer_config.json") << nlohmann::json{
       {"chat_template", "old"}, {"bos_token", "<s>"}, {"eos_token", {{"content", "<end>"}}}};
@@ -474,6 +520,10 @@ TEST_F(ExportTest, TheChatTemplateOfATokenizerTravelsBothWays) {
   EXPECT_EQ(config["bos_token"], "<s>");
   EXPECT_EQ(config["eos_token"], "<end>");
   EXPECT_EQ(config["pad_token"], "</s>");
+  // Ends a generated text at the end of an answer and at the end of a document.
+  const auto generation = nlohmann::json::parse(Text(dir_ / "again" / "generation_config.json"));
+  EXPECT_EQ(generation["eos_token_id"], nlohmann::json({9, 6}));
+  EXPECT_EQ(generation["pad_token_id"], 6);
 }
 
 // With byte_fallback the token that the post_processor puts before a text begins documents, and

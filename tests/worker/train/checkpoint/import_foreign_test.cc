@@ -437,6 +437,15 @@ TEST(ImportForeignFolder, TheJobIsDenseAndTakesTheTokenizerOfTheFolder) {
   ASSERT_EQ(state->spec().nsa().branches_size(), 1);
   EXPECT_EQ(state->spec().nsa().branches(0), v1::BRANCH_WIN);
   EXPECT_EQ(state->spec().nsa().w(), state->spec().train().seq_len());
+  // A file of that name in the current directory is not the model's.
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(dir / "model");
+  const auto here = ImportModel(".", dir / "here");
+  std::filesystem::current_path(before);
+  ASSERT_OK(here);
+  EXPECT_TRUE(std::filesystem::exists(dir / "here" / "tokenizer.json"));
+  EXPECT_EQ(ReadCheckpointState(dir / "here")->spec().data().tokenizer_path(),
+            (dir / "here").string());
   tokenizer(61);
   EXPECT_THAT(ImportModel(dir / "model", dir / "other"),
               StatusIs(absl::StatusCode::kFailedPrecondition,

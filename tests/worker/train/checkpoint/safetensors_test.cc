@@ -97,6 +97,10 @@ TEST(Safetensors, RefusesHeadersThatLie) {
   }
   WriteRaw(dir / "x", tensor("4", "0,16"), 16);
   EXPECT_OK(SafetensorsFile::Open(dir / "x"));
+  WriteRaw(dir / "x", R"({"t":{"dtype":"F8_E4M3","shape":[16],"data_offsets":[0,16]}})", 16);
+  EXPECT_THAT(SafetensorsFile::Open(dir / "x", SafetensorsTypes::kFloats),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "x: tensor t: type \"F8_E4M3\" (must be F32, BF16 or F16)"));
 }
 
 TEST(Safetensors, RefusesFilesThatAreTooShortOrClaimAHugeHeader) {
