@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/estimate/estimate.h"
@@ -65,7 +66,11 @@ double PartOf(const std::string& name) {
 // Null when the name is not known.
 const DeviceSpeed* FindDevice(const std::string& name) {
   for (const DeviceSpeed& device : kDevices) {
-    if (name.find(device.name) != std::string::npos) return &device;
+    const size_t at = name.find(device.name);
+    if (at == std::string::npos) continue;
+    // An RTX A1000 is no A100.
+    const size_t behind = at + device.name.size();
+    if (behind == name.size() || !absl::ascii_isdigit(name[behind])) return &device;
   }
   return nullptr;
 }

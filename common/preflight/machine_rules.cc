@@ -200,28 +200,29 @@ Problems MemoryExceeded(const PreflightFacts& facts) {
            WhatWouldFit(facts, facts.cuda() ? memory : memory - CorpusMemory(facts))}};
 }
 
-// Ranks on GPUs write checkpoints from copies in host memory; on the CPU these are part of the
-// estimate of MemoryExceeded().
-Problems SnapshotsExceedMemory(const PreflightFacts& facts) {
+// Ranks on GPUs start from copies in host memory, and write checkpoints from others; on the CPU
+// these are part of the estimate of MemoryExceeded().
+Problems CopiesExceedMemory(const PreflightFacts& facts) {
   const int64_t memory = UsableHostMemory(facts), ranks = facts.ranks_on_machine();
-  const int64_t text = ranks * CorpusMemory(facts), copies = SnapshotBytes(facts.spec, ranks);
+  const int64_t text = ranks * CorpusMemory(facts);
+  const int64_t copies = std::max(SnapshotBytes(facts.spec, ranks), StartBytes(facts.spec, ranks));
   if (!facts.cuda() || memory == 0 || text + copies <= memory) return {};
   const std::string beside =
       text > 0 ? absl::StrFormat(", and %s for their %s", Bytes(static_cast<double>(text)),
                                  facts.spec.data().stream() ? "windows" : "text")
                : "";
-  return {
-      {"resources.gpus",
-       absl::StrFormat("about %s of host memory for the copies from which %s %s checkpoints%s "
-                       "(at most %s in all)",
-                       Bytes(static_cast<double>(copies)), Count(ranks, "rank"),
-                       ranks == 1 ? "writes" : "write", beside, Bytes(static_cast<double>(memory))),
-       "divide the ranks among more machines, or use more memory or a smaller model"}};
+  return {{"resources.gpus",
+           absl::StrFormat("about %s of host memory for the copies with which %s %s checkpoints%s "
+                           "(at most %s in all)",
+                           Bytes(static_cast<double>(copies)), Count(ranks, "rank"),
+                           ranks == 1 ? "starts and writes" : "start and write", beside,
+                           Bytes(static_cast<double>(memory))),
+           "divide the ranks among more machines, or use more memory or a smaller model"}};
 }
 
 Problems HostMemoryExceeded(const PreflightFacts& facts) {
   if (facts.machine() == nullptr) return {};
-  if (!TextExceedsMemory(facts)) return SnapshotsExceedMemory(facts);
+  if (!TextExceedsMemory(facts)) return CopiesExceedMemory(facts);
   const bool streams = facts.spec.data().stream();
   return {{"data.path",
            absl::StrFormat("about %s of host memory for the %s in each of %s (at most %s in all)",
@@ -388,8 +389,8 @@ struct Device {
 Device DeviceOf(const PreflightFacts& facts) {
   const MachineView* machine = facts.machine();
   if (!facts.cuda()) {
-    return {"cpu",
-            machine != nullptr ? machine->cores : static_cast<int>(facts.ranks_on_machine())};
+    const int64_t cores = machine != nullptr ? machine->cores : facts.ranks_on_machine();
+    return {"cpu", static_cast<int>(cores * facts.machines())};
   }
   const bool known = machine != nullptr && !machine->gpus.empty();
   return {known ? machine->gpus[0].name : "A100"};

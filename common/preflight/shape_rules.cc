@@ -13,6 +13,7 @@
 #include "common/estimate/model_options.h"
 #include "common/estimate/passes.h"
 #include "common/job/data/tokenizer_files.h"
+#include "common/nsa/branch.h"
 #include "common/preflight/data/data_facts.h"
 #include "common/preflight/rules.h"
 
@@ -187,16 +188,19 @@ Problems VocabTooSmall(const PreflightFacts& facts) {
 Problems SeqLenShort(const PreflightFacts& facts) {
   const auto& nsa = facts.spec.nsa();
   const int seq_len = facts.spec.train().seq_len();
+  BranchSet has = {};
+  for (const LayerAttention& layer : LayersOf(nsa)) {
+    for (int b = 0; b < kBranches; ++b) has[b] |= layer.branches[b] && !layer.full;
+  }
   Problems problems;
-  if (std::ranges::all_of(LayersOf(nsa), &LayerAttention::full)) return problems;
-  if (seq_len < nsa.l()) {
+  if (has[kCmp] && seq_len < nsa.l()) {
     problems.push_back({"train.seq_len",
                         absl::StrFormat("%d tokens (nsa.l is %d): the compressed branch never sees "
                                         "a block",
                                         seq_len, nsa.l()),
                         "use longer sequences or smaller blocks"});
   }
-  if (seq_len < nsa.w()) {
+  if (has[kWin] && seq_len < nsa.w()) {
     problems.push_back(
         {"train.seq_len",
          absl::StrFormat(
@@ -204,7 +208,7 @@ Problems SeqLenShort(const PreflightFacts& facts) {
              seq_len, nsa.w()),
          "use longer sequences or a smaller window"});
   }
-  if (seq_len <= int64_t{nsa.l_sel()} * nsa.n_sel()) {
+  if (has[kSel] && seq_len <= int64_t{nsa.l_sel()} * nsa.n_sel()) {
     problems.push_back(
         {"train.seq_len",
          absl::StrFormat("%d tokens (nsa.n_sel · nsa.l_sel is %d): every block is selected",

@@ -292,4 +292,12 @@ int64_t SnapshotBytes(const v1::JobSpec& spec, int64_t ranks) {
   return 12 * std::min(parameters, ranks * slice);
 }
 
+int64_t StartBytes(const v1::JobSpec& spec, int64_t ranks) {
+  const int64_t parameters = ParameterCount(spec);
+  const int32_t all = RanksOf(spec);
+  const int64_t share = ShardsOptimizer(spec, all) ? LargestShare(spec, KindsOf(spec)) : parameters;
+  const int64_t weights = ShardsParameters(spec, all) ? share : parameters;
+  return ranks * (6 * weights + 8 * share);
+}
+
 }  // namespace nsa

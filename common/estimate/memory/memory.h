@@ -49,4 +49,9 @@ int64_t TotalBytes(const std::vector<MemoryItem>& items);
 // is not known here.
 int64_t SnapshotBytes(const v1::JobSpec& spec, int64_t ranks);
 
+// Host memory in bytes that `ranks` ranks on GPUs have together while they start
+// (worker/train/model/state.h): for each rank fp32 and bf16 copies of the weights that it keeps on
+// its GPU in bf16, all of them unless they are divided, and copies of its moments.
+int64_t StartBytes(const v1::JobSpec& spec, int64_t ranks);
+
 }  // namespace nsa

@@ -549,8 +549,8 @@ Problems EvalEveryTooLarge(const PreflightFacts& facts) {
   const auto& train = facts.spec.train();
   if (train.eval_every() <= train.steps()) return {};
   return {{"train.eval_every",
-           absl::StrFormat("%d (at most steps = %d): the run never validates", train.eval_every(),
-                           train.steps()),
+           absl::StrFormat("%d (at most steps = %d): the run validates only at its end",
+                           train.eval_every(), train.steps()),
            absl::StrFormat("set eval_every: %d", std::max<int64_t>(1, train.steps() / 10))}};
 }
 

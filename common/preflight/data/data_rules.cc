@@ -345,12 +345,17 @@ Problems BadPrepared(const PreflightFacts& facts) {
   return problems;
 }
 
+// Whether this is data that `nsactl data prepare` has tokenized; its manifest names the separator.
+bool IsPreparedData(const std::string& path) {
+  return path.ends_with(kPreparedEnding) || IsPreparedFolder(path);
+}
+
 // Whether this is prepared data, or a Megatron file, whose index says where its documents begin.
 // Also true for a .bin file that cannot be looked at: DATA_UNREADABLE reports it, and its volume
 // may only be unmounted.
 bool KnowsDocuments(const std::string& path, const PreflightFacts& facts) {
   std::filesystem::path index(path);
-  if (path.ends_with(kPreparedEnding) || IsPreparedFolder(index)) return true;
+  if (IsPreparedData(path)) return true;
   if (index.extension() != ".bin") return false;
   std::error_code error;
   return IsUrl(path) || !facts.context.check_files || ReadFault(path).has_value() ||
@@ -408,9 +413,19 @@ Problems Separator(const PreflightFacts& facts) {
            "remove it"}};
 }
 
+// Whether the worker reads the tokenizer's files: for text, for the texts that it samples, and for
+// the separator of token files that neither the job nor prepared data names.
+bool NeedsTokenizer(const PreflightFacts& facts) {
+  const auto& data = facts.spec.data();
+  if (IsGenerated(data)) return false;
+  if (ReadsText(data) || !facts.spec.sample().prompts().empty()) return true;
+  if (data.has_separator()) return false;
+  return std::ranges::none_of(FilesOf(facts, Tokens(data)), IsPreparedData, &NamedFile::path);
+}
+
 Problems TokenizerMissing(const PreflightFacts& facts) {
   const auto& data = facts.spec.data();
-  if (!HasTokenizerFiles(data.tokenizer()) || !ReadsText(data)) return {};
+  if (!HasTokenizerFiles(data.tokenizer()) || !NeedsTokenizer(facts)) return {};
   const std::string files = TokenizerFileWords(data.tokenizer());
   if (data.tokenizer_path().empty()) {
     return {{"data.tokenizer_path", absl::StrFormat("not set (%s)", files),
@@ -418,18 +433,22 @@ Problems TokenizerMissing(const PreflightFacts& facts) {
   }
   Problems problems;
   if (!facts.context.check_files) return {};
-  for (const std::filesystem::path& path :
-       TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())) {
+  const std::vector<std::filesystem::path> paths =
+      TokenizerFilesOf(data.tokenizer(), data.tokenizer_path());
+  for (const std::filesystem::path& path : paths) {
     if (const auto fault = ReadFault(path.string())) {
       problems.push_back({"data.tokenizer_path", absl::StrFormat("%s: %s", path.string(), *fault),
                           absl::StrCat("name ", files)});
     }
   }
-  if (!problems.empty() || data.tokenizer() != v1::TOKENIZER_BPE) return problems;
-  const auto tokens =
-      ReadTokenizerFacts(TokenizerFilesOf(data.tokenizer(), data.tokenizer_path())[0]);
-  if (tokens.ok()) return {};
-  return {{"data.tokenizer_path", std::string(tokens.status().message()),
+  const bool vocab_and_merges = paths.size() > 1;  // GPT-2's two files
+  if (!problems.empty() || vocab_and_merges) return problems;
+  const auto tokens = ReadTokenizerFacts(paths.front());
+  if (tokens.ok() && tokens->separator_id >= 0) return {};
+  return {{"data.tokenizer_path",
+           tokens.ok() ? absl::StrCat(paths.front().string(), ": no token ", SeparatorWords(),
+                                      " (one begins a document)")
+                       : std::string(tokens.status().message()),
            absl::StrCat("name ", files)}};
 }
 

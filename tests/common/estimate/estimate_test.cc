@@ -128,6 +128,7 @@ TEST(BranchNames, AreTheWordsOfTheJobFileInItsOrder) {
 
 TEST(PeakFlops, IsTheDataSheetsByPartOfTheName) {
   EXPECT_EQ(PeakFlops("NVIDIA A100-SXM4-80GB"), 312e12);
+  EXPECT_EQ(PeakFlops("NVIDIA RTX A1000"), 0) << "another GPU";
   EXPECT_EQ(PeakFlops("NVIDIA H100 PCIe"), 756e12);
   EXPECT_EQ(PeakFlops("NVIDIA H100 80GB HBM3"), 989e12);
   EXPECT_EQ(PeakFlops("NVIDIA H100 NVL"), 835e12);

@@ -16,6 +16,7 @@
 namespace nsa {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(Preflight, ATextMayBeCompressedButNotWhatIsNoText) {
@@ -543,7 +544,7 @@ TEST(Preflight, DataAtAUrlIsLeftToTheWorkerAndTheReportSaysSo) {
 // The size of data.tokenizer: bpe is that of its file.
 TEST(Preflight, AVocabularyHasRoomForTheTokenizersFile) {
   GoodJob job;
-  job.Write("tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 299}}})");
+  job.Write("tokenizer.json", R"({"model": {"vocab": {"<|endoftext|>": 0, "b": 299}}})");
   Data(&job)->set_tokenizer(v1::TOKENIZER_BPE);
   Data(&job)->set_tokenizer_path(job.PathOf("tokenizer.json"));
   job.spec.mutable_model()->set_vocab(299);
@@ -561,6 +562,25 @@ TEST(Preflight, AVocabularyHasRoomForTheTokenizersFile) {
   EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("No such file"));
   Data(&job)->clear_tokenizer_path();
   EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("not set (a tokenizer.json"));
+  job.Write("tokenizer.json", R"({"model": {"vocab": {"a": 0, "b": 299}}})");
+  Data(&job)->set_tokenizer_path(job.PathOf("tokenizer.json"));
+  EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"),
+              AllOf(HasSubstr("no token <|endoftext|>, "), HasSubstr("(one begins a document)")));
+}
+
+// Of token files, for the separator that the job does not name, and for the texts that it samples.
+TEST(Preflight, TokenFilesNeedTheTokenizerForTheirSeparatorAndForSamples) {
+  GoodJob job;
+  job.Write("train.bin", std::string(1 << 20, '\0'));
+  Data(&job)->set_source(v1::DATA_SOURCE_TOKENS);
+  Data(&job)->set_path(0, job.PathOf("train.bin"));
+  Data(&job)->set_val_path(0, job.PathOf("train.bin"));
+  Data(&job)->set_tokenizer(v1::TOKENIZER_GPT2);
+  EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("not set (a folder with GPT-2's"));
+  Data(&job)->set_separator("50256");
+  EXPECT_EQ(FoundBy(job, "TOKENIZER_MISSING"), "");
+  job.spec.mutable_sample()->add_prompts("Once");
+  EXPECT_THAT(FoundBy(job, "TOKENIZER_MISSING"), HasSubstr("not set (a folder with GPT-2's"));
 }
 
 TEST(Preflight, AFolderIsNamedByAPattern) {

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/memory/memory.h"
 #include "common/estimate/shares.h"
@@ -291,17 +294,45 @@ TEST(Preflight, CountsTheCorpusOfEveryRankAndTheTextOfCompressedFiles) {
               HasSubstr("about 3.02 GiB of host memory"));
 }
 
+// The ranks of each machine have all of its cores.
+TEST(Preflight, AJobOfSeveralMachinesHasTheCoresOfAll) {
+  GoodJob job;
+  job.MoveToCpu();
+  job.spec.mutable_resources()->set_gpus(2);
+  const auto speed = [&](int nodes) {
+    job.spec.mutable_resources()->set_nodes(nodes);
+    const v1::PreflightReport report = job.Check();
+    for (const v1::EstimateItem& item : report.estimates()) {
+      if (absl::StartsWith(item.name(), "expected speed"))
+        return std::pair(item.name(), item.value());
+    }
+    return std::pair(std::string(), 0.0);
+  };
+  const auto [one, on_one] = speed(1);
+  const auto [two, on_two] = speed(2);
+  EXPECT_GT(on_one, 0);
+  EXPECT_NEAR(on_two / on_one, 2, 0.2);
+  EXPECT_THAT(one, HasSubstr("2 CPU cores"));
+  EXPECT_THAT(two, HasSubstr("4 CPU cores"));
+}
+
 // All ranks of a machine together, whatever they divide.
-TEST(Preflight, CountsTheCopiesFromWhichRanksOnGpusWriteCheckpoints) {
+TEST(Preflight, CountsTheCopiesWithWhichRanksOnGpusStartAndWriteCheckpoints) {
   GoodJob job;
   job.context.check_files = false;  // there is no text
   Train(&job)->set_batch_size(8);
   job.machine.gpus.assign(4, job.machine.gpus[0]);
-  const int64_t needed = SnapshotBytes(job.Check().spec(), 1);
+  int64_t needed = 0;
   for (const int gpus : {1, 2, 4}) {
     job.spec.mutable_resources()->set_gpus(gpus);
     for (const v1::Shard shard : {v1::SHARD_NONE, v1::SHARD_PARAMETERS}) {
       SetShard(shard, &job.spec);
+      // Without shares each rank starts with copies of everything.
+      const int64_t parameters = ParameterCount(job.spec);
+      const bool shares = shard == v1::SHARD_PARAMETERS && gpus > 1;
+      needed = StartBytes(job.spec, gpus);
+      EXPECT_NEAR(needed, 14 * parameters * (shares ? 1 : gpus), shares ? parameters : 0);
+      EXPECT_GT(needed, SnapshotBytes(job.spec, gpus));
       job.machine.memory_bytes = needed;
       EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr) << gpus;
       job.machine.memory_bytes = needed - 1;
@@ -312,26 +343,27 @@ TEST(Preflight, CountsTheCopiesFromWhichRanksOnGpusWriteCheckpoints) {
   const v1::Finding* finding = FindingOf(report, "HOST_MEMORY_EXCEEDED");
   EXPECT_EQ(finding->field(), "resources.gpus");
   EXPECT_THAT(finding->problem(),
-              AllOf(HasSubstr("of host memory for the copies from which 4 ranks write checkpoints"),
+              AllOf(HasSubstr("of host memory for the copies with which 4 ranks start and write "
+                              "checkpoints"),
                     HasSubstr(" (at most "), Not(HasSubstr("text"))));
   EXPECT_THAT(finding->fix(), HasSubstr("among more machines"));
   EXPECT_FALSE(report.accepted());
   job.spec.mutable_resources()->set_nodes(2);
-  job.machine.memory_bytes = needed / 2 + 24;  // shares are rounded up
+  job.machine.memory_bytes = needed / 2;
   EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
   job.machine.memory_bytes = 0;
   EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr) << "not known";
 }
 
-TEST(Preflight, AddsTheTextToTheCopiesFromWhichRanksWriteCheckpoints) {
+TEST(Preflight, AddsTheTextToTheCopiesWithWhichRanksStart) {
   GoodJob job;
-  const int64_t copies = SnapshotBytes(job.Check().spec(), 1);
+  const int64_t copies = StartBytes(job.Check().spec(), 1);
   const int64_t text = 6 * ((4 << 20) + (1 << 16));
   job.machine.memory_bytes = copies + text;
   EXPECT_EQ(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED"), nullptr);
   --job.machine.memory_bytes;
   EXPECT_THAT(FindingOf(job.Check(), "HOST_MEMORY_EXCEEDED")->problem(),
-              HasSubstr("1 rank writes checkpoints, and 24.38 MiB for their text"));
+              HasSubstr("1 rank starts and writes checkpoints, and 24.38 MiB for their text"));
 }
 
 TEST(Preflight, ShowsTheHostMemoryOfARankOnAGpu) {

@@ -35,6 +35,29 @@ void SetLlama3(v1::ModelSpec* model) {
   scaling->set_high_freq_factor(4);
 }
 
+// SEQ_LEN_SHORT speaks of the branches that the model has.
+TEST(ModelKeys, ShortSequencesMatterToTheBranchesThatReadThem) {
+  const auto problems = [](int seq_len, const std::vector<v1::Branch>& branches) {
+    GoodJob job;
+    job.spec.mutable_train()->set_seq_len(seq_len);
+    job.spec.mutable_nsa()->clear_branches();
+    for (const v1::Branch branch : branches) job.spec.mutable_nsa()->add_branches(branch);
+    std::vector<std::string> found;
+    const v1::PreflightReport report = job.Check();
+    for (const v1::Finding& finding : report.findings()) {
+      if (finding.rule() == "SEQ_LEN_SHORT") found.push_back(finding.problem());
+    }
+    return found;
+  };
+  using ::testing::HasSubstr;
+  EXPECT_THAT(problems(512, {v1::BRANCH_WIN}), IsEmpty());
+  EXPECT_THAT(problems(16, {v1::BRANCH_WIN}), ElementsAre(HasSubstr("the window is all")));
+  EXPECT_THAT(problems(512, {v1::BRANCH_CMP, v1::BRANCH_SEL}),
+              ElementsAre(HasSubstr("every block is selected")));
+  EXPECT_THAT(problems(16, {v1::BRANCH_CMP, v1::BRANCH_WIN}),
+              ElementsAre(HasSubstr("never sees a block"), HasSubstr("the window is all")));
+}
+
 TEST(ModelKeys, TheModelsOfOtherFamiliesAreTaken) {
   EXPECT_THAT(RefusedModel([](v1::ModelSpec* model) {
                 model->set_norm_eps(1e-5);
