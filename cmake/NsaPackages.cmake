@@ -27,6 +27,9 @@ foreach(daemon coordinator agent)
   install(FILES ${PROJECT_SOURCE_DIR}/README.md DESTINATION share/doc/nsa-${daemon} COMPONENT nsa-${daemon} EXCLUDE_FROM_ALL)
 endforeach()
 
+# For machines with `unix_users: true`; it is copied by hand.
+install(FILES ${PROJECT_SOURCE_DIR}/deploy/systemd/nsa-agent-unix-users.conf DESTINATION share/nsa COMPONENT nsa-agent EXCLUDE_FROM_ALL)
+
 # The timer of backups, which is off until somebody enables it. Its service calls nsactl, which the package recommends.
 file(READ ${PROJECT_SOURCE_DIR}/deploy/systemd/nsa-backup.service unit)
 string(REPLACE /opt/nsa/bin/ /usr/bin/ unit "${unit}")

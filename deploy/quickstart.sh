@@ -13,6 +13,9 @@ cd "$(dirname "$0")/.."
 
 readonly BIN=$PWD/build/release/bin
 export NSA_STATE_DIR=${NSA_STATE_DIR:-$HOME/.local/state/nsa}
+# The coordinator of this folder, whichever one nsactl has been set up for.
+unset NSACTL_CONTEXT
+export NSACTL_ADDRESS=unix:$NSA_STATE_DIR/coordinator.sock
 export PATH=$BIN:$PATH
 
 say() { printf '\n== %s  [%d s]\n' "$*" "$SECONDS"; }
@@ -56,9 +59,10 @@ launch() {
     kill -0 $pid 2>/dev/null || break
     sleep 0.1
   done
+  tail -n 5 "$log"
+  kill -0 $pid 2>/dev/null && return 1 # it runs and does not answer
   local status=0
   wait $pid || status=$?
-  tail -n 5 "$log"
   return $status
 }
 
@@ -94,7 +98,7 @@ next() { printf '%-60s %s\n' "$1" "$2"; }
 
 show_next_commands() {
   say "next"
-  echo "export PATH=$BIN:\$PATH NSA_STATE_DIR=$NSA_STATE_DIR"
+  echo "export PATH=$BIN:\$PATH NSA_STATE_DIR=$NSA_STATE_DIR NSACTL_ADDRESS=$NSACTL_ADDRESS"
   echo "nsactl submit $JOB_FILE --set name=second --set train.lr=1e-3 --set train.out_dir=$RUN_DIR-second --watch"
   next "nsactl compare $job second" "that second job beside this one; plot draws both"
   next "nsactl top" "all jobs and machines, live"

@@ -41,7 +41,9 @@ def total(counter, label):
 
 MFU = ("Model FLOP utilisation: the operations per second that the model needs, divided by the dense bf16 rate in the data sheet of the "
        "job's GPUs. Empty on the CPU.")
-CHECKPOINT_AGE = f"time() - {one('nsa_job_last_checkpoint_timestamp_seconds')}"
+# Of a job without one, or that had to wait in the queue since, the time since its first step.
+CHECKPOINT_AGE = (f"time() - ({one('nsa_job_last_checkpoint_timestamp_seconds')} > {one('nsa_job_first_step_timestamp_seconds')}"
+                  f" or {one('nsa_job_first_step_timestamp_seconds')})")
 KEYS_OFF = f"sum by (job_id) (abs({one('nsa_keys_read')} - {one('nsa_keys_expected')}))"
 
 OVERVIEW = [

@@ -403,9 +403,16 @@ absl::StatusOr<Restored> Restore(const fs::path& backup, const fs::path& state_d
   NSA_ASSIGN_OR_RETURN(const FileLock lock, LockStateDir(state_dir));
   const fs::path arriving = state_dir / kArriving;
   std::error_code error;
+  // Then the files in place may be of two stores, until a restore has ended.
+  const bool interrupted = fs::exists(arriving, error);
   fs::remove_all(arriving, error);
+  if (interrupted) NSA_RETURN_IF_ERROR(MakeDurableFolder(arriving));
   // The hashes are compared again while the files are copied.
-  NSA_RETURN_IF_ERROR(TakeFiles(backup, files, arriving));
+  if (const absl::Status taken = TakeFiles(backup, files, arriving); !taken.ok()) {
+    // Nothing was replaced, so the coordinator may start as before.
+    if (!interrupted) fs::remove_all(arriving, error);
+    return taken;
+  }
   if (LastBackup(state_dir) == absl::UnixEpoch()) {
     NSA_RETURN_IF_ERROR(NoteBackup(state_dir, manifest.time));
   }

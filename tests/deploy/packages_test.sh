@@ -42,7 +42,8 @@ mapfile -t documents < <(cd "$source" && find docs -type f | sed 's|^|usr/share/
 expect nsa-coordinator usr/bin/nsa-coordinator usr/lib/systemd/system/nsa-coordinator.service \
   usr/lib/systemd/system/nsa-backup.service usr/lib/systemd/system/nsa-backup.timer usr/share/doc/nsa-coordinator/{README,CHANGELOG}.md "${documents[@]}" \
   usr/share/nsa/coordinator.yaml usr/share/nsa/prometheus/{prometheus,nsa.rules}.yml usr/share/nsa/grafana/nsa.json "${coordinator_pages[@]}"
-expect nsa-agent usr/bin/nsa-agent usr/bin/nsa-worker usr/lib/systemd/system/nsa-agent.service usr/share/doc/nsa-agent/README.md usr/share/nsa/agent.yaml \
+expect nsa-agent usr/bin/nsa-agent usr/bin/nsa-worker usr/lib/systemd/system/nsa-agent.service usr/share/doc/nsa-agent/README.md \
+  usr/share/nsa/{agent.yaml,nsa-agent-unix-users.conf} \
   "${agent_pages[@]}"
 expect nsactl usr/bin/nsactl usr/share/bash-completion/completions/nsactl usr/share/zsh/vendor-completions/_nsactl \
   usr/share/fish/vendor_completions.d/nsactl.fish "${client_pages[@]}"

@@ -1,5 +1,7 @@
 #include "server/backup/backup.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -226,6 +228,34 @@ TEST_F(BackupTest, RefusesADamagedBackupBeforeAnythingIsChanged) {
   EXPECT_EQ(*ReadWholeFile(state() / "access"), "hashes");
   Reopen();
   EXPECT_OK(store_->Find("here").status());
+}
+
+// A full disk: the files in place are untouched, and the next start is not refused.
+TEST_F(BackupTest, ThatDoesNotFitLeavesEverythingAsItWas) {
+  Insert("here");
+  Write(state() / "access", std::string(64 << 10, 'a'));
+  ASSERT_OK(BackUp(state(), backup(), kNow).status());
+  store_.reset();
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto restore = [&] {
+    const auto handler = signal(SIGXFSZ, SIG_IGN);
+    const rlimit small = {.rlim_cur = 16 << 10, .rlim_max = before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const absl::Status status = Restore(backup(), state(), false, kNow).status();
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    return status;
+  };
+  EXPECT_THAT(std::string(restore().message()), HasSubstr("File too large"));
+  EXPECT_FALSE(fs::exists(state() / "restoring"));
+  Reopen();
+  EXPECT_OK(store_->Find("here").status());
+  store_.reset();
+  // What an interrupted restore has left stays half of two stores.
+  fs::create_directory(state() / "restoring");
+  EXPECT_FALSE(restore().ok());
+  EXPECT_TRUE(fs::exists(state() / "restoring"));
 }
 
 TEST_F(BackupTest, RefusesAFolderThatIsNoBackup) {
