@@ -11,8 +11,9 @@ constexpr absl::Duration kStartLimit = absl::Seconds(600);
 constexpr double kCheckpointFactor = 5;
 
 absl::Duration LimitFor(const RankProgress& rank, const HangLimits& limits) {
-  if (rank.phase == "starting" || rank.phase == "loading_checkpoint" ||
-      rank.phase == "waiting_for_peers" || rank.phase == "finished") {
+  // What took long to write takes long to read.
+  if (rank.phase == "loading_checkpoint") return std::max(limits.start, limits.checkpoint);
+  if (rank.phase == "starting" || rank.phase == "waiting_for_peers" || rank.phase == "finished") {
     return limits.start;
   }
   if (rank.phase == "checkpoint") return limits.checkpoint;

@@ -73,13 +73,14 @@ void Provisioner::Loop() {
   }
 }
 
-// Each problem is logged when it comes, not at every pass.
+// Each problem is logged when it comes, not at every pass in which it lasts.
 void Provisioner::Report(const std::string& what, const absl::Status& status) {
   if (status.ok() || absl::IsAborted(status)) return;
   if (!absl::IsInvalidArgument(status)) quiet_until_ = parts_.clock.Monotonic() + kRest;
   const std::string text = absl::StrCat(what, ": ", status.message());
   if (problems_.size() > 100) problems_.clear();
-  if (problems_.insert(text).second) spdlog::warn("{}: {}", parts_.name, text);
+  const bool first = problems_.insert(text).second && !reported_.contains(text);
+  if (first) spdlog::warn("{}: {}", parts_.name, text);
 }
 
 void Provisioner::Hold(const std::string& what, const absl::Status& status) {
@@ -103,7 +104,7 @@ void Provisioner::Pass() {
   if (jobs.empty() && loose.empty()) return;
   const auto listed = parts_.cluster.List();
   if (!listed.ok()) return Hold("its queue", listed.status());
-  problems_.clear();
+  reported_ = std::exchange(problems_, {});
   static_cast<void>(parts_.fleet.NoteSilentCluster(parts_.name, ""));
   Listing listing;
   for (const ClusterJob& job : *listed) listing[AllocationIdIn(job.name)].push_back(job);

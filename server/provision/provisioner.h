@@ -87,9 +87,10 @@ class Provisioner {
   void Hold(const std::string& what, const absl::Status& status);
 
   const Parts parts_;
-  std::set<std::string> problems_;  // used by the thread only: that were logged
-  std::set<std::string> joined_;    // used by the thread only: allocations whose agents all joined
-  absl::Duration quiet_until_;      // used by the thread only: monotonic
+  // Used by the thread only: the problems of this pass, and those of the one before.
+  std::set<std::string> problems_, reported_;
+  std::set<std::string> joined_;  // used by the thread only: allocations whose agents all joined
+  absl::Duration quiet_until_;    // used by the thread only: monotonic
 
   Mutex mutex_;
   CondVar woken_;

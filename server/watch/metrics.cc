@@ -1,6 +1,7 @@
 #include "server/watch/metrics.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
@@ -12,6 +13,7 @@
 #include "common/job/load.h"
 #include "grpcpp/grpcpp.h"
 #include "server/decide/lifecycle.h"
+#include "server/decide/problem/problems.h"
 #include "server/decide/progress.h"
 #include "server/decide/scheduler.h"
 #include "server/watch/quantity_series.h"
@@ -26,6 +28,13 @@ std::string Word(v1::Device device) {
 // A newer worker may end with a reason that is not in our table: all of those are one series.
 std::string KnownReason(const std::string& word) {
   return ReasonFromWord(word).has_value() ? word : "OTHER";
+}
+
+double UnixSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+void ShowProgress(const v1::Job& job, absl::Time last, SeriesGroup* series) {
+  series->Gauge("nsa_job_last_progress_timestamp_seconds", {{"job_id", job.id()}})
+      .Set(UnixSeconds(last));
 }
 
 // Only layers of the job's own model: a worker cannot make more series.
@@ -164,6 +173,11 @@ void Metrics::ObserveMove(v1::Job::State from, const v1::StoredJob& stored) {
     const absl::Duration waited = clock_.Wall() - absl::FromUnixNanos(stored.queued_unix_nanos());
     families_.Histogram("nsa_queue_wait_seconds")
         .Observe(std::max(absl::ToDoubleSeconds(waited), 0.0));
+    SeriesOf(job).from_queue = true;
+  }
+  // The time in the queue, or until ranks could start again, is not one without progress.
+  if (from == v1::Job::STATE_STARTING && to == v1::Job::STATE_RUNNING) {
+    ShowProgress(job, clock_.Wall(), &SeriesOf(job));
   }
   const std::optional<Reason> reason = ReasonFromWord(job.reason());
   if (to == v1::Job::STATE_QUEUED && reason == Reason::kPreempted) {
@@ -271,14 +285,14 @@ void Metrics::ObserveSources(const v1::Job& job, const v1::StepRecord& step, Job
   }
 }
 
-// A problem has a series from the first time that it is found.
+// A problem has a series from the first time that it is found; one that is muted is 0.
 void Metrics::ShowHealth(const v1::Job& job, JobSeries* series) {
   const v1::JobHealth health = HealthOf(job.progress());
   const std::set<std::string> now(health.problems().begin(), health.problems().end());
   series->problems.insert(now.begin(), now.end());
   for (const std::string& problem : series->problems) {
     series->Gauge("nsa_job_health_problem", {{"job_id", job.id()}, {"problem", problem}})
-        .Set(now.contains(problem) ? 1 : 0);
+        .Set(now.contains(problem) && !IsMuted(job, problem) ? 1 : 0);
   }
 }
 
@@ -320,8 +334,8 @@ void Metrics::Seed(const v1::Job& job, JobSeries* series) {
     set("nsa_job_step", static_cast<double>(progress.step()));
     // The store does not keep the time of the step, so now is used. A job that makes no progress is
     // noticed from now on.
-    set("nsa_job_last_progress_timestamp_seconds",
-        absl::ToDoubleSeconds(clock_.Wall() - absl::UnixEpoch()));
+    set("nsa_job_last_progress_timestamp_seconds", UnixSeconds(clock_.Wall()));
+    set("nsa_job_first_step_timestamp_seconds", UnixSeconds(clock_.Wall()));
     ShowPace(job, series);
   }
   if (progress.val_step() > 0) set("nsa_job_val_loss", progress.val_loss());
@@ -358,8 +372,11 @@ void Metrics::ObserveSteps(const v1::Job& job, const std::vector<const v1::Worke
   const v1::WorkerRecord& last = *records.back();
   const v1::StepRecord& step = last.step();
   series->Gauge("nsa_job_step", id).Set(static_cast<double>(step.step()));
-  series->Gauge("nsa_job_last_progress_timestamp_seconds", id)
-      .Set(static_cast<double>(last.unix_nanos()) * 1e-9);
+  ShowProgress(job, absl::FromUnixNanos(last.unix_nanos()), series);
+  if (std::exchange(series->from_queue, false)) {
+    series->Gauge("nsa_job_first_step_timestamp_seconds", id)
+        .Set(static_cast<double>(records.front()->unix_nanos()) * 1e-9);
+  }
   for (const v1::LayerStats& layer : step.layers()) ObserveLayer(job, layer, false, series);
 }
 

@@ -101,6 +101,7 @@ class Metrics {
     Labels info;                                                  // of nsa_job_info, with 1
     std::set<State> states;                                       // with nsa_job_state
     std::set<std::string> problems;                               // with nsa_job_health_problem
+    bool from_queue = false;  // from its start out of the queue until its first step
     // From the loss of a rank until the next step.
     struct Fault {
       std::string reason;
@@ -114,6 +115,8 @@ class Metrics {
   static void ShowInfo(const v1::Job& job, int64_t ranks, JobSeries* series);
   void ShowState(const std::string& job_id, State state, JobSeries* series)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static void ShowRank(const std::string& job_id, int32_t rank, bool up, bool failing,
+                       JobSeries* series);
   void ShowHealth(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowPace(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Seed(const v1::Job& job, JobSeries* series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/reason.h"
 #include "common/estimate/estimate.h"
 #include "common/estimate/run_time.h"
 #include "server/decide/lifecycle.h"
@@ -138,7 +139,9 @@ void Metrics::ObserveQueue(const std::vector<JobPtr>& active, bool any_gpu) {
     // Those with a provisioner wait for machines of their own.
     const bool own_machines = !job->job().spec().resources().provisioner().empty();
     if (job->job().state() != v1::Job::STATE_QUEUED || own_machines) continue;
+    // Nor does a slot help those that wait for a time, a job or their owner's quota.
     if (HoldOf(job->job()).has_value()) continue;
+    if (job->job().reason() == Word(Reason::kWaitingForQuota)) continue;
     OfKind& kind = queued[waits_for_gpu(job) ? "gpu" : "cpu"];
     ++kind.jobs;
     kind.longest = std::max(kind.longest, now - absl::FromUnixNanos(job->queued_unix_nanos()));
@@ -250,16 +253,26 @@ void Metrics::ShowGpus(JobSeries* series, std::set<Labels> gpus) {
 void Metrics::ObserveRanks(const v1::Job& job, const std::vector<RankView>& ranks) {
   MutexLock lock(&mutex_);
   JobSeries& series = SeriesOf(job);
+  // Of a job that goes on with fewer ranks, the others are not up and count in no mean.
+  const auto count = std::ssize(ranks);
+  std::erase_if(series.busy_seconds, [&](const auto& busy) { return busy.first >= count; });
+  for (int32_t gone = static_cast<int32_t>(count); series.workers_up.contains(absl::StrCat(gone));
+       ++gone) {
+    ShowRank(job.id(), gone, false, false, &series);
+  }
   for (const RankView& rank : ranks) {
-    const std::string label = absl::StrCat(rank.rank);
-    series.workers_up.insert(label);
     const bool up = rank.node == RankView::Node::kReady && rank.worker.has_value() &&
                     rank.worker->state() != v1::WorkerObservation::STATE_EXITED;
-    series.Gauge("nsa_worker_up", {{"job_id", job.id()}, {"rank", label}}).Set(up ? 1 : 0);
-    const bool failing = up && !rank.worker->telemetry_error().empty();
-    series.Gauge("nsa_worker_telemetry_failing", {{"job_id", job.id()}, {"rank", label}})
-        .Set(failing ? 1 : 0);
+    ShowRank(job.id(), rank.rank, up, up && !rank.worker->telemetry_error().empty(), &series);
   }
+}
+
+void Metrics::ShowRank(const std::string& job_id, int32_t rank, bool up, bool failing,
+                       JobSeries* series) {
+  const Labels labels = {{"job_id", job_id}, {"rank", absl::StrCat(rank)}};
+  series->workers_up.insert(labels.at("rank"));
+  series->Gauge("nsa_worker_up", labels).Set(up ? 1 : 0);
+  series->Gauge("nsa_worker_telemetry_failing", labels).Set(failing ? 1 : 0);
 }
 
 void Metrics::AddNotice(const std::string& notice) {

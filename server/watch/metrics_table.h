@@ -158,8 +158,11 @@ inline constexpr FamilySpec kOwnFamilies[] = {
     {kCounter, "nsa_job_restarts_total", "job_id",
      "Gangs that were lost; each is restarted unless the restart policy gives up."},
     {kGauge, "nsa_job_last_progress_timestamp_seconds", "job_id",
-     "Unix time of the last step; after a restart of the coordinator the time of that "
-     "restart, until a step is reported."},
+     "Unix time of the last step; after a start of the ranks, or a restart of the coordinator, the "
+     "time of that, until a step is reported."},
+    {kGauge, "nsa_job_first_step_timestamp_seconds", "job_id",
+     "Unix time of the first step since the job last left the queue; after a restart of the "
+     "coordinator the time of that restart."},
     {kGauge, "nsa_job_last_checkpoint_timestamp_seconds", "job_id",
      "Unix time of the last checkpoint."},
     {kGauge, "nsa_job_last_checkpoint_step", "job_id", "Step of the last checkpoint."},

@@ -104,7 +104,9 @@ std::string MessageId(std::span<const Telling> tellings, const Teller& teller, a
   const std::string which =
       tellings.front().sample
           ? absl::StrCat("sample.", absl::ToUnixNanos(now))
-          : absl::StrCat(tellings.front().event.sequence(), "-", tellings.back().event.sequence());
+          // The numbers of events begin again where a backup was restored, their times do not.
+          : absl::StrCat(tellings.front().event.sequence(), "-", tellings.back().event.sequence(),
+                         ".", tellings.back().event.unix_nanos());
   return absl::StrCat("nsa.", which, ".", teller.notice, "@", teller.host);
 }
 

@@ -401,6 +401,11 @@ TEST(HangPolicy, KnowsThePhases) {
   EXPECT_EQ(at(Still(0, 179, "waiting_for_peers")), K::kFine);
   EXPECT_EQ(at(Still(0, 599, "waiting_for_peers")), K::kSave);
   EXPECT_EQ(at(Still(0, 601, "loading_checkpoint")), K::kDump);
+  const HangLimits slow = {
+      .step = kLimits.step, .start = kLimits.start, .checkpoint = absl::Hours(1)};
+  EXPECT_NE(DecideHang({Still(0, 3'599, "loading_checkpoint")}, slow, {}, {}).kind, K::kDump)
+      << "what took long to write takes long to read";
+  EXPECT_EQ(DecideHang({Still(0, 3'601, "loading_checkpoint")}, slow, {}, {}).kind, K::kDump);
   EXPECT_EQ(at(Still(0, 49, "checkpoint")), K::kFine);
   EXPECT_EQ(at(Still(0, 99, "checkpoint")), K::kSave);
   EXPECT_EQ(at(Still(0, 101, "checkpoint")), K::kDump);

@@ -123,14 +123,14 @@ TEST(NoticeMessage, SlackIsBoundedWhateverTheTextsAre) {
 
 TEST(NoticeMessage, MailHasItsHeaderAndAParagraphForEachEvent) {
   const std::string mail = Mail({Tell(17, "demo", "signal 11\nsecond line")});
-  EXPECT_EQ(HeaderOf(mail),
-            (std::vector<std::string>{"To: ada@example.com,", " bob@example.com",
-                                      "Subject: [nsa] demo is restarting, RANK_CRASHED",
-                                      "Date: Fri, 15 Jan 2027 08:00:00 +0000",
-                                      "Message-ID: <nsa.17-17.ops@lab>", "X-NSA-Delivery: 17",
-                                      "Auto-Submitted: auto-generated", "MIME-Version: 1.0",
-                                      "Content-Type: text/plain; charset=utf-8",
-                                      "Content-Transfer-Encoding: quoted-printable"}));
+  EXPECT_EQ(HeaderOf(mail), (std::vector<std::string>{
+                                "To: ada@example.com,", " bob@example.com",
+                                "Subject: [nsa] demo is restarting, RANK_CRASHED",
+                                "Date: Fri, 15 Jan 2027 08:00:00 +0000",
+                                "Message-ID: <nsa.17-17.1800000000123000000.ops@lab>",
+                                "X-NSA-Delivery: 17", "Auto-Submitted: auto-generated",
+                                "MIME-Version: 1.0", "Content-Type: text/plain; charset=utf-8",
+                                "Content-Transfer-Encoding: quoted-printable"}));
   EXPECT_THAT(mail, HasSubstr("\n\ndemo is restarting\n  reason    RANK_CRASHED (error)\n"
                               "  at        2027-01-15 08:00:00 UTC\n"));
   EXPECT_THAT(mail, HasSubstr("step 12 of 50, loss 2.5\n"));
@@ -144,9 +144,16 @@ TEST(NoticeMessage, MailOfSeveralEventsIsAboutTheGravestAndHasAnIdOfItsOwn) {
       Mail({Tell(17, "a", "", v1::SEVERITY_INFO), Tell(18, "b", "", v1::SEVERITY_ERROR),
             Tell(20, "c", "", v1::SEVERITY_WARNING)});
   EXPECT_THAT(mail, HasSubstr("Subject: [nsa] b is restarting, RANK_CRASHED (and 2 more)\n"));
-  EXPECT_THAT(mail, HasSubstr("<nsa.17-20.ops@lab>"))
+  EXPECT_THAT(mail, HasSubstr("<nsa.17-20.1800000000123000000.ops@lab>"))
       << "a server that drops copies must not drop the third event";
   EXPECT_THAT(mail, AllOf(HasSubstr("\na is "), HasSubstr("\nb is "), HasSubstr("\nc is ")));
+}
+
+// Where a backup was restored, numbers of events come again.
+TEST(NoticeMessage, MailOfAnotherEventWithTheSameNumberHasAnotherId) {
+  Telling later = Tell(17, "demo", "fine");
+  later.event.set_unix_nanos(later.event.unix_nanos() + 1);
+  EXPECT_NE(HeaderOf(Mail({later}))[4], HeaderOf(Mail({Tell(17, "demo", "fine")}))[4]);
 }
 
 TEST(NoticeMessage, NoNameOrTextAddsALineToTheHeaderOfAMail) {

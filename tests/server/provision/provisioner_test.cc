@@ -3,10 +3,15 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <fstream>
+#include <memory>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/server/act/harness.h"
 
 namespace nsa::server {
@@ -43,6 +48,7 @@ class FakeCluster : public Cluster {
     return found;
   }
   absl::Status Cancel(const std::vector<std::string>& numbers) override {
+    if (!no_cancel.ok()) return no_cancel;
     for (const std::string& number : numbers) {
       cancelled.push_back(number);
       for (ClusterJob& job : jobs) {
@@ -62,7 +68,7 @@ class FakeCluster : public Cluster {
   std::vector<ClusterJob> jobs;
   std::vector<std::string> cancelled;
   int asked = 0;
-  absl::Status refusal, lost_answer, silence;
+  absl::Status refusal, lost_answer, silence, no_cancel;
   std::optional<ClusterJob> found;
 };
 
@@ -325,6 +331,25 @@ TEST_F(ProvisionerTest, AJobThatIsStoppedWhileItWaitsGivesItsRequestBack) {
   cluster_.Set(Phase::kEnded, End::kCancelled);
   Provision();
   EXPECT_THAT(Shared(), IsEmpty());
+}
+
+TEST_F(ProvisionerTest, AProblemThatLastsIsLoggedOnce) {
+  const std::string id = SubmitJob();
+  Provision();
+  ASSERT_OK(Stop(id, v1::STOP_MODE_GRACEFUL));
+  cluster_.no_cancel = absl::InvalidArgumentError("scancel: access denied");
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  for (int i = 0; i < 5; ++i) Provision();
+  const std::string first = log.str();
+  cluster_.no_cancel = absl::OkStatus();
+  Provision();
+  spdlog::set_default_logger(before);
+  EXPECT_THAT(first, HasSubstr("scancel: access denied"));
+  EXPECT_EQ(std::ranges::count(first, '\n'), 1) << first;
+  EXPECT_THAT(cluster_.cancelled, ElementsAre("100"));
 }
 
 TEST_F(ProvisionerTest, MachinesOfADeletedJobAreGivenBack) {

@@ -50,6 +50,10 @@ TEST(Metrics, QueuedJobsAreCountedByTheKindOfSlotTheyWaitFor) {
   own.mutable_job()->mutable_spec()->mutable_resources()->set_provisioner("slurm");
   metrics.ObserveFleet(nodes, {std::make_shared<const v1::StoredJob>(own)}, {});
   EXPECT_THAT(metrics.Text(), queued(0, 0)) << "it waits for machines of its own";
+  v1::StoredJob held = *active.front();
+  held.mutable_job()->set_reason("WAITING_FOR_QUOTA");
+  metrics.ObserveFleet(nodes, {std::make_shared<const v1::StoredJob>(held)}, {});
+  EXPECT_THAT(metrics.Text(), queued(0, 0)) << "a free slot does not help it";
   metrics.ObserveFleet(nodes, {}, {});
   EXPECT_THAT(metrics.Text(), queued(0, 0));
 }
