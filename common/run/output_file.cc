@@ -147,6 +147,11 @@ absl::Status OutputFile::Publish() {
   return absl::OkStatus();
 }
 
+absl::Status FlushStandardOutput() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return absl::OkStatus();
+  return absl::InternalError("standard output: cannot be written; is its disk full?");
+}
+
 absl::Status WriteOutputFile(const fs::path& path, std::string_view text) {
   NSA_ASSIGN_OR_RETURN(OutputFile file, OutputFile::Create(path));
   NSA_RETURN_IF_ERROR(file.Append(text));

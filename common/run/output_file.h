@@ -45,6 +45,9 @@ class OutputFile {
   int64_t size_ = 0;
 };
 
+// What was printed to standard output, at the end of a command. Internal if it cannot be written.
+absl::Status FlushStandardOutput();
+
 // All of a file.
 absl::Status WriteOutputFile(const std::filesystem::path& path, std::string_view text);
 

@@ -96,7 +96,7 @@ absl::StatusOr<v1::WorkerLaunch> LaunchByHand(const Flags& flags) {
   if (flags.world > 1 && file.spec.runtime().shard() == v1::SHARD_AUTO) {
     return absl::InvalidArgumentError(
         "runtime.shard: auto by hand (the coordinator decides it, which knows the memory of all "
-        "ranks); name a level: none, optimizer or gradients");
+        "ranks); name a level: none, optimizer, gradients or parameters");
   }
   std::string* out_dir = file.spec.mutable_train()->mutable_out_dir();
   if (!flags.out_dir.empty()) *out_dir = (here / flags.out_dir).string();

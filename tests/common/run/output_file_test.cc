@@ -14,6 +14,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -182,6 +183,20 @@ TEST_F(OutputFileTest, AFolderThatIsNotThereIsNamed) {
   EXPECT_THAT(WriteOutputFile(dir_ / "none" / "a", "text"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("none/a: cannot be written")));
   EXPECT_FALSE(WriteOutputFile(dir_.path(), "text").ok());
+}
+
+TEST(FlushStandardOutput, SaysWhenItsDiskIsFull) {
+  EXPECT_OK(FlushStandardOutput());
+  const Fd before(dup(STDOUT_FILENO));
+  const Fd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(before.valid() && full.valid());
+  ASSERT_GE(dup2(full.get(), STDOUT_FILENO), 0);
+  std::printf("a result");
+  const absl::Status status = FlushStandardOutput();
+  ASSERT_GE(dup2(before.get(), STDOUT_FILENO), 0);
+  std::clearerr(stdout);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInternal,
+                               HasSubstr("standard output: cannot be written")));
 }
 
 }  // namespace

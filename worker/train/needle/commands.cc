@@ -90,7 +90,7 @@ absl::Status NeedleCommand(const std::string& checkpoint, Backend backend,
   }
   absl::PrintF("\nstep %d, task %s: share of answers found by depth and tokens of the context\n%s",
                step, NameOf(options.task), NeedleTable(cells));
-  return absl::OkStatus();
+  return FlushStandardOutput();
 }
 
 absl::Status WriteNeedles(const std::string& path, const NeedleDocuments& options) {

@@ -26,7 +26,7 @@ absl::Status ScoreCommand(const std::string& checkpoint, Backend backend, const 
   absl::PrintF("%d bytes, %d tokens: %.4f nats a token, %.4f bits a byte; step %d\n", summary.bytes,
                summary.tokens, summary.nats / tokens, summary.nats / std::numbers::ln2 / bytes,
                trained->state().step());
-  return absl::OkStatus();
+  return FlushStandardOutput();
 }
 
 absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend, const TextFile& text,
@@ -46,7 +46,7 @@ absl::Status EvaluateCommand(const std::string& checkpoint, Backend backend, con
   }
   if (!json.empty()) return WriteOutputFile(json, document.dump() + "\n");
   absl::PrintF("%s", shown);
-  return absl::OkStatus();
+  return FlushStandardOutput();
 }
 
 absl::Status SampleCommand(const std::string& checkpoint, Backend backend,
@@ -63,13 +63,12 @@ absl::Status SampleCommand(const std::string& checkpoint, Backend backend,
   PrintableStream printable(isatty(STDOUT_FILENO) == 1);
   const auto show = [&printable](std::string_view bytes) {
     absl::PrintF("%s", printable.Add(bytes));
-    std::fflush(stdout);
-    return absl::OkStatus();
+    return FlushStandardOutput();
   };
   NSA_RETURN_IF_ERROR(show(options.prompt));
   NSA_RETURN_IF_ERROR(Sample(*trained, options, show).status());
   absl::PrintF("%s\n", printable.Finish());
-  return absl::OkStatus();
+  return FlushStandardOutput();
 }
 
 }  // namespace nsa::train

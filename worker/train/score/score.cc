@@ -15,6 +15,7 @@ namespace {
 constexpr int32_t kBatch = 8;
 // On a GPU, unless one sequence has more.
 constexpr int32_t kBatchTokens = 16'384;
+constexpr size_t kPieceBytes = 1 << 20;  // of lines that are held before they are written
 
 // Fills one row of a batch from `sequence`, which is the separator and the tokens. Sets the targets
 // that the window scores; the caller has set all targets to −1.
@@ -39,18 +40,23 @@ absl::Status ScoreDocument(const Document& document, Scorer* scorer, OutputFile*
   NSA_ASSIGN_OR_RETURN(const std::vector<float> scores, scorer->Score(tokens));
   const std::string line =
       document.line > 0 ? absl::StrFormat("\"line\": %d, ", document.line) : "";
+  const bool added_space = AddsSpace(tokenizer, tokens, document.text.size());
   std::string lines;
   size_t offset = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     // A separator within the text is one byte too, though it decodes to nothing.
-    const size_t bytes = std::max<size_t>(1, tokenizer.Decode(tokens[i]).size());
+    const size_t decoded = std::max<size_t>(1, tokenizer.Decode(tokens[i]).size());
+    const size_t bytes = decoded - (i == 0 && added_space ? 1 : 0);
     absl::StrAppendFormat(&lines,
                           "{%s\"offset\": %d, \"bytes\": %d, \"token\": %d, \"logprob\": %.9g}\n",
                           line, offset, bytes, tokens[i], scores[i]);
     offset += bytes;
     summary->nats -= scores[i];
+    if (lines.size() < kPieceBytes) continue;
+    NSA_RETURN_IF_ERROR(file->Append(lines));
+    lines.clear();
   }
-  summary->bytes += static_cast<int64_t>(offset);
+  summary->bytes += std::ssize(document.text);
   summary->tokens += static_cast<int64_t>(tokens.size());
   return file->Append(lines);
 }

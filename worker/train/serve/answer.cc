@@ -76,7 +76,7 @@ Json LogprobsOf(const AnswerHead& head, const std::vector<PlacedToken>& tokens) 
     names.push_back(token.name);
     logprobs.push_back(token.logprob.has_value() ? Json(*token.logprob) : Json(nullptr));
     Json top = token.logprob.has_value() ? Json::object() : Json(nullptr);
-    for (const auto& [name, logprob] : token.top) top[name] = logprob;
+    for (const auto& [name, logprob] : token.top) top.emplace(name, logprob);
     tops.push_back(std::move(top));
     offsets.push_back(offset);
   }

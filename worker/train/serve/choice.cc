@@ -35,12 +35,16 @@ std::vector<int32_t> Largest(std::span<const float> logits, int32_t count) {
   return best;
 }
 
+bool AddedSpace(const Task& task, size_t prompt) {
+  return prompt < task.added_space.size() && task.added_space[prompt];
+}
+
 // The characters in front of the text: those of a prompt that is not part of it.
 int64_t CharactersBefore(const TextTokenizer& tokenizer, const Task& task, size_t prompt) {
   if (task.request.echo) return 0;
   std::string before;
   for (const int32_t token : task.prompts[prompt]) before += tokenizer.Decode(token);
-  return Utf8Characters(ValidUtf8(before));
+  return Utf8Characters(ValidUtf8(before)) - (AddedSpace(task, prompt) ? 1 : 0);
 }
 
 }  // namespace
@@ -61,7 +65,11 @@ Choice::Choice(const TextTokenizer* tokenizer, const Task* task, size_t index, u
   if (!task->request.echo) return;
   // A prompt that is scored is echoed as it is read. Its first token has no logprob.
   const size_t echoed = scored_ ? std::min<size_t>(prompt_.size(), 1) : prompt_.size();
-  for (size_t i = 0; i < echoed; ++i) out_.AddPrompt(Named(prompt_[i]));
+  for (size_t i = 0; i < echoed; ++i) {
+    AnswerToken token = Named(prompt_[i]);
+    if (i == 0 && AddedSpace(*task, index / task->request.n)) token.bytes.erase(0, 1);
+    out_.AddPrompt(std::move(token));
+  }
 }
 
 bool Choice::finished() const { return !scores() && (generated_ >= most_ || out_.stopped()); }

@@ -4,7 +4,8 @@
 // A text is the separator and the prompt, unless the prompt begins with the separator itself, and
 // then what was generated; the rules are those of Sample() (score/sample.h): the separator is never
 // generated, and when the context is full it is begun again with its second half. At temperature 0,
-// and for the first choice also with the same seed, the text is that of Sample().
+// and for the first choice also with the same seed, the text is that of Sample(), which of a model
+// of conversations may end with an answer.
 //
 // The answer of a chat ends where one of the format's stops is generated, the separator too if it
 // is one, or when the context is full.

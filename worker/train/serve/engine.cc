@@ -1,6 +1,7 @@
 #include "worker/train/serve/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,6 +44,19 @@ absl::Status CheckTokens(const std::vector<int32_t>& prompt, int32_t vocab) {
   return absl::OkStatus();
 }
 
+// Where the request leaves the number of tokens open, it is what kTokens has room for, too.
+void FitOpenRequest(Task* task) {
+  const CompletionRequest& request = task->request;
+  if (request.max_tokens.has_value() || task->prompts.empty()) return;
+  int64_t read = 0;
+  for (const std::vector<int32_t>& prompt : task->prompts) read += std::ssize(prompt);
+  const int64_t tokens = kTokens / (1 + request.logprobs.value_or(0)) / request.n - read;
+  const int64_t each = tokens / std::ssize(task->prompts);
+  for (int64_t& most : task->most) {
+    most = std::min(most, std::max<int64_t>(each, request.chat() ? 1 : 0));
+  }
+}
+
 // What the request costs: its tokens, and what is written beside each.
 absl::Status CheckCost(const Task& task) {
   const CompletionRequest& request = task.request;
@@ -65,12 +79,26 @@ int32_t SlotsThatFit(int64_t bytes, int64_t first, int64_t further) {
   return static_cast<int32_t>(1 + std::clamp<int64_t>(more, 0, kUsualSlots - 1));
 }
 
+absl::Status CheckCaches(int64_t bytes, int64_t free, int32_t slots, int32_t context) {
+  if (free == 0 || bytes <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrFormat("caches: %.1f GiB for %d slots of %d tokens (%.1f GiB are free); choose a "
+                      "smaller --context or fewer --slots",
+                      std::ldexp(bytes, -30), slots, context, std::ldexp(free, -30)));
+}
+
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const TrainedModel* trained,
                                                        const EngineOptions& options) {
   const int32_t context = options.context > 0 ? options.context : trained->seq_len();
   int32_t slots = options.slots;
   if (slots == 0) {
     NSA_ASSIGN_OR_RETURN(slots, SlotsFor(*trained, context));
+  }
+  if (trained->exec().backend == Backend::kCpu) {
+    NSA_ASSIGN_OR_RETURN(
+        const int64_t bytes,
+        Decoder::BytesFor(trained->spec(), Backend::kCpu, {.context = context, .slots = slots}));
+    NSA_RETURN_IF_ERROR(CheckCaches(bytes, ReadMachineMemory().free_bytes, slots, context));
   }
   NSA_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder, trained->MakeDecoder(context, slots));
   return std::unique_ptr<Engine>(new Engine(trained, std::move(decoder)));
@@ -88,15 +116,19 @@ absl::StatusOr<Task> Engine::Prepare(CompletionRequest request) const {
   if (task.request.chat()) NSA_RETURN_IF_ERROR(AddChat(&task));
   for (Prompt& prompt : task.request.prompts) {
     std::vector<int32_t> tokens;
+    bool added_space = false;
     if (const auto* text = std::get_if<std::string>(&prompt); text != nullptr) {
       NSA_RETURN_IF_ERROR(tokenizer.Encode(*text, &tokens));
+      added_space = AddsSpace(tokenizer, tokens, text->size());
     } else {
       tokens = std::move(std::get<std::vector<int32_t>>(prompt));
       NSA_RETURN_IF_ERROR(CheckTokens(tokens, tokenizer.vocab()));
     }
     NSA_RETURN_IF_ERROR(AddPrompt(std::move(tokens), &task));
+    task.added_space.push_back(added_space);
   }
   task.request.prompts.clear();
+  FitOpenRequest(&task);
   NSA_RETURN_IF_ERROR(CheckCost(task));
   return task;
 }

@@ -32,10 +32,14 @@ struct EngineOptions {
 // `further`: at least one, and at most kUsualSlots.
 int32_t SlotsThatFit(int64_t bytes, int64_t first, int64_t further);
 
+// ResourceExhausted for caches that take more than the free memory of a machine; 0: not known. The
+// CPU's allocation would end the program.
+absl::Status CheckCaches(int64_t bytes, int64_t free, int32_t slots, int32_t context);
+
 class Engine {
  public:
   // `trained` outlives the engine. Takes the memory of the caches. InvalidArgument when the context
-  // or the slots are out of range, ResourceExhausted when a GPU has too little free memory.
+  // or the slots are out of range, ResourceExhausted when there is too little free memory.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const TrainedModel* trained,
                                                         const EngineOptions& options);
 

@@ -16,7 +16,9 @@
 #include "tests/testing/file_size_limit.h"
 #include "tests/testing/status_matchers.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/worker/train/data/tokenize/byte_fallback.h"
 #include "tests/worker/train/score/small_trained.h"
+#include "worker/train/score/evaluate.h"
 #include "worker/train/score/sample.h"
 
 namespace nsa::train {
@@ -193,7 +195,8 @@ TEST(Score, WithADocumentMaskADocumentIsScoredAsIfItStoodAlone) {
 TEST(Score, WritesOneObjectAByte) {
   const TempDir dir;
   const auto trained = SmallModel(dir);
-  const std::string text = "Hé" + LongText();
+  std::string text = "Hé";
+  while (text.size() < 20'000) text += LongText();  // more than a piece of lines
   std::ofstream(dir / "text.txt") << text;
   const auto summary = ScoreFile(*trained, {dir / "text.txt"}, dir / "scores.jsonl");
   ASSERT_OK(summary);
@@ -210,6 +213,38 @@ TEST(Score, WritesOneObjectAByte) {
   }
   EXPECT_EQ(summary->bytes, static_cast<int64_t>(text.size()));
   EXPECT_NEAR(summary->nats, nats, 1e-4);
+}
+
+// A space that the tokenizer puts in front of a text is none of its bytes.
+TEST(Score, CountsTheBytesOfTheTextAndNotOfASpaceInFrontOfIt) {
+  const TempDir dir;
+  nlohmann::json json =
+      byte_fallback::Tokenizer({byte_fallback::kMark, "T"}, {{byte_fallback::kMark, "T"}});
+  json["normalizer"] = byte_fallback::SpaceInFront();
+  std::ofstream(dir / "tokenizer.json") << json.dump();
+  SaveSmallModel(dir, [&](v1::JobSpec* spec) {
+    spec->mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+    spec->mutable_data()->set_tokenizer_path((dir / "tokenizer.json").string());
+    spec->mutable_model()->set_vocab(static_cast<int32_t>(json["model"]["vocab"].size()));
+  });
+  const auto trained = TrainedModel::Load(dir.path());
+  ASSERT_OK(trained);
+  const std::string text = "The cell";
+  std::ofstream(dir / "text.txt") << text;
+  const auto summary = ScoreFile(**trained, {dir / "text.txt"}, dir / "scores.jsonl");
+  ASSERT_OK(summary);
+  const std::vector<std::string> lines =
+      absl::StrSplit(*ReadWholeFile(dir / "scores.jsonl"), '\n', absl::SkipEmpty());
+  ASSERT_EQ(lines.size(), text.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto line = nlohmann::json::parse(lines[i]);
+    EXPECT_EQ(line["offset"], i);
+    EXPECT_EQ(line["bytes"], 1);
+  }
+  EXPECT_EQ(summary->bytes, std::ssize(text));
+  const auto evaluation = EvaluateFile(**trained, {dir / "text.txt"});
+  ASSERT_OK(evaluation);
+  EXPECT_EQ(evaluation->all.bytes, summary->bytes);
 }
 
 TEST(Score, ReadsJsonLinesAsTrainingDoes) {

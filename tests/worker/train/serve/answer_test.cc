@@ -48,9 +48,12 @@ TEST(WholeAnswer, PutsThePiecesOfEachChoiceTogether) {
 
 TEST(WholeAnswer, ListsTheLogprobsOfTheTokens) {
   AnswerPiece piece = Piece(0, "ab", "length");
-  piece.tokens = {
-      {{.bytes = "a", .name = "a", .logprob = {}}, 0},
-      {{.bytes = "b", .name = "b", .logprob = -0.5f, .top = {{"c", -0.25f}, {"b", -0.5f}}}, 1}};
+  piece.tokens = {{{.bytes = "a", .name = "a", .logprob = {}}, 0},
+                  {{.bytes = "b",
+                    .name = "b",
+                    .logprob = -0.5f,
+                    .top = {{"c", -0.25f}, {"b", -0.5f}, {"c", -9}}},
+                   1}};  // two tokens may have one name
   WholeAnswer answer;
   answer.Add(piece);
   EXPECT_EQ(Parsed(answer.Text(Head(true, true), {}))["choices"][0]["logprobs"], json::parse(R"({

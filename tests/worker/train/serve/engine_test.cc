@@ -272,10 +272,32 @@ TEST_F(EngineTest, WritesAsMuchAsTheContextHasRoomFor) {
   EXPECT_EQ(answered.usage.completion_tokens, (32 - 6) + (32 - 21) + 0);
   EXPECT_EQ(answered.choices[2].text, "");
   for (const AnswerPiece& choice : answered.choices) EXPECT_EQ(choice.finish_reason, "length");
+  // What the request leaves open fits into what all choices may have.
+  const auto many = engine_->Prepare({.prompts = {"a"}, .max_tokens = {}, .n = 10'000});
+  ASSERT_OK(many);
+  EXPECT_THAT(many->most, ElementsAre(262'144 / 10'000 - 1));
+  const auto wide = Engine::Create(trained_.get(), {.context = 300'000, .slots = 1});
+  ASSERT_OK(wide);
+  const auto chat = (*wide)->Prepare({.messages = {{"user", "Hi"}}, .max_tokens = {}});
+  ASSERT_OK(chat);
+  EXPECT_EQ(chat->most.at(0), 262'144 - std::ssize(chat->prompts.at(0)));
+  const auto scored =
+      (*wide)->Prepare({.messages = {{"user", "Hi"}}, .max_tokens = {}, .logprobs = 20});
+  ASSERT_OK(scored);
+  EXPECT_EQ(scored->most.at(0), 262'144 / 21 - std::ssize(scored->prompts.at(0)));
   EXPECT_THAT(
-      std::string(
-          engine_->Prepare({.prompts = {"a"}, .max_tokens = {}, .n = 10'000}).status().message()),
-      StartsWith("max_tokens: 310000 tokens in all prompts and choices"));
+      std::string((*wide)->Prepare({.prompts = {"a"}, .max_tokens = 299'990}).status().message()),
+      StartsWith("max_tokens: 299991 tokens in all prompts and choices"));
+}
+
+TEST_F(EngineTest, CachesThatDoNotFitAreRefused) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  EXPECT_OK(CheckCaches(3 * kGiB, 3 * kGiB, 64, 1'024));
+  EXPECT_OK(CheckCaches(3 * kGiB, 0, 64, 1'024)) << "not known";
+  EXPECT_THAT(
+      CheckCaches(3 * kGiB, kGiB, 64, 1'024),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               StartsWith("caches: 3.0 GiB for 64 slots of 1024 tokens (1.0 GiB are free)")));
 }
 
 TEST_F(EngineTest, SeesAsMuchAsTheContextSays) {
@@ -348,8 +370,10 @@ TEST_F(EngineTest, TheSeparatorIsGeneratedWhereItEndsAnAnswer) {
 }
 
 // A model with a tokenizer that has <s> and </s>, and this template.
-std::unique_ptr<TrainedModel> ModelOfTemplate(const TempDir& dir, const std::string& jinja) {
-  const nlohmann::json json = byte_fallback::Tokenizer({byte_fallback::kMark}, {});
+std::unique_ptr<TrainedModel> ModelOfTemplate(const TempDir& dir, const std::string& jinja,
+                                              const nlohmann::json& normalizer = nullptr) {
+  nlohmann::json json = byte_fallback::Tokenizer({byte_fallback::kMark}, {});
+  json["normalizer"] = normalizer;
   std::ofstream(dir / "tokenizer.json") << json.dump();
   std::ofstream(dir / "chat_template.jinja") << jinja;
   SaveSmallModel(dir, [&](v1::JobSpec* spec) {
@@ -377,6 +401,25 @@ TEST(EngineOfATemplate, AChatBeginsOnceAndEndsAtTheTokensOfItsFormat) {
   EXPECT_THAT(task->request.stops, ElementsAre());
   EXPECT_EQ(task->lead, " ");
   EXPECT_OK((*engine)->Prepare({.prompts = {"Hi"}}));
+}
+
+// Its tokenizer puts a space in front of a text, which is no part of what was sent.
+TEST(EngineOfATemplate, AnEchoIsThePromptAsItWasSent) {
+  const TempDir dir;
+  const auto trained = ModelOfTemplate(dir, "{{ messages }}", byte_fallback::SpaceInFront());
+  const auto engine = Engine::Create(trained.get(), {.context = 128});
+  ASSERT_OK(engine);
+  for (const bool echo : {true, false}) {
+    for (const char* const prompt : {"Hi", " Hi"}) {
+      const auto task =
+          (*engine)->Prepare({.prompts = {prompt}, .max_tokens = 1, .echo = echo, .logprobs = 0});
+      ASSERT_OK(task);
+      const AnswerPiece choice = AnswerTo(engine->get(), *task)->choices.at(0);
+      EXPECT_EQ(choice.text.starts_with(prompt), echo) << choice.text;
+      const auto offset = static_cast<int64_t>(std::string_view(prompt).size());
+      EXPECT_EQ(choice.tokens.back().offset, offset) << prompt << echo;
+    }
+  }
 }
 
 TEST(EngineOfATemplate, AChatInAFormatThatIsNotKnownIsRefusedAndCompletionsAreNot) {
