@@ -181,11 +181,19 @@ absl::StatusOr<ExitCode> AwaitDrains(Session& session, std::vector<v1::Node> nod
   for (const v1::Node& node : nodes) {
     if (table && CordonWord(node) == "DRAINING") PrintNode(session, node);
   }
+  absl::Status failed;
   for (v1::Node& node : nodes) {
-    NSA_ASSIGN_OR_RETURN(const ExitCode code, WaitUntilEmpty(session, client, &node));
-    if (code != ExitCode::kOk) return code;
-    printed->Add(node);
+    const absl::StatusOr<ExitCode> code = WaitUntilEmpty(session, client, &node);
+    if (code.ok() && *code != ExitCode::kOk) return code;
+    if (code.ok()) {
+      printed->Add(node);
+      continue;
+    }
+    if (absl::IsCancelled(code.status())) return code;
+    if (!failed.ok()) session.Note(absl::StrCat("nsactl: ", code.status().message()));
+    failed.Update(code.status());
   }
+  NSA_RETURN_IF_ERROR(failed);
   return ExitCode::kOk;
 }
 
@@ -201,11 +209,11 @@ absl::StatusOr<ExitCode> Cordon(Session& session, const NodeFlags& flags, bool d
   const absl::Status called = CallForEach<v1::CordonNodeResponse>(
       session, drain ? "drain" : "cordon", flags, request,
       [&](const v1::Node& node) { waits ? drained.push_back(node) : printed.Add(node); });
-  ExitCode code = ExitCode::kOk;
+  absl::StatusOr<ExitCode> code = ExitCode::kOk;
   if (!drained.empty()) {
     // An error of one machine is no reason to leave the others unwatched.
     if (!called.ok()) session.Note(absl::StrCat("nsactl: ", called.message()));
-    NSA_ASSIGN_OR_RETURN(code, AwaitDrains(session, std::move(drained), &printed));
+    code = AwaitDrains(session, std::move(drained), &printed);
   }
   printed.End();
   NSA_RETURN_IF_ERROR(called);

@@ -73,6 +73,8 @@ _nsactl() {
   (( files )) && _files
 }
 compdef _nsactl nsactl
+# As a file of fpath, this is the body of the first call.
+if [[ "${funcstack[1]}" == _nsactl ]]; then _nsactl "$@"; fi
 )";
 
 constexpr char kFish[] = R"(# fish completion for nsactl. Use: nsactl completion fish | source
@@ -187,8 +189,10 @@ void AddValues(Session& session, const std::string& command, const std::string& 
     }
   }
   if (name == "SHELL") words({"bash", "zsh", "fish"});
-  // A token gets a new name.
-  if ((name == "NAME" && command != "create") || name == "--context") AddContexts(result);
+  // A token gets a new name, and `sweep` has names of its own.
+  const bool of_context =
+      name == "NAME" && (command == "use" || command == "set" || command == "delete");
+  if (of_context || name == "--context") AddContexts(result);
   if (name == "--role") words({"viewer", "submitter", "operator", "agent"});
   if (name == "--output") words({"table", "wide", "json", "yaml", "name"});
   if (name == "--x") words({"steps", "tokens", "time"});

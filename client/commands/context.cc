@@ -72,6 +72,9 @@ absl::StatusOr<ExitCode> Use(Session& session, const ContextFlags& flags) {
 // Creates the context, or changes the given fields of one. The address is the global flag
 // --address.
 absl::StatusOr<ExitCode> Set(Session& session, const ContextFlags& flags) {
+  if (flags.name.empty()) {
+    return absl::InvalidArgumentError("NAME: empty (a name for the context); name it");
+  }
   if (flags.name == "none") {
     return absl::InvalidArgumentError("context: 'none' stands for no context; choose another name");
   }
@@ -129,10 +132,12 @@ absl::StatusOr<ExitCode> Delete(Session& session, const ContextFlags& flags) {
 absl::StatusOr<ExitCode> ShowContext(Session& session) {
   NSA_ASSIGN_OR_RETURN(const Endpoint endpoint,
                        ResolveEndpoint(session.flags().address, session.flags().context));
+  // With a certificate alone, too: the system's authorities are trusted then.
+  const bool tls = endpoint.tls.ByteSizeLong() > 0;
   // The token itself is never shown.
   const nlohmann::ordered_json document = {{"address", endpoint.address},
                                            {"source", endpoint.source},
-                                           {"tls", !endpoint.tls.client_ca_file().empty()},
+                                           {"tls", tls},
                                            {"token", !endpoint.token.empty()},
                                            {"config", ClientConfigPath().string()}};
   if (session.structured()) {
@@ -140,8 +145,8 @@ absl::StatusOr<ExitCode> ShowContext(Session& session) {
     return ExitCode::kOk;
   }
   session.out() << "address  " << endpoint.address << "\nfrom     " << endpoint.source
-                << "\ntls      " << (endpoint.tls.client_ca_file().empty() ? "no" : "yes")
-                << "\ntoken    " << (endpoint.token.empty() ? "no" : "yes") << "\nfile     "
+                << "\ntls      " << (tls ? "yes" : "no") << "\ntoken    "
+                << (endpoint.token.empty() ? "no" : "yes") << "\nfile     "
                 << ClientConfigPath().string() << "\n";
   return ExitCode::kOk;
 }

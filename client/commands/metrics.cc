@@ -1,4 +1,8 @@
 // nsactl metrics: a job's step records, as the workers wrote them.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
 #include "client/cli.h"
 #include "client/connect/follow.h"
 #include "client/show/document.h"
@@ -57,20 +61,32 @@ class RecordPrinter {
 
 // Room for records of other kinds between and after the requested steps.
 constexpr int kOthers = 32;
+constexpr int64_t kMostAsked = std::numeric_limits<int32_t>::max();
 
 // The last `tail` steps and the other records between and after them; all records with 0.
 absl::StatusOr<std::vector<v1::WatchRecordsResponse>> Backlog(Client* client,
                                                               v1::WatchRecordsRequest request,
                                                               int tail) {
-  // The coordinator counts records of every kind; --tail counts steps.
-  if (tail > 0) request.set_tail(3 * tail + kOthers);
   request.set_follow(false);
   std::vector<v1::WatchRecordsResponse> records;
-  NSA_RETURN_IF_ERROR(client->Stream<v1::WatchRecordsResponse>(
-      request, [&](const v1::WatchRecordsResponse& record) {
-        records.push_back(record);
-        return true;
-      }));
+  // The coordinator counts records of every kind; --tail counts steps. Between these may be many
+  // samples and validations: then more are asked for.
+  int64_t asked = tail > 0 ? std::min(3 * int64_t{tail} + kOthers, kMostAsked) : 0;
+  int64_t steps_read = 0;
+  do {
+    records.clear();
+    steps_read = 0;
+    request.set_tail(static_cast<int32_t>(asked));
+    NSA_RETURN_IF_ERROR(client->Stream<v1::WatchRecordsResponse>(
+        request, [&](const v1::WatchRecordsResponse& record) {
+          steps_read += record.record().has_step() ? 1 : 0;
+          records.push_back(record);
+          return true;
+        }));
+    // The whole run, or the most that can be asked for.
+    if (std::ssize(records) < asked || asked == kMostAsked) break;
+    asked = std::min(4 * asked, kMostAsked);
+  } while (steps_read < tail);
   if (tail == 0) return records;
   size_t first = records.size();
   for (int steps = 0; first > 0 && steps < tail; --first) {

@@ -40,7 +40,7 @@ v1::JobUse UseOf(const ResumeFlags& flags) {
 absl::StatusOr<v1::Job> ResumeOne(Session& session, Client* client, const ResumeFlags& flags,
                                   const std::string& name) {
   // Looked up once: when the request is sent again, the name may mean another job.
-  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name, UseOf(flags)));
+  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(name, UseOf(flags), {.raw = true}));
   v1::ResumeJobRequest request;
   request.set_job(job.id());
   if (!flags.sets.empty()) {

@@ -154,7 +154,7 @@ absl::Status Client::CallInto(const Message& request, Message* response,
     const MutexLock lock(&mutex_);
     warning_ = WarningOf(*context);
   }
-  if (status.ok() && clean_) CleanTexts(response);
+  if (status.ok() && clean_ && !options.raw) CleanTexts(response);
   if (status.ok()) return absl::OkStatus();
   RenewIfLost(status);
   if (options.details != nullptr) *options.details = DetailsOf(status);
@@ -200,11 +200,12 @@ absl::Status WithViolations(const absl::Status& status, const ErrorDetails& deta
                                            : status.message()));
 }
 
-absl::StatusOr<v1::Job> Client::GetJob(const std::string& job, v1::JobUse use) {
+absl::StatusOr<v1::Job> Client::GetJob(const std::string& job, v1::JobUse use,
+                                       const CallOptions& options) {
   v1::GetJobRequest request;
   request.set_job(job);
   request.set_use(use);
-  NSA_ASSIGN_OR_RETURN(v1::GetJobResponse response, Call<v1::GetJobResponse>(request));
+  NSA_ASSIGN_OR_RETURN(v1::GetJobResponse response, Call<v1::GetJobResponse>(request, options));
   if (use == v1::JOB_USE_UNSPECIFIED && response.namesakes() > 0 && note_) {
     note_(absl::StrFormat(
         "%s: job %s, the newest%s; %s the name too, `nsactl list` shows the ids", job,

@@ -49,6 +49,7 @@ absl::Status WithViolations(const absl::Status& status, const ErrorDetails& deta
 struct CallOptions {
   absl::Duration timeout = kCallTimeout;
   ErrorDetails* details = nullptr;  // receives the details of an error
+  bool raw = false;                 // texts as they are, to be sent back, whatever set_clean() says
 };
 
 class Client {
@@ -91,7 +92,8 @@ class Client {
 
   // The job of this id, or the one that this name means for `use`. To a reader it is noted that
   // there are others of the name.
-  absl::StatusOr<v1::Job> GetJob(const std::string& job, v1::JobUse use = v1::JOB_USE_UNSPECIFIED);
+  absl::StatusOr<v1::Job> GetJob(const std::string& job, v1::JobUse use = v1::JOB_USE_UNSPECIFIED,
+                                 const CallOptions& options = {});
 
   // All checkpoints of the job of this id or name, oldest first.
   absl::StatusOr<v1::ListCheckpointsResponse> ListCheckpoints(const std::string& job);

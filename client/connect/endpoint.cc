@@ -103,11 +103,6 @@ absl::StatusOr<v1::ClientConfig> ReadClientConfig(const std::filesystem::path& p
                        "' is empty or used twice; give each context its own name"));
     }
   }
-  if (!config.current().empty() && names.count(config.current()) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path.string(), ": current: '", config.current(),
-                     "' is not one of the contexts; choose one with `nsactl context use NAME`"));
-  }
   return config;
 }
 
@@ -141,17 +136,23 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
                                          const std::string& context_flag) {
   NSA_ASSIGN_OR_RETURN(const v1::ClientConfig config, ReadClientConfig(ClientConfigPath()));
   const Choice choice = ChooseContext(context_flag, config);
+  const bool context_is_a_flag = !context_flag.empty();
+  const std::string address_variable = Environment("NSACTL_ADDRESS");
   const v1::ClientContext* context = nullptr;
   if (!choice.name.empty()) {
     context = FindContext(config, choice.name);
-    if (context == nullptr) {
+    if (context == nullptr && choice.named_by != "current") {
       return absl::NotFoundError(
           absl::StrCat("context: '", choice.name, "' (from ", choice.named_by, ") is not in ",
                        ClientConfigPath().string(), "; see `nsactl context list`"));
     }
+    // An address says which coordinator, whatever is current.
+    if (context == nullptr && address_flag.empty() && address_variable.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(ClientConfigPath().string(), ": current: '", choice.name,
+                       "' is not one of the contexts; choose one with `nsactl context use NAME`"));
+    }
   }
-  const bool context_is_a_flag = !context_flag.empty();
-  const std::string address_variable = Environment("NSACTL_ADDRESS");
   Endpoint endpoint;
   if (!address_flag.empty()) {
     endpoint.address = NormalAddress(address_flag);
@@ -166,9 +167,9 @@ absl::StatusOr<Endpoint> ResolveEndpoint(const std::string& address_flag,
     endpoint.address = absl::StrCat("unix:", DefaultStateDir(), "/coordinator.sock");
     endpoint.source = "default";
   }
-  // The current context's token is sent only to the context's own address.
-  const bool ours = context != nullptr && (choice.named_by != "current" ||
-                                           endpoint.address == NormalAddress(context->address()));
+  // A context's token is sent only to its own address, unless a flag names the context.
+  const bool ours = context != nullptr &&
+                    (context_is_a_flag || endpoint.address == NormalAddress(context->address()));
   if (ours) NSA_RETURN_IF_ERROR(ApplyContext(*context, &endpoint));
   NSA_RETURN_IF_ERROR(ApplyEnvironment(&endpoint));
   if (endpoint.token.empty()) endpoint.token = LocalToken(endpoint.address);

@@ -390,6 +390,10 @@ TEST_F(CliTest, ContextsAreMadeUsedAndShown) {
             "*        lab   lab:50951  -    -\n");
   EXPECT_EQ(RunAlone({"context", "list", "-o", "name"}).out, "lab\n");
   EXPECT_EQ(RunAlone({"context", "use", "moon"}).code, ExitCode::kNotFound);
+  const Ran nameless = RunAlone({"context", "set", "", "--address", lab});
+  EXPECT_EQ(nameless.code, ExitCode::kUsage);
+  EXPECT_THAT(nameless.err, HasSubstr("NAME: empty"));
+  EXPECT_EQ(RunAlone({"context", "list", "-o", "name"}).out, "lab\n");
   EXPECT_EQ(RunAlone({"context", "use", "none"}).code, ExitCode::kOk);
   EXPECT_THAT(RunAlone({"context", "show"}).out, HasSubstr("from     default"));
 }

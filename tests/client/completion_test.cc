@@ -144,6 +144,7 @@ TEST_F(CompletionTest, FilesAndContexts) {
   RunAlone({"context", "set", "lab", "--address", "lab:1"});
   EXPECT_THAT(Complete({"context", "use", ""}), ElementsAre("lab"));
   EXPECT_THAT(Complete({"--context", ""}), ElementsAre("lab"));
+  EXPECT_THAT(Complete({"sweep", ""}), IsEmpty()) << "a sweep is no context";
 }
 
 TEST_F(CompletionTest, Machines) {

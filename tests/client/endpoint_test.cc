@@ -76,6 +76,10 @@ TEST_F(EndpointTest, TheTokenGoesWithItsContextOnly) {
   EXPECT_EQ(ResolveEndpoint("elsewhere:1", "")->token, "");
   // … unless the context was asked for by name.
   EXPECT_EQ(ResolveEndpoint("elsewhere:1", "lab")->token, "secret");
+  setenv("NSACTL_CONTEXT", "lab", 1);
+  EXPECT_EQ(ResolveEndpoint("", "")->token, "secret");
+  EXPECT_EQ(ResolveEndpoint("elsewhere:1", "")->token, "") << "no flag names the context";
+  unsetenv("NSACTL_CONTEXT");
   setenv("NSACTL_TOKEN", "other", 1);
   EXPECT_EQ(ResolveEndpoint("", "")->token, "other");
 }
@@ -106,6 +110,8 @@ TEST_F(EndpointTest, AConfigWithMistakesNamesTheirPlaces) {
   Write("config.yaml", "current: moon\ncontexts: [{name: lab, address: a}]\n");
   EXPECT_THAT(ResolveEndpoint("", ""),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'moon'")));
+  EXPECT_OK(ResolveEndpoint("elsewhere:1", "")) << "the address says which coordinator";
+  EXPECT_OK(ResolveEndpoint("", "lab"));
   Write("config.yaml", "contexts: [{name: lab}, {name: lab}]\n");
   EXPECT_THAT(ResolveEndpoint("", ""),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'lab'")));

@@ -1,5 +1,9 @@
 // Logs, events and metrics, against a fake coordinator.
+#include <algorithm>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "nlohmann/json.hpp"
 #include "tests/client/commands_fixture.h"
@@ -192,6 +196,23 @@ TEST_F(CommandsTest, MetricsCountStepsForTail) {
   EXPECT_EQ(lines(Run({"metrics", "demo", "--tail", "0"}).out), 1 + 50 + 2);
   state().jobs[0].set_state(v1::Job::STATE_SUCCEEDED);
   EXPECT_EQ(lines(Run({"metrics", "demo", "--tail", "2", "-f"}).out), 1 + 2 + 2);
+}
+
+// A step may have many samples and validations.
+TEST_F(CommandsTest, TheTailOfMetricsIsAsManyStepsWhateverIsBetweenThem) {
+  int64_t position = 0;
+  for (int step = 1; step <= 30; ++step) {
+    AddStep(step);
+    state().records.back().set_position(++position);
+    for (int i = 0; i < 12; ++i)
+      AddRecord(++position).mutable_record()->mutable_eval()->set_step(step);
+  }
+  const std::vector<std::string> lines =
+      absl::StrSplit(Run({"metrics", "demo", "--tail", "20"}).out, '\n', absl::SkipEmpty());
+  const auto notes = std::ranges::count_if(
+      lines, [](const std::string& line) { return absl::StartsWith(line, "#"); });
+  EXPECT_EQ(std::ssize(lines) - notes, 1 + 20);
+  EXPECT_EQ(notes, 20 * 12);
 }
 
 TEST_F(CommandsTest, MetricsShowEveryLayer) {

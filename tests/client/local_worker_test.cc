@@ -51,9 +51,9 @@ TEST(RunWorker, AnErrorHasWhatWasWrittenAndHowItEnded) {
   std::ofstream(program) << "#!/bin/sh\necho data.path: none\nkill -KILL $$\n";
   std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   Interrupt interrupt;
-  EXPECT_THAT(RunWorker(program, {}, &interrupt),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "data.path: none (worker was ended by signal 9)"));
+  EXPECT_THAT(
+      RunWorker(program, {}, &interrupt),
+      StatusIs(absl::StatusCode::kInternal, "data.path: none (worker was ended by signal 9)"));
 }
 
 }  // namespace

@@ -153,6 +153,14 @@ TEST_F(CommandsTest, AResumeMayChangeTheNumberOfSteps) {
   EXPECT_THAT(bad.err, HasSubstr("did you mean 'steps'?"));
 }
 
+// What a terminal shows as \u200f is sent back as the mark that it is.
+TEST_F(CommandsTest, AResumeKeepsTextsThatATerminalDoesNotShowAsTheyAre) {
+  state().jobs.back().mutable_spec()->mutable_sample()->add_prompts("a\xe2\x80\x8f\r\n");
+  EXPECT_EQ(Run({"resume", "old", "--set", "train.steps=2000"}).code, ExitCode::kOk);
+  EXPECT_THAT(service().Requests("ResumeJob"),
+              ElementsAre(HasSubstr("prompts: \"a\\342\\200\\217\\r\\n\"")));
+}
+
 TEST_F(CommandsTest, AResumeSendsNoLabelsButThoseThatItChanges) {
   auto& labels = *state().jobs.back().mutable_spec()->mutable_labels();
   labels["same"] = "1";

@@ -116,6 +116,14 @@ TEST(SweepDrawTest, ARangeIsDrawnByItsLogarithmAndWholeNumbersStayWhole) {
   EXPECT_NEAR(below, 500, 80);
 }
 
+TEST(SweepDrawTest, WholeNumbersOfARangeAreDrawnOnceEach) {
+  const auto axes = Axes({"train.seed=1..3"});
+  const auto points = DrawSweep(axes, 3, 1).value();
+  EXPECT_EQ(std::set<SweepPoint>(points.begin(), points.end()).size(), 3u);
+  EXPECT_THAT(std::string(DrawSweep(axes, 8, 1).status().message()),
+              StartsWith("--draw: 8 (only 3 different combinations were drawn)"));
+}
+
 TEST(SweepJobsTest, EveryJobHasItsValuesNameFolderAndLabels) {
   const auto axes = Axes({"train.lr=1e-4,3e-4"});
   const auto jobs =
@@ -134,6 +142,31 @@ TEST(SweepJobsTest, EveryJobHasItsValuesNameFolderAndLabels) {
   EXPECT_EQ(job.sweep().jobs(), 2);
   EXPECT_EQ(job.sweep().index(), 1);
   EXPECT_THAT(job.sweep().halve_at(), ElementsAre(100, 400));
+}
+
+// A vocabulary that the job file does not name is that of the tokenizer of each job.
+TEST(SweepJobsTest, TheVocabularyIsThatOfTheTokenizer) {
+  const TempDir dir;
+  std::vector<std::string> paths;
+  for (const int tokens : {300, 400}) {
+    const std::string path = (dir.path() / absl::StrCat(tokens, ".json")).string();
+    std::ofstream(path) << R"({"model": {"vocab": {"<|endoftext|>": )" << tokens - 1 << "}}}";
+    paths.push_back(path);
+  }
+  v1::JobSpec base = Base();
+  base.mutable_data()->set_tokenizer(v1::TOKENIZER_BPE);
+  base.mutable_data()->set_tokenizer_path(paths[0]);
+  const auto axes = Axes({absl::StrCat("data.tokenizer_path=", paths[0], ",", paths[1])});
+  const auto vocabularies = [&](int vocab) {
+    base.mutable_model()->set_vocab(vocab);
+    const auto jobs =
+        SweepJobs(base, {.name = "x", .axes = axes, .points = SweepGrid(axes).value()}).value();
+    std::vector<int> found;
+    for (const v1::JobSpec& job : jobs) found.push_back(job.model().vocab());
+    return found;
+  };
+  EXPECT_THAT(vocabularies(300), ElementsAre(300, 400));
+  EXPECT_THAT(vocabularies(512), ElementsAre(512, 512));
 }
 
 TEST(SweepJobsTest, WrongValuesAndFieldsOfTheirOwnAreRefused) {
@@ -242,6 +275,30 @@ TEST_F(SweepCommandTest, SweepsOfTwoOwnersAreNotRankedTogether) {
 }
 
 TEST_F(SweepCommandTest, OnlyOnesOwnJobsCountAsSubmitted) { EXPECT_EQ(AskedAbout("/carol"), 2); }
+
+// The coordinator remembers the request of a deleted job; the same command submits it anew.
+TEST_F(SweepCommandTest, AJobThatWasDeletedIsSubmittedAgain) {
+  const auto submitted = [&] {
+    const size_t before = service().Requests("SubmitJob").size();
+    // After the two questions to preflight.
+    state().failures["SubmitJob"] = {grpc::Status::OK, grpc::Status::OK,
+                                     grpc::Status(grpc::StatusCode::NOT_FOUND,
+                                                  "request_id: 1f0c (that of job j1, which has "
+                                                  "been deleted); choose a new one")};
+    AskedAbout("/carol");
+    std::vector<std::string> ids;
+    const std::vector<std::string> all = service().Requests("SubmitJob");
+    for (size_t i = before; i < all.size(); ++i) {
+      const size_t at = all[i].find("request_id: ");
+      if (at != std::string::npos) ids.push_back(all[i].substr(at, 50));
+    }
+    return ids;
+  };
+  const std::vector<std::string> first = submitted();
+  ASSERT_EQ(first.size(), 3u) << "the first job twice";
+  EXPECT_NE(first[0], first[1]);
+  EXPECT_EQ(submitted(), first) << "the ids follow from the job";
+}
 
 TEST_F(SweepCommandTest, JobsThatWereSubmittedBeforeAreNotAskedAbout) {
   EXPECT_EQ(AskedAbout("/bob"), 0);

@@ -1,8 +1,10 @@
 #include "client/commands/fork/continued_job.h"
 
 #include <filesystem>
+#include <iterator>
 
 #include "common/base/status.h"
+#include "common/job/labels.h"
 
 namespace nsa::client {
 
@@ -25,6 +27,13 @@ v1::JobSpec ContinuedSpec(const v1::Job& job, const std::string& name,
   if (!checkpoint.empty()) {
     spec.mutable_restart()->set_resume(checkpoint);
     spec.mutable_restart()->clear_init();
+  }
+  // Nor does it belong to a sweep, whose labels find its jobs and say their values.
+  if (spec.has_sweep()) {
+    auto& labels = *spec.mutable_labels();
+    for (auto label = labels.begin(); label != labels.end();) {
+      label = IsLabelOfSweep(label->first) ? labels.erase(label) : std::next(label);
+    }
   }
   spec.clear_sweep();
   // What the job waited for is over.

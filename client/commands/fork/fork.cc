@@ -79,7 +79,8 @@ absl::StatusOr<v1::JobSpec> ForkedSpec(const v1::Job& job, const v1::CheckpointI
 
 absl::StatusOr<ExitCode> Fork(Session& session, const ForkFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
-  NSA_ASSIGN_OR_RETURN(const v1::Job job, client->GetJob(flags.job));
+  NSA_ASSIGN_OR_RETURN(const v1::Job job,
+                       client->GetJob(flags.job, v1::JOB_USE_UNSPECIFIED, {.raw = true}));
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointInfo checkpoint, FindCheckpoint(client, flags));
   JobFile forked;
   NSA_ASSIGN_OR_RETURN(forked.spec, ForkedSpec(job, checkpoint, flags));

@@ -265,7 +265,8 @@ void NoteWhatStays(Session& session, const Replay& replay, const SubmittedReplay
 absl::StatusOr<ExitCode> RunReplay(Session& session, const ReplayFlags& flags) {
   NSA_ASSIGN_OR_RETURN(Client * client, session.client());
   Replay replay;
-  NSA_ASSIGN_OR_RETURN(replay.original, client->GetJob(flags.job));
+  NSA_ASSIGN_OR_RETURN(replay.original,
+                       client->GetJob(flags.job, v1::JOB_USE_UNSPECIFIED, {.raw = true}));
   NSA_ASSIGN_OR_RETURN(const RankLogs all, ReadRankLogs(client, replay.original.id()));
   NSA_ASSIGN_OR_RETURN(replay.step, LastStep(all, flags));
   NSA_ASSIGN_OR_RETURN(const v1::CheckpointInfo start, FindStart(client, flags, replay.step));

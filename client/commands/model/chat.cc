@@ -103,14 +103,20 @@ class Conversation {
     return messages;
   }
 
-  // Prints the answer. What has been read of it stays in the conversation, also if it was stopped.
+  // Prints the answer. What has been read of it stays in the conversation, also if it was stopped;
+  // after an error the question may be asked again.
   absl::Status Ask(const std::string& question) {
     request_["messages"] = Messages(question);
     const bool terminal = session_.console().terminal;
-    NSA_ASSIGN_OR_RETURN(const ChatAnswer answer, client_.Ask(request_, [&](std::string_view text) {
+    bool begun = false;
+    const auto asked = client_.Ask(request_, [&](std::string_view text) {
+      begun = true;
       session_.out() << (terminal ? CleanText(text) : std::string(text)) << std::flush;
-    }));
-    session_.out() << "\n" << std::flush;
+    });
+    // An error stands on a line of its own behind the part of the answer.
+    if (asked.ok() || begun) session_.out() << "\n" << std::flush;
+    NSA_RETURN_IF_ERROR(asked.status());
+    const ChatAnswer& answer = *asked;
     if (!absl::StripAsciiWhitespace(answer.text).empty()) {
       talk_.push_back(MessageOf("user", question));
       talk_.push_back(MessageOf("assistant", answer.text));

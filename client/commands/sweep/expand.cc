@@ -4,8 +4,10 @@
 #include <cmath>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,12 +17,14 @@
 #include "common/base/count.h"
 #include "common/base/status.h"
 #include "common/job/assignment.h"
+#include "common/job/data/tokenizer_files.h"
 #include "common/job/load.h"
 
 namespace nsa::client {
 namespace {
 
 constexpr absl::string_view kRange = "..";
+constexpr int kMostDraws = 100'000;
 constexpr int64_t kMostCombinations = int64_t{1} << 40;
 
 absl::Status BadAxis(const std::string& text, absl::string_view what) {
@@ -148,6 +152,15 @@ absl::Status CheckFields(const SweepPlan& plan) {
   return absl::OkStatus();
 }
 
+// Whether model.vocab is that of the tokenizer's file, as PlaceJob() sets it.
+bool HasVocabOfTokenizer(const v1::JobSpec& spec) {
+  const v1::DataSpec& data = spec.data();
+  if (data.tokenizer() != v1::TOKENIZER_BPE || data.tokenizer_path().empty()) return false;
+  const auto facts =
+      ReadTokenizerFacts(TokenizerFilesOf(data.tokenizer(), data.tokenizer_path()).front());
+  return facts.ok() && facts->tokens == spec.model().vocab();
+}
+
 }  // namespace
 
 absl::StatusOr<SweepAxis> ParseSweepAxis(const std::string& text) {
@@ -187,9 +200,18 @@ absl::StatusOr<std::vector<SweepPoint>> DrawSweep(const std::vector<SweepAxis>& 
   std::mt19937_64 random(seed);
   std::vector<SweepPoint> points;
   if (AnyRange(axes)) {
-    for (int64_t i = 0; i < count; ++i) {
-      SweepPoint& point = points.emplace_back();
+    std::set<SweepPoint> seen;
+    // A point that was drawn before, of whole numbers, is drawn again.
+    for (int tries = 0; std::ssize(points) < count; ++tries) {
+      if (tries == kMostDraws) {
+        return absl::InvalidArgumentError(
+            absl::StrFormat("--draw: %d (only %d different combinations were drawn); draw fewer, "
+                            "or widen the ranges",
+                            count, points.size()));
+      }
+      SweepPoint point;
       for (const SweepAxis& axis : axes) point.push_back(DrawValue(axis, random));
+      if (seen.insert(point).second) points.push_back(std::move(point));
     }
     return points;
   }
@@ -209,9 +231,14 @@ absl::StatusOr<std::vector<v1::JobSpec>> SweepJobs(const v1::JobSpec& base, cons
   if (base.has_sweep()) {
     return absl::InvalidArgumentError("sweep: is set in the job file already; remove it there");
   }
+  const bool own_vocab =
+      HasVocabOfTokenizer(base) && std::ranges::any_of(plan.axes, [](const SweepAxis& axis) {
+        return absl::StartsWith(axis.field, "data.tokenizer");
+      });
   std::vector<v1::JobSpec> jobs;
   for (size_t i = 0; i < plan.points.size(); ++i) {
     v1::JobSpec& spec = jobs.emplace_back(base);
+    if (own_vocab) spec.mutable_model()->clear_vocab();  // ApplySets() takes that of the point
     std::vector<std::string> sets;
     for (size_t a = 0; a < plan.axes.size(); ++a) {
       const std::string& value = plan.points[i][a];

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -21,9 +22,13 @@
 namespace nsa::client {
 namespace {
 
-// The same for the same job, so that a repeated submit finds it. In the form of a UUID.
-std::string RequestIdOf(const v1::JobSpec& spec) {
-  const std::string text = ToYaml(spec);
+constexpr int kMostAttempts = 100;  // of jobs that were deleted again and again
+
+// The same for the same job, so that a repeated submit finds it; another one for each attempt, as
+// the coordinator remembers that of a deleted job. In the form of a UUID.
+std::string RequestIdOf(const v1::JobSpec& spec, int attempt) {
+  std::string text = ToYaml(spec);
+  if (attempt > 0) absl::StrAppend(&text, "# ", attempt, "\n");
   const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
   return absl::StrFormat("%08x-%04x-%04x-%04x-%012x", hash.high64 >> 32,
                          (hash.high64 >> 16) & 0xffff, hash.high64 & 0xffff, hash.low64 >> 48,
@@ -75,10 +80,15 @@ absl::Status CheckOne(Session& session, Client* client, const v1::JobSpec& spec,
 absl::StatusOr<v1::Job> SubmitOne(Session& session, Client* client, const v1::JobSpec& spec) {
   v1::SubmitJobRequest request;
   *request.mutable_spec() = spec;
-  request.set_request_id(RequestIdOf(spec));
-  NSA_ASSIGN_OR_RETURN(
-      auto response, Resend(session, [&] { return client->Call<v1::SubmitJobResponse>(request); }));
-  return std::move(*response.mutable_job());
+  for (int attempt = 0;; ++attempt) {
+    request.set_request_id(RequestIdOf(spec, attempt));
+    auto response = Resend(session, [&] { return client->Call<v1::SubmitJobResponse>(request); });
+    if (response.ok()) return std::move(*response->mutable_job());
+    const absl::Status& status = response.status();
+    const bool deleted =
+        absl::IsNotFound(status) && absl::StartsWith(status.message(), "request_id:");
+    if (!deleted || attempt == kMostAttempts) return status;
+  }
 }
 
 void Print(Session& session, const SweepPlan& plan, const v1::ListJobsResponse& jobs) {
@@ -130,10 +140,12 @@ absl::StatusOr<ExitCode> SubmitSweep(Session& session, const std::string& file,
   for (const v1::JobSpec& spec : specs) {
     absl::StatusOr<v1::Job> job = SubmitOne(session, client, spec);
     if (!job.ok()) {
-      return Annotate(job.status(),
-                      absl::StrFormat("%s (%s of %d submitted; the same command "
-                                      "submits the others)",
-                                      spec.name(), absl::StrCat(jobs.jobs_size()), specs.size()));
+      const std::string so_far =
+          absl::StrFormat("%d of %d submitted; the same command submits the others",
+                          jobs.jobs_size(), specs.size());
+      // Of a command that was interrupted no error is printed.
+      if (absl::IsCancelled(job.status())) session.Note(so_far);
+      return Annotate(job.status(), absl::StrCat(spec.name(), " (", so_far, ")"));
     }
     *jobs.add_jobs() = *std::move(job);
   }

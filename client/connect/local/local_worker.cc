@@ -113,8 +113,10 @@ absl::StatusOr<std::string> RunWorker(const std::string& program,
   if (finished.exit.code == 0) return std::move(finished.output);
   absl::string_view wrote = absl::StripAsciiWhitespace(finished.output);
   if (on_line) wrote = wrote.substr(wrote.rfind('\n') + 1);  // the others were told
-  return absl::InvalidArgumentError(
-      absl::StrCat(wrote, wrote.empty() ? "" : " ", "(", EndOf(program, finished.exit), ")"));
+  const std::string why =
+      absl::StrCat(wrote, wrote.empty() ? "" : " ", "(", EndOf(program, finished.exit), ")");
+  // A signal, as of the kernel that runs out of memory, is no fault of what was asked.
+  return finished.exit.signal != 0 ? absl::InternalError(why) : absl::InvalidArgumentError(why);
 }
 
 absl::Status AskWorker(const std::string& program, const std::vector<std::string>& arguments,

@@ -70,12 +70,8 @@ absl::Status Check(const v1::EditJobRequest& request, const std::string& note) {
   return CheckMutes(request);
 }
 
-// A sweep finds its jobs by the label `sweep`, and its table shows the labels that are named as
-// keys of the job file.
 absl::Status CheckOfSweep(const v1::JobSpec& spec, const std::string& key) {
-  if (!spec.has_sweep() || !(key == "sweep" || key.find('.') != std::string::npos)) {
-    return absl::OkStatus();
-  }
+  if (!spec.has_sweep() || !IsLabelOfSweep(key)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("labels: '", key, "' belongs to the sweep ", spec.sweep().name(),
                    ", which knows its jobs by it; choose another key"));

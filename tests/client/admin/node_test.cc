@@ -75,6 +75,17 @@ TEST_F(NodeTest, DrainWatchesTheOthersWhenAMachineIsUnknown) {
   EXPECT_THAT(ran.err, HasSubstr("nobody"));
 }
 
+TEST_F(NodeTest, DrainWatchesTheOthersWhenOneCannotBeWatched) {
+  state().nodes.emplace_back().mutable_info()->set_name("other");
+  state().looks_until_drained = 2;
+  state().failures["ListNodes"] = {
+      grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "node: other is uncordoned")};
+  const Ran ran = Run({"node", "drain", "other", "box"});
+  EXPECT_EQ(ran.code, ExitCode::kPrecondition);
+  EXPECT_THAT(ran.out, HasSubstr("box: DRAINED"));
+  EXPECT_THAT(ran.err, HasSubstr("other is uncordoned"));
+}
+
 TEST_F(NodeTest, SeveralMachinesAreOneDocument) {
   v1::Node& other = state().nodes.emplace_back();
   other.mutable_info()->set_name("other");

@@ -234,6 +234,16 @@ TEST_F(ReplayTest, RepeatsTheLastStepWithAHashFromTheCheckpointBefore) {
   EXPECT_TRUE(std::filesystem::exists(dir_ / "demo")) << "that of the job stays";
 }
 
+// The labels of a sweep find its jobs and say what each has.
+TEST_F(ReplayTest, OfAJobOfASweepIsNoJobOfIt) {
+  v1::JobSpec& spec = *state().jobs[0].mutable_spec();
+  spec.mutable_sweep()->set_name("lr");
+  for (const char* const key : {"sweep", "train.lr", "team"}) (*spec.mutable_labels())[key] = "x";
+  EXPECT_EQ(Run({"replay", "demo"}).code, ExitCode::kOk);
+  EXPECT_THAT(Submitted().at(0), AllOf(HasSubstr("key: \"team\""), Not(HasSubstr("train.lr")),
+                                       Not(HasSubstr("sweep"))));
+}
+
 TEST_F(ReplayTest, SaysWhereAFolderIsThatItDoesNotRemove) {
   state().on_call = nullptr;
   EXPECT_THAT(Run({"replay", "demo"}).err,
