@@ -56,12 +56,17 @@ absl::StatusOr<Json> LogView(const Web::Parts& parts, const std::string& job,
   NSA_ASSIGN_OR_RETURN(LogStore::Position at,
                        parts.logs.Tail(found.id(), wanted.rank, static_cast<int>(lines)));
   std::string text;
-  while (text.size() < kMostLogBytes) {
+  while (true) {
     NSA_ASSIGN_OR_RETURN(const LogStore::Chunk chunk,
                          parts.logs.Read(found.id(), wanted.rank, at, IsTerminal(found.state())));
     if (chunk.data.empty()) break;
     text += chunk.data;
     at = chunk.next;
+    if (text.size() <= kMostLogBytes) continue;
+    // The end is what is wanted: the first lines go.
+    const size_t begin = text.size() - kMostLogBytes;
+    const size_t line = text.find('\n', begin);
+    text.erase(0, line == std::string::npos ? begin : line + 1);
   }
   return Json{{"rank", wanted.rank}, {"text", std::move(text)}};
 }

@@ -98,6 +98,11 @@ document.addEventListener('keydown', (event) => {
   else if (page && page.key) page.key(event);
 });
 addEventListener('hashchange', show);
+// The address's hash is the route.
+document.querySelector('.skip').addEventListener('click', (event) => {
+  event.preventDefault();
+  main.focus();
+});
 showToken();
 showZone();
 show();

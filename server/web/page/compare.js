@@ -66,8 +66,8 @@ export function ticked(view, { write, untick, point }) {
 
   function names() {
     const count = {};
-    for (const { job } of jobs) count[job.name] = (count[job.name] || 0) + 1;
-    return jobs.map(({ job }) => (count[job.name] > 1 ? `${middle(job.name)} ${job.id.slice(0, 5)}` : middle(job.name)));
+    for (const { job } of jobs) count[middle(job.name)] = (count[middle(job.name)] || 0) + 1;
+    return jobs.map(({ job }) => (count[middle(job.name)] > 1 ? `${middle(job.name)} ${job.id.slice(0, 5)}` : middle(job.name)));
   }
 
   function showBar() {

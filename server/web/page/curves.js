@@ -81,13 +81,15 @@ export class Curves {
     return made[mode];
   }
 
-  // Seconds of training: breaks of over ten minutes count as nothing.
+  // Seconds of training: of breaks of over ten minutes only the steps count.
   elapsed() {
-    const time = this.data.time;
+    const { time, step } = this.data;
+    const seconds = this.data.values.step_seconds?.mean ?? [];
     let sum = 0;
     return time.map((now, i) => {
       const pause = i === 0 ? 0 : Math.max(now - time[i - 1], 0) / 1000;
-      sum += pause > 600 && this.data.width < 100 ? 0 : pause;
+      const usual = i === 0 ? 0 : (seconds[i] ?? 0) * (step[i] - step[i - 1]);
+      sum += pause > 600 + 3 * usual ? usual : pause;
       return sum;
     });
   }
@@ -127,7 +129,7 @@ export class Curves {
       if (!(skipped[i] > 0) && means[i] !== null) return;
       const last = list[list.length - 1];
       if (last && last.end === i - 1) Object.assign(last, { end: i, to: place });
-      else list.push({ from: x[Math.max(i - 1, 0)], to: place, end: i, step: this.data.step[i] - this.data.width + 1, open: false });
+      else list.push({ from: x[Math.max(i - 1, 0)], to: place, end: i, step: Math.floor((this.data.step[i] - 1) / this.data.width) * this.data.width + 1, open: false });
     });
     const last = list[list.length - 1];
     if (last && last.end === x.length - 1 && means[last.end] === null) last.open = true;

@@ -1,9 +1,9 @@
 // The filter of the list. A word is a part of a name or an id, `team=lm` a label, `state=failed` a state, `train.lr>1e-3` a key of the job file, and `val<1.7` a figure. All must hold.
 import { get } from './api.js';
-import { bestOf } from './rows.js';
+import { bestOf, runSeconds } from './rows.js';
 
 export const FIGURES = { loss: (job) => job.loss, val: (job) => job.val_loss, best: bestOf, step: (job) => job.step, steps: (job) => job.steps, progress: (job) => job.step / job.steps, speed: (job) => job.tokens_per_second,
-  tokens: (job) => job.total_tokens, left: (job) => job.eta_seconds, ran: (job) => job.run_seconds, restarts: (job) => job.restarts, ranks: (job) => job.ranks };
+  tokens: (job) => job.total_tokens, left: (job) => job.eta_seconds, ran: runSeconds, restarts: (job) => job.restarts, ranks: (job) => job.ranks };
 
 const TERM = /^([^=<>!]+)(<=|>=|!=|=|<|>)(.*)$/;
 
@@ -94,13 +94,16 @@ export class Configs {
   // True when something was read.
   async need(ids) {
     const missing = ids.filter((id) => !this.known.has(id));
+    let some = false;
     const next = async () => {
       for (let id = missing.pop(); id !== undefined; id = missing.pop()) {
-        const job = await get(`jobs/${encodeURIComponent(id)}`).catch(() => ({ config: {} }));  // it may have been deleted
+        // It may have been deleted; after another error it is asked for again.
+        const job = await get(`jobs/${encodeURIComponent(id)}`).catch((error) => (error.status === 404 ? { config: {} } : null));
+        if (!job) continue;
         this.known.set(id, flatten(job.config));
+        some = true;
       }
     };
-    const some = missing.length > 0;
     await Promise.all([next(), next(), next(), next()]);
     return some;
   }

@@ -240,7 +240,7 @@ export function fleetPage(main, parameters, sweep = null) {
     for (const job of inside) { const word = badge(job).textContent; count[word] = (count[word] || 0) + 1; }
     const said = [`${fold.jobs} jobs`, ...Object.entries(count).map(([word, n]) => `${n} ${word}`), best && `best ${best.name}`].filter(Boolean).join(' · ');
     const end = Math.max(0, ...inside.map((job) => ends(job) || 0));
-    return h('tr', { class: 'fold', data: { fold: fold.key, act: fold.key }, onclick: (event) => { if (!event.target.closest('a')) unfold(fold.key); } },
+    return h('tr', { class: 'fold', data: { fold: fold.key, act: fold.key }, onclick: (event) => { if (!event.target.closest('a, .delta')) unfold(fold.key); } },
       h('td', { class: 'pick' }, h('button', { type: 'button', class: 'quiet', 'aria-expanded': String(open), 'aria-label': `Jobs of ${fold.name}` }, open ? '▾' : '▸')),
       h('td', { class: 'name' }, fold.kind === 'sweep' ? h('a', { href: sweepLink(inside[0]) }, fold.name) : h('b', {}, `${fold.jobs} jobs waiting`), h('div', { class: 'words', title: said }, fold.kind === 'sweep' ? said : fold.name)),
       h('td', { class: 'more' }), h('td', { class: 'wide more' }), h('td', { class: 'sparkcell' }, best && sparkLine(best.spark, scale)), h('td', { class: 'num more' }),

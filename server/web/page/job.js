@@ -346,12 +346,15 @@ export function jobPage(main, id, parameters) {
       const validated = next.val_step !== job.val_step || next.state !== job.state;
       const stepped = next.step !== job.step || validated;
       const saved = next.checkpoint_step !== job.checkpoint_step;
+      const over = isActive(job) && !isActive(next);
       job = next;
       markSeen(job);
       showJob();
       if (stepped) refreshCurves();
       if (validated) readSamples();
-      if (saved || Date.now() - slow > 5000) {
+      // Nothing follows the end of a job but what agents still send: the end of its log, and its stacks.
+      if (over) setTimeout(() => { if (!closed) { details.refresh(); readSamples(); } }, 3000);
+      if (saved || over || Date.now() - slow > 5000) {
         slow = Date.now();
         attention.refresh();
         details.refresh(saved);

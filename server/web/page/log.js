@@ -57,7 +57,7 @@ export function logSection(id, current) {
     if (!job) return;
     const { ranks } = job;
     if (rank.options.length !== ranks + (ranks > 1 ? 1 : 0)) {
-      replace(rank, ranks > 1 && h('option', { value: 'all' }, 'all'), Array.from({ length: ranks }, (_, i) => h('option', { value: String(i) }, String(i))));
+      replace(rank, ranks > 1 && h('option', { value: 'all' }, ranks > MOST_RANKS ? `0–${MOST_RANKS - 1}` : 'all'), Array.from({ length: ranks }, (_, i) => h('option', { value: String(i) }, String(i))));
       rank.value = '0';
     }
     if (!element.open) return;

@@ -57,5 +57,5 @@ export function samplesSection(id) {
     read().catch((error) => toast(error.message, true));
   }
 
-  return { element, refresh: () => { if (chosen[0] === null || steps.length === 0) read().catch(() => {}); } };  // the next time, perhaps
+  return { element, refresh: () => { if (chosen[0] === null || (two.checked && chosen[1] === null) || steps.length === 0) read().catch(() => {}); } };  // the next time, perhaps
 }

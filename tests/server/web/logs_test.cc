@@ -10,11 +10,11 @@ namespace {
 class LogsTest : public ListTest {
  protected:
   // A job that runs, with so many lines in the log of its rank.
-  void WriteLog(int lines) {
+  void WriteLog(int lines, const std::string& front = "") {
     const std::filesystem::path folder = folder_ / "state/logs/j000000000001";
     std::filesystem::create_directories(folder);
     std::ofstream log(folder / "rank-0000.gen-000001.0000000000000000.log");
-    for (int line = 1; line <= lines; ++line) log << "line " << line << "\n";
+    for (int line = 1; line <= lines; ++line) log << front << "line " << line << "\n";
     log.close();
     Fill(Job::STATE_RUNNING, 1, 1, 0);
   }
@@ -32,6 +32,16 @@ TEST_F(LogsTest, TheEndOfALogIsShownAndAllOfItIsAFile) {
   EXPECT_THAT(file, ::testing::HasSubstr("Content-Disposition: attachment"));
   EXPECT_THAT(file, ::testing::HasSubstr("\r\n\r\nline 1\nline 2\n"));
   EXPECT_TRUE(file.ends_with("\nline 20000\n")) << file.substr(file.size() - 40);
+}
+
+// Of long lines there are fewer: the last ones.
+TEST_F(LogsTest, TheEndOfALogOfLongLinesIsItsEnd) {
+  WriteLog(1'500, std::string(600, 'x'));
+  const std::string end = Log("?lines=1000");
+  EXPECT_THAT(end, ::testing::HasSubstr(R"(line 1500\n"})"));
+  EXPECT_THAT(end, ::testing::Not(::testing::HasSubstr("line 1000\\n")));
+  EXPECT_LT(end.size(), 270u << 10);
+  EXPECT_GT(end.size(), 250u << 10);
 }
 
 TEST_F(LogsTest, ARankThatTheJobDoesNotHaveIsRefused) {

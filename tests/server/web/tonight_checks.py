@@ -115,9 +115,16 @@ def check_folds(stub, browser):
     stub.fleet(*sweep, *waiting, *held, groups=[{"kind": "sweep", "name": "s", "ids": [job["id"] for job in sweep], "jobs": 8, "states": {"RUNNING": 8}, "need": 0, "best": {"id": "j-s2", "val_loss": 1.7}},
                                          {"kind": "waiting", "name": "each needs 2 GPUs", "ids": [job["id"] for job in waiting], "jobs": 4, "states": {"QUEUED": 4}, "need": 0, "best": None},
                                          {"kind": "waiting", "name": "held by the quota of mara", "ids": [job["id"] for job in held], "jobs": 3, "states": {"QUEUED": 3}, "need": 0, "best": None}])
+    for job in sweep:
+        stub.replies[f"jobs/{job['id']}"] = {"config": {}}
     opened(browser, count=0)
     told = browser.run("return [...document.querySelectorAll('.fold .name')].map((one) => one.textContent)")
     assert told == ["s8 jobs · 3 training · best s2", "4 jobs waitingeach needs 2 GPUs", "3 jobs waitingheld by the quota of mara"], told
+    before = browser.run("return document.querySelector('.fold [aria-expanded]').ariaExpanded")
+    browser.click(".fold .delta")
+    browser.until("document.querySelector('.fold .delta').ariaPressed === 'true' || location.hash.includes('star=')", "the baseline")
+    assert browser.run("return document.querySelector('.fold [aria-expanded]').ariaExpanded") == before == "false", "☆ unfolds the row"
+    opened(browser, count=0)
     browser.click(".fold button", "▸")
     browser.until(f"{NAMES} === 's0,s1,s2' && location.hash === '#/?open=s/operator'", "the jobs of the sweep")
     opened(browser, "#/?open=waiting/held%20by%20the%20quota%20of%20mara", 3)
@@ -256,6 +263,24 @@ def check_words(_, browser):
     print("ok: words")
 
 
+CURVES = """const [done] = arguments;
+import(document.querySelector('script[type=module]').src.replace('app.js', 'curves.js')).then(({ Curves }) => {
+  const of = (data) => Object.assign(Object.create(Curves.prototype), { data });
+  const seconds = (width, time, step, each) => of({ width, time, step, values: { step_seconds: { mean: step.map(() => each) } } }).elapsed();
+  const lost = of({ width: 64, time: [1, 2, 3], step: [6336, 6400, 6405], values: { loss: { mean: [3, 3, null] }, skipped_nonfinite: { max: [0, 0, 1] } } });
+  return [seconds(32, [0, 640e3, 1280e3], [32, 64, 96], 20), seconds(128, [0, 3 * 86400e3], [128, 256], 2), seconds(1, [0, 1e3, 9e6], [1, 2, 3], 1), lost.broken('step').map((one) => one.step)];
+}).then(done, (error) => done({ error: String(error) }));"""
+
+
+def check_buckets(_, browser):
+    """Of buckets of many steps: slow steps are no break, a break of days is none of the training, and what is not finite began in its own bucket."""
+    browser.open("#/")
+    slow, days, single, lost = browser.driver.execute_async_script(CURVES)
+    assert slow == [0, 640, 1280] and days == [0, 256] and single == [0, 1, 2], (slow, days, single)
+    assert lost == [6401], lost
+    print("ok: buckets")
+
+
 # How eyes with all cones, and without those for green or red, see linear RGB (Machado 2009).
 SIGHTS = {"all": ((1, 0, 0), (0, 1, 0), (0, 0, 1)), "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
           "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998))}
@@ -282,7 +307,7 @@ def check_colours(*_):
     print("ok: colours")
 
 
-CHECKS = (check_colours, check_night, check_folds, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words)
+CHECKS = (check_colours, check_night, check_folds, check_bulk, check_filter, check_ticked, check_many_runs, check_phone, check_words, check_buckets)
 
 
 def check_tonight(browser):

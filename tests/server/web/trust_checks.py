@@ -382,6 +382,9 @@ def check_nan(stub, browser):
     browser.until("[...document.querySelectorAll('.figures .bad')].map((one) => one.textContent).join() === 'NaN,NaN'", "NaN among the figures")
     browser.until("document.querySelector('.chart[data-of=loss] .values .bad').textContent === 'NaN since step 18'", "since when")
     assert browser.run("return document.querySelector('.chart[data-of=loss]').chart.broken.map((one) => [one.from, one.to, one.open])") == [[17, 100, True]]
+    before = browser.run("return location.hash")
+    browser.run("document.querySelector('.skip').click()")
+    assert browser.run("return [location.hash, document.activeElement.id]") == [before, "main"], "the skip link leaves the page"
     show(stub, browser, job, curves(loss=[None] * 100, skipped_nonfinite=[1.0] * 100))
     browser.until("document.querySelector('.chart[data-of=loss] .values .bad').textContent === 'NaN since step 1'", "that it never was one")
     print("ok: NaN")
