@@ -3,9 +3,11 @@
 # (cmake --build --preset release --target gpu_test_bundle), and prints one line per test. No other program should use the GPU, because
 # tests measure its memory.
 #
-#   ./run_gpu.sh [--sm80] [--sanitize] [--only REGEX] [--log DIR]
+#   ./run_gpu.sh [--sm80] [--least-shared] [--sanitize] [--only REGEX] [--log DIR]
 #
 #   --sm80        run the programs with kernels for sm_80 only, whose PTX the driver of a newer GPU translates
+#   --least-shared  run only the tests of kernels for sm_80, with the 99 KiB of shared memory per thread block that an RTX 4090 or an
+#                 L40S has; heads wider than 64 are left out, as preflight refuses them there
 #   --sanitize    run only the small shapes, under compute-sanitizer's memcheck and racecheck; racecheck leaves out the
 #                 matrix products: all their kernels are cuBLASLt's, and it misinterprets their asynchronous barriers
 #   --only REGEX  only tests whose name matches
@@ -14,14 +16,15 @@
 # Exit: 0 all passed, 1 one failed, 2 wrong use.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-log=/tmp/nsa-gpu-tests only='' sanitize=false programs=bin
+log=/tmp/nsa-gpu-tests only='' sanitize=false least=false programs=bin
 while [ $# -gt 0 ]; do
   case $1 in
     --sm80) programs=sm80 ;;
+    --least-shared) least=true programs=sm80 ;;
     --sanitize) sanitize=true ;;
     --only) only=${2:?--only needs a regular expression}; shift ;;
     --log) log=${2:?--log needs a folder}; shift ;;
-    -h | --help) sed -n '2,14p' "$0" | cut -c3-; exit 0 ;;
+    -h | --help) sed -n '2,16p' "$0" | cut -c3-; exit 0 ;;
     *) echo "run_gpu.sh: unknown argument '$1'; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -53,6 +56,11 @@ if $sanitize; then
       [ "$tool/$(basename "$test")" != racecheck/kernels_cuda_matmul_gpu_test ] || continue
       report "$tool.$(basename "$test")" compute-sanitizer --tool $tool --error-exitcode 9 "$test" --gtest_filter='-*m7c*:*wide_heads*:*narrow_heads*:*blocks_of_128*:*long_lists*:*S___65_536*' --gtest_brief=1
     done
+  done
+elif $least; then
+  export NSA_TEST_LEAST_SHARED=1
+  for test in "$here"/tests/sm80/kernels_cuda_*_gpu_test; do
+    report "$(basename "$test")" "$test"
   done
 else
   for test in "$here/tests/$programs"/*_gpu*_test; do report "$(basename "$test")" "$test"; done

@@ -14,7 +14,7 @@ namespace {
 
 __global__ void EmptyKernel() {}
 
-bool imitates_a100 = false;
+bool imitates_a100 = false, imitates_smallest = false;
 
 }  // namespace
 
@@ -38,10 +38,12 @@ absl::StatusOr<int32_t> SharedBytesPerBlock() {
       ToStatus(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
                "cudaDeviceGetAttribute"));
   NSA_ASSIGN_OR_RETURN(const int32_t architecture, KernelArchitecture());
+  if (imitates_smallest) most = std::min(most, kSharedOfSmallest);
   return architecture < 90 ? std::min(most, kSharedOfA100) : most;
 }
 
 void ImitateOccupancyOfA100() { imitates_a100 = true; }
+void ImitateLeastSharedMemory() { imitates_smallest = true; }
 
 absl::StatusOr<int32_t> SharedToLaunchWith(const void* kernel, int32_t threads, int32_t shared) {
   if (!imitates_a100) return shared;

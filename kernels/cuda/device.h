@@ -58,6 +58,10 @@ absl::StatusOr<int32_t> SharedBytesPerBlock();
 // it than they use. To be called before the first launch.
 void ImitateOccupancyOfA100();
 
+// For tests on a GPU that has more. From now on SharedBytesPerBlock() is at most 99 KiB, as on an
+// RTX 4090 or an L40S.
+void ImitateLeastSharedMemory();
+
 // The dynamic shared memory with which to launch `kernel`, which uses `shared` bytes and may use
 // that much: `shared`, or more after ImitateOccupancyOfA100().
 absl::StatusOr<int32_t> SharedToLaunchWith(const void* kernel, int32_t threads, int32_t shared);

@@ -19,6 +19,7 @@ absl::StatusOr<int32_t> KernelArchitecture() { return Missing(); }
 Overlap OverlapOf(bool) { return {}; }
 absl::StatusOr<int32_t> SharedBytesPerBlock() { return Missing(); }
 void ImitateOccupancyOfA100() {}
+void ImitateLeastSharedMemory() {}
 absl::StatusOr<int32_t> SharedToLaunchWith(const void*, int32_t, int32_t) { return Missing(); }
 absl::StatusOr<int64_t> FreeBytes() { return Missing(); }
 

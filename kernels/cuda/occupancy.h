@@ -8,6 +8,9 @@ namespace nsa::cuda {
 // guide, compute capability 8.0). Kernels for heads wider than 64 need no more than the former, but
 // in sm_90a code.
 constexpr int kSharedOfA100 = 163 * 1024;
+// And of a thread block of the GPUs that have least: RTX 3090 and 4090, A10, L4, L40S, RTX PRO
+// 6000.
+constexpr int kSharedOfSmallest = 99 * 1024;
 constexpr int kSharedOfA100Multiprocessor = 164 * 1024;
 constexpr int kSharedOfHopperMultiprocessor = 228 * 1024;  // compute capability 9.0
 

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/occupancy.h"
 #include "kernels/cuda/vector.cuh"
 #include "kernels/nn/rms_norm.h"
 
@@ -157,16 +158,19 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }
 
 // The same for wider rows, which are read twice. Each warp sums dweight in shared memory, for as
-// many columns as fit; blockIdx.y selects the columns.
-constexpr int kWideColumns = 4096;
+// many columns as fit, at most `slice`; blockIdx.y selects the columns.
+constexpr int WideSharedBytes(int columns) { return 4 * kWarps * columns; }
+constexpr int kWideSlice = 4096, kNarrowSlice = 3072;
+static_assert(WideSharedBytes(kWideSlice) <= kSharedOfA100);
+static_assert(WideSharedBytes(kNarrowSlice) <= kSharedOfSmallest);
 
 __global__ void __launch_bounds__(kWarps* kWarp)
     RmsNormBackwardWideKernel(Begin start, const bf16* dy, const bf16* x, const bf16* weight,
                               const float* rstd, bf16* dx, bf16* y, float* partial, int64_t rows,
-                              int dim) {
+                              int dim, int slice) {
   extern __shared__ float wide_sums[];  // [warps][columns]
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int from = blockIdx.y * kWideColumns, columns = min(kWideColumns, dim - from);
+  const int from = blockIdx.y * slice, columns = min(slice, dim - from);
   float* mine = wide_sums + warp * columns;
   for (int c = lane; c < columns; c += kWarp) mine[c] = 0;
   __syncwarp();
@@ -240,29 +244,32 @@ absl::Status RmsNormBackward(const Exec& exec, const RmsNormBackwardArgs& args) 
       void* const workspace,
       WorkspaceOf(exec, RmsNormBackwardWorkspaceBytes(args.dim), "rms_norm_backward"));
   auto* partial = static_cast<float*>(workspace);
-  const auto launch = [&](auto* kernel, int slices = 1, int shared = 0) {
-    return Launch(exec, "rms_norm_backward", kernel,
-                  {.grid = dim3(kBlocks, slices), .block = kWarps * kWarp, .shared = shared},
-                  DataOf<bf16>(args.dy), DataOf<bf16>(args.x), DataOf<bf16>(args.weight),
-                  DataOf<float>(args.rstd), DataOf<bf16>(args.dx), DataOf<bf16>(args.y), partial,
-                  args.rows, dim);
+  const auto launch = [&](auto* kernel, const LaunchShape& shape, auto... more) {
+    return Launch(exec, "rms_norm_backward", kernel, shape, DataOf<bf16>(args.dy),
+                  DataOf<bf16>(args.x), DataOf<bf16>(args.weight), DataOf<float>(args.rstd),
+                  DataOf<bf16>(args.dx), DataOf<bf16>(args.y), partial, args.rows, dim, more...);
   };
+  const LaunchShape blocks{.grid = kBlocks, .block = kWarps * kWarp};
   switch (GridFor(dim, kWarp * 8)) {
     case 1:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<1>));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<1>, blocks));
       break;
     case 2:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<2>));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<2>, blocks));
       break;
     case 3:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<3>));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<3>, blocks));
       break;
     case kMostChunks:
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<kMostChunks>));
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardKernel<kMostChunks>, blocks));
       break;
     default: {
-      const int shared = 4 * kWarps * std::min(dim, kWideColumns);
-      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, GridFor(dim, kWideColumns), shared));
+      NSA_ASSIGN_OR_RETURN(const int32_t most, SharedBytesPerBlock());
+      const int slice = WideSharedBytes(kWideSlice) <= most ? kWideSlice : kNarrowSlice;
+      const LaunchShape slices{.grid = dim3(kBlocks, GridFor(dim, slice)),
+                               .block = kWarps * kWarp,
+                               .shared = WideSharedBytes(std::min(dim, slice))};
+      NSA_RETURN_IF_ERROR(launch(RmsNormBackwardWideKernel, slices, slice));
     }
   }
   return Launch(exec, "rms_norm_backward", AddColumnSums<kBlocks>,

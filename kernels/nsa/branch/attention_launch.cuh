@@ -177,7 +177,7 @@ absl::StatusOr<const float2*> StatsOf(const Exec& exec, const Args& args, const 
 }
 
 // dq with keys of 192. Where there is less shared memory, one warp group instead of two has room
-// beside a large union of blocks.
+// beside a large union of blocks. (LaunchDq() does the same with heads of 128.)
 template <Branch kBranch>
 absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
                           const AttentionGradients& grad, const char* what) {
@@ -195,7 +195,7 @@ absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
 template <Branch kBranch, class Args>
 absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
                       const AttentionGradients& grad, const char* what) {
-  const QueryGrid grid = GridOf<kBranch>(p, DqRows(std::max(p.dk, p.dv)));
+  QueryGrid grid = GridOf<kBranch>(p, DqRows(std::max(p.dk, p.dv)));
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     if constexpr (kD > 128) {
@@ -208,6 +208,8 @@ absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem
         NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
         stages = StagesOf(large_tiles && grid.threads > 128);
         if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
+        const int wanted = DqSharedBytes(kD, stages, grid.rows_padded(), grid.union_bytes);
+        if (!large_tiles && wanted > kSharedOfA100) grid = GridOf<kBranch>(p, DqRows(192));
       }
       const int shared = DqSharedBytes(kD, stages, grid.rows_padded(), grid.union_bytes);
       NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, grid.queries));

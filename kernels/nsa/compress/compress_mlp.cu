@@ -285,11 +285,15 @@ absl::Status CompressMlp(const Exec& exec, std::span<const CompressArgs> tensors
                       DataOf<bf16>(t.hidden),    DataOf<bf16>(t.y)};
   }
   // A thread block with 32 rows reads W1 for half as many rows as one with 64, but there are twice
-  // as many thread blocks.
+  // as many thread blocks. Up to heads of 64 its groups of warps take more memory than some GPUs
+  // have.
   constexpr int kFewRows = 128 * 31;
+  NSA_ASSIGN_OR_RETURN(const int32_t most, SharedBytesPerBlock());
   return ForWidth(args.p.width, [&](auto width) {
-    return args.p.rows() <= kFewRows ? LaunchMlp<width, 32>(exec, args, tensors.size())
-                                     : LaunchMlp<width, 64>(exec, args, tensors.size());
+    static_assert(width > 64 || sizeof(ForwardShared<width, 64>) <= kSharedOfSmallest);
+    return args.p.rows() <= kFewRows && sizeof(ForwardShared<width, 32>) <= size_t(most)
+               ? LaunchMlp<width, 32>(exec, args, tensors.size())
+               : LaunchMlp<width, 64>(exec, args, tensors.size());
   });
 }
 

@@ -29,6 +29,7 @@ std::vector<Case> GpuCases() {
   cases.push_back({"m7c, few of many", {2, 8500, 12, 2, 64, 64, 32, 16, 64, 8, 512}});
   cases.push_back({"wide heads, few of many", {1, 3100, 8, 2, 128, 128, 32, 16, 64, 3, 256}});
   cases.push_back({"wide heads, 16 in a group", {1, 3085, 16, 1, 128, 128, 32, 16, 64, 3, 256}});
+  cases.push_back({"wide heads, large union", {1, 4000, 8, 1, 128, 128, 16, 8, 8, 64, 64}});
   cases.push_back({"wide heads, two ranges", {1, 8300, 16, 1, 128, 128, 32, 16, 64, 8, 256}});
   cases.push_back({"dk is wide, dv is narrow", {1, 3075, 6, 2, 128, 16, 32, 16, 64, 3, 100}});
   cases.push_back({"dk is not dv, few of many", {2, 3075, 10, 2, 64, 32, 32, 16, 64, 3, 256}});

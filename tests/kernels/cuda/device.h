@@ -4,7 +4,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -12,6 +14,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/cuda/blas.h"
+#include "kernels/cuda/device.h"
 #include "kernels/exec.h"
 #include "kernels/tensor.h"
 
@@ -22,6 +25,13 @@ inline void CheckCuda(cudaError_t error, const char* what) {
   ADD_FAILURE() << what << ": " << cudaGetErrorString(error);
   std::abort();  // the CUDA context is lost: later results would be meaningless
 }
+
+// run_gpu.sh --least-shared sets this variable.
+inline const bool kLeastSharedMemory = [] {
+  const bool least = std::getenv("NSA_TEST_LEAST_SHARED") != nullptr;
+  if (least) cuda::ImitateLeastSharedMemory();
+  return least;
+}();
 
 // Device memory of `size` elements, filled with 0xff bytes (NaN in every floating type).
 class DeviceTensor {
@@ -145,6 +155,12 @@ class GpuTestWith : public ::testing::TestWithParam<T> {
  protected:
   void SetUp() override {
     if (!HasGpu()) GTEST_SKIP() << "no CUDA device on this machine";
+    if constexpr (requires(const T& one) { one.shape.d_k; }) {
+      const auto& shape = this->GetParam().shape;
+      if (kLeastSharedMemory && std::max(shape.d_k, shape.d_v) > 64) {
+        GTEST_SKIP() << "heads wider than 64, which preflight refuses";
+      }
+    }
   }
 };
 
