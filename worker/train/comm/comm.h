@@ -38,6 +38,7 @@ class Comm {
 
   // The status page on which collectives show their name; may be null.
   void set_status_page(StatusPage* page) { page_ = page; }
+  StatusPage* status_page() const { return page_; }
 
   // values ← Σ over ranks, on every rank, in pieces with the borders `cuts`: piece r is
   // values[cuts[r]] to values[cuts[r + 1]], from 0 to the size of `values`; one piece for each

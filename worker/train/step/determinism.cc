@@ -39,7 +39,7 @@ absl::StatusOr<std::string> Trainer::StateAfterStep(const Arena& start) {
   NSA_RETURN_IF_ERROR(CopyArena(exec, start, &trained.parameters));
   NSA_RETURN_IF_ERROR(CopyArena(exec, zeros, &first_moment));
   NSA_RETURN_IF_ERROR(CopyArena(exec, zeros, &second_moment));
-  NSA_RETURN_IF_ERROR(OpenData());
+  NSA_RETURN_IF_ERROR(OpenData(/*fingerprint=*/""));
   NSA_ASSIGN_OR_RETURN(const StepResult result, Step(1));
   std::string state;
   Arena host(&layout_);

@@ -1,6 +1,8 @@
 #include "worker/train/step/resume.h"
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
@@ -11,6 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "worker/train/model/parameters.h"
 #include "worker/train/step/ranks/share_text.h"
+#include "worker/train/step/ranks/work_apart.h"
 
 namespace nsa::train {
 namespace {
@@ -56,6 +59,16 @@ absl::StatusOr<ResumePoint> Choose(const v1::WorkerLaunch& launch) {
   NSA_ASSIGN_OR_RETURN(point, Named("restart.init", init));
   point.weights_only = true;
   return point;
+}
+
+// Waits for what other ranks do in WorkApart(), or does `choose` there: finding the newest good
+// checkpoint reads whole files.
+absl::Status ChooseApart(bool chooses, Comm* comm, const std::function<void()>& choose) {
+  std::atomic<bool> cancelled{false};
+  return WorkApart("resume", comm, &cancelled, [&] {
+    if (chooses) choose();
+    return absl::OkStatus();  // all hear of an error afterwards
+  });
 }
 
 // Every rank receives what `speaker` has chosen.
@@ -122,10 +135,11 @@ absl::StatusOr<double> StepOf(const ResumePoint& point) {
 
 absl::StatusOr<ResumePoint> ChooseAmongMachines(const v1::WorkerLaunch& launch,
                                                 const OutDirRanks& ranks, Comm* comm) {
+  const bool chooses = ranks.index == 0;
   absl::StatusOr<ResumePoint> chosen = ResumePoint{};
+  NSA_RETURN_IF_ERROR(ChooseApart(chooses, comm, [&] { chosen = Choose(launch); }));
   Found own;
-  if (ranks.index == 0) {
-    chosen = Choose(launch);
+  if (chooses) {
     const absl::StatusOr<double> step = chosen.ok() ? StepOf(*chosen) : chosen.status();
     if (!step.ok()) chosen = step.status();
     own = {.step = step.value_or(-1), .code = static_cast<double>(step.status().code())};
@@ -233,11 +247,11 @@ absl::StatusOr<ResumePoint> ChooseResume(const v1::WorkerLaunch& launch, const O
                                          Comm* comm) {
   if (!ranks.everybody) return ChooseAmongMachines(launch, ranks, comm);
   absl::StatusOr<ResumePoint> chosen = ResumePoint{};
-  if (comm->rank() == 0) {
+  NSA_RETURN_IF_ERROR(ChooseApart(comm->rank() == 0, comm, [&] {
     // On one machine every rank has checked it before it opened out_dir.
     const absl::Status published = CheckPublishedCheckpoints(launch);
     chosen = published.ok() ? Choose(launch) : published;
-  }
+  }));
   return Announce(0, chosen, comm);
 }
 
@@ -250,14 +264,22 @@ absl::StatusOr<v1::CheckpointState> ReadStateOf(const ResumePoint& point, Comm* 
 
 absl::StatusOr<v1::CheckpointState> LoadFor(const ResumePoint& point, const std::string& job_hash,
                                             const RestoreTarget& target, Comm* comm) {
-  if (point.from_rank == kEveryRank) return LoadCheckpoint(point.checkpoint, job_hash, target);
   absl::StatusOr<v1::CheckpointState> state = v1::CheckpointState();
   WholeState whole;
   RestoreTarget read;
-  if (comm->rank() == point.from_rank) {
-    read = whole.TargetOf(target);
-    state = LoadCheckpoint(point.checkpoint, job_hash, read);
-  }
+  std::atomic<bool> cancelled{false};
+  NSA_RETURN_IF_ERROR(WorkApart("checkpoint", comm, &cancelled, [&] {
+    if (point.from_rank == kEveryRank) {
+      state = LoadCheckpoint(point.checkpoint, job_hash, target);
+      return state.status();
+    }
+    if (comm->rank() == point.from_rank) {
+      read = whole.TargetOf(target);
+      state = LoadCheckpoint(point.checkpoint, job_hash, read);
+    }
+    return absl::OkStatus();
+  }));
+  if (point.from_rank == kEveryRank) return state;
   NSA_ASSIGN_OR_RETURN(state, SendState(point.from_rank, state, comm));
   const int64_t total = target.layout->size();
   NSA_RETURN_IF_ERROR(SendFloats(point.from_rank, read.parameters, total,

@@ -1,8 +1,6 @@
 #include "worker/train/step/stored_checkpoint.h"
 
-#include <array>
 #include <atomic>
-#include <future>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/reason.h"
@@ -10,13 +8,13 @@
 #include "common/checkpoint/checkpoint_dir.h"
 #include "worker/train/checkpoint/upload/checkpoint_store.h"
 #include "worker/train/step/ranks/share_text.h"
+#include "worker/train/step/ranks/work_apart.h"
 #include "worker/train/step/resume.h"
 
 namespace nsa::train {
 namespace {
 
 constexpr absl::Duration kStorePatience = absl::Minutes(2);
-constexpr auto kDownloadLook = std::chrono::milliseconds(500);  // between collectives
 
 absl::StatusOr<std::string> Download(const v1::WorkerLaunch& launch, const Folder& out_dir,
                                      const std::atomic<bool>* cancelled) {
@@ -43,24 +41,11 @@ absl::StatusOr<std::string> DownloadIfMissing(const v1::WorkerLaunch& launch, co
                                               Comm* comm) {
   if (launch.spec().train().checkpoint_url().empty()) return "";
   std::atomic<bool> cancelled{false};
-  std::future<absl::StatusOr<std::string>> download;
-  if (comm->rank() == 0) {
-    download =
-        std::async(std::launch::async, [&] { return Download(launch, out_dir, &cancelled); });
-  }
-  // It may take longer than a collective may.
-  for (std::array<double, 1> waits = {1}; waits[0] != 0;) {
-    const bool done =
-        !download.valid() || download.wait_for(kDownloadLook) == std::future_status::ready;
-    waits[0] = done ? 0 : 1;
-    const absl::Status together = comm->AllReduce("resume", Reduce::kMax, waits);
-    if (!together.ok()) {
-      cancelled = true;  // the end of `download` is waited for
-      return together;
-    }
-  }
   absl::StatusOr<std::string> result = "";
-  if (download.valid()) result = download.get();
+  NSA_RETURN_IF_ERROR(WorkApart("resume", comm, &cancelled, [&] {
+    if (comm->rank() == 0) result = Download(launch, out_dir, &cancelled);
+    return absl::OkStatus();
+  }));
   if (!result.ok()) {
     result = ReasonError(absl::StatusCode::kUnavailable, Reason::kCheckpointsMissing,
                          absl::StrCat("train.checkpoint_url: ", result.status().message()));

@@ -105,11 +105,10 @@ class Trainer {
   absl::Status OpenOutDir();
   absl::Status AgreeOnData();
   absl::StatusOr<std::unique_ptr<DataLoader>> LoadData(const std::string& fingerprint);
-  absl::Status OpenData();
+  absl::Status OpenData(const std::optional<std::string>& fingerprint);
   void ReportNotes();
   absl::Status KeepHeldOut();
   absl::Status ConnectRanks();
-  absl::Status CheckLoaded();
   absl::Status OpenExecutor();
   void OpenProfiler();
   absl::Status Resume();
@@ -178,6 +177,7 @@ class Trainer {
   int64_t synthetic_batches_ = 0;
   int threads_ = 0;
   std::unique_ptr<Comm> comm_;
+  std::atomic<bool> peer_lost_ = false;  // while the data was read
   std::unique_ptr<StepExecutor> executor_;
   std::vector<v1::WorkerEvent> early_events_;  // events before the reporter was opened
   std::unique_ptr<Reporter> reporter_;

@@ -27,6 +27,7 @@
 #include "worker/train/step/ranks/context_ranks.h"
 #include "worker/train/step/ranks/hub_commits.h"
 #include "worker/train/step/ranks/same_data.h"
+#include "worker/train/step/ranks/work_apart.h"
 #include "worker/train/step/resume.h"
 #include "worker/train/step/stored_checkpoint.h"
 #include "worker/train/step/trainer.h"
@@ -145,10 +146,11 @@ absl::Status Trainer::SetUp() {
     NSA_RETURN_IF_ERROR(CheckPublishedCheckpoints(launch_));
   }
   NSA_RETURN_IF_ERROR(OpenOutDir());
+  NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_RETURN_IF_ERROR(AgreeOnData());
-  NSA_RETURN_IF_ERROR(OpenData());
-  if (comm_ == nullptr) NSA_RETURN_IF_ERROR(ConnectRanks());
-  NSA_RETURN_IF_ERROR(CheckLoaded());
+  const absl::Status read = OpenData(/*fingerprint=*/"");
+  if (ReasonOf(read) == Reason::kStopped) out_dir_ = Folder();  // it is not claimed yet
+  NSA_RETURN_IF_ERROR(read);
   // Before out_dir is claimed.
   NSA_RETURN_IF_ERROR(CloseOutDirUnlessOk(CompareData(launch_, *data_, comm_.get())));
   NSA_RETURN_IF_ERROR(OpenExecutor());
@@ -209,11 +211,9 @@ absl::Status Trainer::CloseOutDirUnlessOk(const absl::Status& status) {
   return status;
 }
 
-// Of branches of the Hub all ranks must read the same commits, so they connect before they read.
-// For other data they connect afterwards.
+// Of branches of the Hub all ranks must read the same commits.
 absl::Status Trainer::AgreeOnData() {
   if (!ReadsHubBranches(spec_.data())) return absl::OkStatus();
-  NSA_RETURN_IF_ERROR(ConnectRanks());
   NSA_ASSIGN_OR_RETURN(AgreedCommits agreed, AgreeOnHubCommits(launch_, comm_.get()));
   hub_commits_ = std::move(agreed.commits);
   for (const std::string& text : agreed.moved) {
@@ -253,25 +253,28 @@ absl::StatusOr<std::unique_ptr<DataLoader>> Trainer::LoadData(const std::string&
        .fingerprint = fingerprint,
        .on_fallback = on_fallback,
        .on_progress = [this] { page_.Touch(); },
-       .cancelled = [this, known] { return !known && stop_.stop_after() == 0; }});
+       .cancelled = [this, known] { return peer_lost_ || (!known && stop_.stop_after() == 0); }});
 }
 
-absl::Status Trainer::OpenData() {
-  absl::StatusOr<std::unique_ptr<DataLoader>> data = LoadData(/*fingerprint=*/"");
-  // The other ranks learn it before the run ends (CheckLoaded).
-  if (ReasonOf(data.status()) == Reason::kStopped) return absl::OkStatus();
-  NSA_ASSIGN_OR_RETURN(data_, std::move(data));
-  return absl::OkStatus();
-}
-
-// Ends all ranks if one was stopped while it read its data.
-absl::Status Trainer::CheckLoaded() {
-  if (launch_.world_size() > 1) page_.SetPhase(Phase::kWaitingForPeers);
-  double stopped = data_ == nullptr ? 1 : 0;
-  NSA_RETURN_IF_ERROR(comm_->AllReduce("loaded", Reduce::kMax, std::span<double>(&stopped, 1)));
-  if (stopped == 0) return absl::OkStatus();
-  out_dir_ = Folder();  // it is not claimed yet
-  return StoppedWhileReading();
+// Reads the data, for as long as that takes each rank; without a fingerprint this rank keeps what
+// it has. Ends all ranks if one was stopped while it read.
+absl::Status Trainer::OpenData(const std::optional<std::string>& fingerprint) {
+  double stopped = 0;
+  NSA_RETURN_IF_ERROR(WorkApart("data", comm_.get(), &peer_lost_, [&]() -> absl::Status {
+    if (fingerprint.has_value()) {
+      data_ = nullptr;  // not both in memory
+      absl::StatusOr<std::unique_ptr<DataLoader>> data = LoadData(*fingerprint);
+      if (ReasonOf(data.status()) != Reason::kStopped) {
+        NSA_ASSIGN_OR_RETURN(data_, std::move(data));
+      } else if (!peer_lost_) {
+        stopped = 1;  // the other ranks learn it below
+      }
+    }
+    if (launch_.world_size() > 1) page_.SetPhase(Phase::kWaitingForPeers);
+    return absl::OkStatus();
+  }));
+  NSA_RETURN_IF_ERROR(comm_->AllReduce("data", Reduce::kMax, std::span<double>(&stopped, 1)));
+  return stopped == 0 ? absl::OkStatus() : StoppedWhileReading();
 }
 
 absl::Status Trainer::ConnectRanks() {
@@ -439,19 +442,9 @@ absl::Status Trainer::KeepHeldOut() {
   const std::string& fingerprint = state_.data().fingerprint();
   const bool keeps = fingerprint == info.fingerprint_by_hash && fingerprint != info.fingerprint &&
                      SameValidation(state_.spec().data(), spec_.data());
-  double stopped = 0;
-  if (keeps) {
-    data_ = nullptr;  // not both in memory
-    absl::StatusOr<std::unique_ptr<DataLoader>> data = LoadData(fingerprint);
-    stopped = ReasonOf(data.status()) == Reason::kStopped ? 1 : 0;
-    if (stopped == 0) {
-      NSA_ASSIGN_OR_RETURN(data_, std::move(data));
-    }
-    page_.SetPhase(Phase::kLoadingCheckpoint);
-  }
-  // As in CheckLoaded.
-  NSA_RETURN_IF_ERROR(comm_->AllReduce("held_out", Reduce::kMax, std::span<double>(&stopped, 1)));
-  return stopped == 0 ? absl::OkStatus() : StoppedWhileReading();
+  NSA_RETURN_IF_ERROR(OpenData(keeps ? std::optional(fingerprint) : std::nullopt));
+  page_.SetPhase(Phase::kLoadingCheckpoint);
+  return absl::OkStatus();
 }
 
 absl::Status Trainer::LoadFrom(const ResumePoint& point, HostState* host) {
