@@ -176,40 +176,45 @@ absl::StatusOr<const float2*> StatsOf(const Exec& exec, const Args& args, const 
   return memory;
 }
 
-// dq with keys of 192. Where there is less shared memory, one warp group instead of two has room
-// beside a large union of blocks. (LaunchDq() does the same with heads of 128.)
+// The grid of dq. Where there is less shared memory, one warp group fewer has room beside a large
+// union of blocks.
+template <Branch kBranch, int kD>
+QueryGrid DqGrid(const AttentionProblem& p, bool large_tiles) {
+  constexpr int kRows = DqRows(kD);
+  const QueryGrid grid = GridOf<kBranch>(p, kRows);
+  const int shared = DqSharedBytes(kD, StagesOf(false), grid.rows_padded(), grid.union_bytes);
+  if (large_tiles || shared <= kSharedOfA100) return grid;
+  return GridOf<kBranch>(p, kRows - kGroupRows);
+}
+
+// dq with keys of 192.
 template <Branch kBranch>
 absl::Status LaunchWideDq(const Exec& exec, const AttentionProblem& p,
                           const AttentionGradients& grad, const char* what) {
-  constexpr int kD = 192, kRows = DqRows(kD);
+  constexpr int kD = 192;
   NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
-  const auto shared = [&](const QueryGrid& grid) {
-    return DqSharedBytes(kD, StagesOf(large_tiles), grid.rows_padded(), grid.union_bytes);
-  };
-  QueryGrid grid = GridOf<kBranch>(p, kRows);
-  if (!large_tiles && shared(grid) > kSharedOfA100) grid = GridOf<kBranch>(p, kRows / 2);
-  return Launch(exec, what, AttentionDqKernel<kBranch, kD, kStagesOfCode>, grid.Shape(shared(grid)),
-                p, AttentionBoxes{}, grad, grid.queries, grid.tiles);
+  const QueryGrid grid = DqGrid<kBranch, kD>(p, large_tiles);
+  const int shared = DqSharedBytes(kD, StagesOf(large_tiles), grid.rows_padded(), grid.union_bytes);
+  return Launch(exec, what, AttentionDqKernel<kBranch, kD, kStagesOfCode>, grid.Shape(shared), p,
+                AttentionBoxes{}, grad, grid.queries, grid.tiles);
 }
 
 template <Branch kBranch, class Args>
 absl::Status LaunchDq(const Exec& exec, const Args& args, const AttentionProblem& p,
                       const AttentionGradients& grad, const char* what) {
-  QueryGrid grid = GridOf<kBranch>(p, DqRows(std::max(p.dk, p.dv)));
   return ForHeadWidth(args.shape, [&](auto width) -> absl::Status {
     constexpr int kD = decltype(width)::value;
     if constexpr (kD > 128) {
       return LaunchWideDq<kBranch>(exec, p, grad, what);
     } else {
+      NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
+      const QueryGrid grid = DqGrid<kBranch, kD>(p, large_tiles);
       auto* kernel = AttentionDqKernel<kBranch, kD, 3>;
       int stages = 3;
       if constexpr (kD > 64) {
         // With a single warp group, two thread blocks of two stages each fit on a multiprocessor.
-        NSA_ASSIGN_OR_RETURN(const bool large_tiles, LargeTiles(kD));
         stages = StagesOf(large_tiles && grid.threads > 128);
         if (stages == 2) kernel = AttentionDqKernel<kBranch, kD, 2>;
-        const int wanted = DqSharedBytes(kD, stages, grid.rows_padded(), grid.union_bytes);
-        if (!large_tiles && wanted > kSharedOfA100) grid = GridOf<kBranch>(p, DqRows(192));
       }
       const int shared = DqSharedBytes(kD, stages, grid.rows_padded(), grid.union_bytes);
       NSA_ASSIGN_OR_RETURN(const AttentionBoxes boxes, BoxesOf(p, grad.d_o, grid.queries));
