@@ -31,10 +31,11 @@ absl::Status WorkApart(std::string_view name, Comm* comm, std::atomic<bool>* can
   std::future<absl::Status> others =
       std::async(std::launch::async, [&, ended = done.get_future()]() -> absl::Status {
         do {
-          const absl::StatusOr<bool> any = AnyWorks(name, true, comm);
-          if (any.ok()) continue;
-          *cancelled = true;
-          return any.status();
+          const absl::Status together = AnyWorks(name, true, comm).status();
+          if (!together.ok()) {
+            *cancelled = true;
+            return together;
+          }
         } while (ended.wait_for(kBetween) == std::future_status::timeout);
         return absl::OkStatus();
       });
